@@ -177,7 +177,7 @@ def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
     result = cli_runner().invoke(cli, [str(STREET), *map(str, plan)])
     one_line(result, 4, "x.trt: TensorRT ", "it was built for another GPU")
     result = cli_runner().invoke(cli, [str(STREET), *map(str, plan), "--device", "cpu"])
-    one_line(result, 5, "x.trt: a TensorRT plan runs on a GPU: --device cpu is not a GPU")
+    one_line(result, 5, "x.trt: a plan of TensorRT runs on a GPU: --device cpu is not a GPU")
 
 
 def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):

@@ -281,7 +281,7 @@ def test_no_numpy_buffer_above_64_kb_is_allocated_in_steady_state(name):
 def test_a_graph_that_is_no_graph_is_our_error(computing):
     network = plus_one()
     network.graph.graph.node[2].input[0] = "nowhere"
-    with pytest.raises(EngineError, match=f"^engine {computing}: .*nowhere") as caught:
+    with pytest.raises(EngineError, match=rf"^engine {computing}: .*(nowhere|0\.conv)") as caught:
         engines.open(computing, network)
     assert "\n" not in str(caught.value)
 

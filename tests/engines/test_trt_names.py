@@ -42,9 +42,9 @@ OBJECTS = {  # our variables -> TensorRT's classes
 IN_WHICH = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
 
 
-def names_used() -> dict[str, set[str]]:
+def names_used(module: str = "trt") -> dict[str, set[str]]:
     """Class (or "" for the module) -> attributes, read from the sources: trt.X.Y, config.z,
-    self._context.w.
+    self._context.w. ``module``: what the sources call it; rtx where only that is meant.
     """
     found: dict[str, set[str]] = {}
     for file in SOURCES:
@@ -52,7 +52,7 @@ def names_used() -> dict[str, set[str]]:
             if not isinstance(node, ast.Attribute):
                 continue
             chain = dotted(node)
-            if chain[:1] == ["trt"] and len(chain) > 1:
+            if chain[:1] == [module] and len(chain) > 1:
                 found.setdefault(".".join(chain[1:-1]), set()).add(chain[-1])
             elif (
                 file.name in IN_WHICH
@@ -80,6 +80,18 @@ def test_the_names_are_found_in_the_sources():
     assert {"profiler", "enqueue_emits_profile", "report_to_profiler"} <= used["IExecutionContext"]
     assert {"DETAILED", "NONE"} <= used["ProfilingVerbosity"]
     assert "IProfiler" in used[""]
+
+
+def test_tensorrt_for_rtx_has_every_name() -> None:
+    library = pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
+    own = names_used("rtx")
+    assert "INVALID" in own["EngineValidity"]
+    for used in (names_used(), own):
+        for owner, names in used.items():
+            place = library
+            for part in filter(None, owner.split(".")):
+                place = getattr(place, part)
+            assert [name for name in names if not hasattr(place, name)] == [], owner
 
 
 CHECK = """

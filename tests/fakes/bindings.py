@@ -14,7 +14,9 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 
 WHEELS = Path(os.environ.get("DETECT_VIDEO_WHEELS", Path(sys.prefix) / "wheels"))
 BINDINGS = {10: "tensorrt_cu12_bindings", 11: "tensorrt_cu13_bindings"}
+RTX = "rtx"  # TensorRT for RTX, which is installed whole
 # What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
 SYMBOLS = [
     "createInferBuilder_INTERNAL",
@@ -39,13 +42,17 @@ LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 # pybind11 writes signatures into docstrings: the first line, or a numbered list of overloads.
 READ = r"""
 import json, re, sys
-import tensorrt_bindings as trt
+try:
+    import tensorrt_bindings as trt
+except ImportError:
+    import tensorrt_rtx as trt
 
 def signatures(name, thing):
     text = (getattr(thing, "__doc__", None) or "").strip()
     number = r"\d+\. " if "Overloaded function." in text else r"\A"
     found = re.findall(rf"^{number}({re.escape(name)}\(.*)$", text, re.M)
-    return [re.sub(r" at 0x[0-9a-f]+|\btensorrt_bindings\.tensorrt\.", "", one) for one in found]
+    prefixes = r" at 0x[0-9a-f]+|\btensorrt(_rtx)?_bindings\.tensorrt(_rtx)?\."
+    return [re.sub(prefixes, "", one) for one in found]
 
 api = {"version": trt.__version__, "classes": {}, "enums": {}, "aliases": {}}
 seen = set()
@@ -104,16 +111,26 @@ def unpack_bindings(major: int, folder: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(folder)}
 
 
+def rtx_release() -> str:
+    """Which TensorRT for RTX is installed. Skips where none is."""
+    for name in ("tensorrt_rtx_cu13", "tensorrt_rtx_cu12"):
+        with suppress(PackageNotFoundError):
+            return f"{name}-{version(name)}"
+    pytest.skip("tensorrt_rtx is not installed")
+
+
 @cache  # thousands of signatures, for each of hundreds of fake machines
-def read_api(major: int) -> dict[str, Any]:
+def read_api(major: int | str) -> dict[str, Any]:
     """Classes, enums and aliases of a real release, with the signatures of methods.
 
     Reading takes seconds, so the answer stays beside the wheels.
     """
-    kept = WHEELS / f"{find_wheel(BINDINGS[major]).stem}-{zlib.crc32(READ.encode())}.json"
+    release = rtx_release() if major == RTX else find_wheel(BINDINGS[major]).stem
+    kept = WHEELS / f"{release}-{zlib.crc32(READ.encode())}.json"
     if not kept.is_file():
+        WHEELS.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=WHEELS) as folder:
-            environment = unpack_bindings(major, Path(folder))
+            environment = None if major == RTX else unpack_bindings(major, Path(folder))
             made = Path(folder, "api.json")
             command = [sys.executable, "-c", READ]
             with made.open("w") as file:

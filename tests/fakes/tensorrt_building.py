@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import zlib
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from tests.fakes.tensorrt_state import MAGIC, Crash, make, ort_session, shapes_of
+from detector.core.engines.trt.settings import TARGETS
+from tests.fakes.tensorrt_state import Crash, make, shapes_of
 
-UNSUPPORTED = {"Det", "StringNormalizer", "Unique"}
+HEADER_BYTES = 64  # of TensorRT for RTX
 
 
 class ILogger:
@@ -64,9 +68,8 @@ class Builder:
         config = make(
             trt, "IBuilderConfig", _raised={"TF32"}, _profiles=[], _limits={}, _cache=None
         )
-        config.__dict__.update(
-            _progress_monitor=None, _profiling_verbosity=trt.ProfilingVerbosity.LAYER_NAMES_ONLY
-        )
+        verbosity = trt.ProfilingVerbosity.LAYER_NAMES_ONLY
+        config.__dict__.update(_progress_monitor=None, _targets=[], _profiling_verbosity=verbosity)
         config.__dict__["_hardware_compatibility_level"] = trt.HardwareCompatibilityLevel.NONE
         return config
 
@@ -110,7 +113,22 @@ class Builder:
         if config._cache is not None:
             config._cache.__dict__["_data"] += b"timings;"
         body = json.dumps(facts).encode() + b"\n" + network._model.SerializeToString()
-        return trt.IHostMemory(MAGIC + zlib.crc32(body).to_bytes(4, "little") + body)
+        return trt.IHostMemory(
+            _header(trt, config, len(body)) + zlib.crc32(body).to_bytes(4, "little") + body
+        )
+
+
+def _header(trt: Any, config: Any, body: int) -> bytes:
+    """TensorRT: the magic alone. TensorRT for RTX: 64 bytes, with the version and the targets."""
+    fake = trt.fake
+    if fake.major != "rtx":
+        return fake.magic
+    numbers = bytes(int(number) for number in trt.__version__.split("."))
+    known = list(TARGETS.values())
+    bits = sum(1 << known.index(name) for name in config._targets) if config._targets else 0x7E
+    size = (HEADER_BYTES + 4 + body).to_bytes(8, "little")
+    start = fake.magic + bytes(4) + b"\2\0\0\0" + bytes(4) + size + numbers + fake.magic
+    return (start + bits.to_bytes(4, "little")).ljust(HEADER_BYTES, b"\0")
 
 
 def tell_progress(monitor: Any) -> bool:
@@ -133,6 +151,10 @@ class IBuilderConfig:
 
     def set_flag(self, flag: Any) -> None:
         self._raised.add(flag.name)
+
+    def set_compute_capability(self, compute_capability: Any, index: int) -> bool:
+        self._targets.append(compute_capability.name)
+        return index < self._num_compute_capabilities
 
     def set_memory_pool_limit(self, pool: Any, pool_size: int) -> None:
         self._limits[pool.name] = int(pool_size)
@@ -177,19 +199,19 @@ class OnnxParser:
         self.__dict__.update(_network=network, _logger=logger, _errors=[])
 
     def parse(self, model: bytes, path: str | None) -> bool:
+        """By the real parser of TensorRT for RTX, where that is installed."""
         import onnx
 
         try:
             whole = onnx.load_from_string(bytes(model))
-            ort_session(whole)
         except Exception as exc:
-            return _fail(self, "INVALID_GRAPH", "", str(exc))
-        given = {info.name: info.type.tensor_type.elem_type for info in whole.graph.input}
-        constants = {tensor.name: tensor for tensor in whole.graph.initializer}
-        for node in whole.graph.node:
-            if (refusal := _refusal(node, given, constants)) is not None:
-                code, text = refusal
-                return _fail(self, code, node.name, text, node)
+            return (
+                self._errors.append(_error(self._trt, "INVALID_GRAPH", "", str(exc), "")) or False
+            )
+        for code, name, desc, operator in real_errors(bytes(model)):
+            self._errors.append(_error(self._trt, code, name, desc, operator))
+        if self._errors:
+            return False
         self._network.__dict__["_model"] = whole
         self._network.__dict__["_inputs"] = [
             make(self._trt, "ITensor", _name=name, _shape=self._trt.Dims(shape))
@@ -204,41 +226,27 @@ class OnnxParser:
         return self._errors[index]
 
 
-def _refusal(node: Any, given: dict[str, int], constants: dict[str, Any]) -> tuple[str, str] | None:
-    """Code and text of what TensorRT does not take, as far as its documentation says."""
-    from onnx import TensorProto, numpy_helper
-
-    if node.op_type in UNSUPPORTED:
-        return "UNSUPPORTED_NODE", f"No importer registered for op {node.op_type}"
-    if any(given.get(name) == TensorProto.UINT8 for name in node.input):
-        if node.op_type != "Cast":
-            return "UNSUPPORTED_NODE_DATATYPE", "UINT8 can only be converted by a Cast"
-        if node.attribute[0].i not in (TensorProto.FLOAT, TensorProto.FLOAT16):
-            return "UNSUPPORTED_NODE_DATATYPE", "UINT8 can only be converted to FLOAT or HALF"
-    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        zero = constants.get(node.input[2]) if len(node.input) > 2 else None
-        if zero is None or zero.data_type != TensorProto.INT8:
-            return (
-                "UNSUPPORTED_NODE_DATATYPE",
-                "TensorRT only quantises to INT8 and FP8, with zero points of that type",
-            )
-        if numpy_helper.to_array(zero).any():
-            return (
-                "INVALID_VALUE",
-                "TensorRT only quantises symmetrically: all zero points must be zero",
-            )
-    return None
+def _error(trt: Any, code: str, name: str, desc: str, operator: str) -> Any:
+    return make(trt, "ParserError", _code=code, _name=name, _desc=desc, _operator=operator)
 
 
-def _fail(self: Any, code: str, name: str, desc: str, node: Any = None) -> bool:
-    state = {
-        "_code": code,
-        "_name": name,
-        "_desc": desc,
-        "_operator": node.op_type if node is not None else "",
-    }
-    self._errors.append(make(self._trt, "ParserError", **state))
-    return False
+@cache
+def load_real_parser() -> Any:
+    """``tensorrt_rtx`` itself, or None. Called before a fake takes its place."""
+    return import_module("tensorrt_rtx") if find_spec("tensorrt_rtx") else None
+
+
+def real_errors(model: bytes) -> list[tuple[str, str, str, str]]:
+    """Code, node, text and operator of each error of the real parser."""
+    if (trt := load_real_parser()) is None:
+        return []
+    log = trt.Logger(trt.Logger.INTERNAL_ERROR)
+    builder = trt.Builder(log)
+    network = builder.create_network(0)  # must outlive its parser
+    parser = trt.OnnxParser(network, log)
+    parser.parse(model)
+    found = [parser.get_error(at) for at in range(parser.num_errors)]
+    return [(one.code().name, one.node_name(), one.desc(), one.node_operator()) for one in found]
 
 
 class ParserError:

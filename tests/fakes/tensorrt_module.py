@@ -18,7 +18,7 @@ from tests.fakes import tensorrt_building, tensorrt_inspecting, tensorrt_running
 from tests.fakes.bindings import read_api
 from tests.fakes.device import Device
 from tests.fakes.signatures import bind, parse
-from tests.fakes.tensorrt_state import Gpu, State
+from tests.fakes.tensorrt_state import Gpu, State, edition_of
 
 BEHAVIOUR = (tensorrt_building, tensorrt_running, tensorrt_inspecting)
 
@@ -39,12 +39,12 @@ class EnumMember:
 
 
 def make_module(
-    major: int, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)
+    major: int | str, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)
 ) -> ModuleType:
     """The module, on fake GPUs; what tests look at is ``module.fake``."""
     api = read_api(major)
-    module = ModuleType("tensorrt")
-    module.__spec__ = importlib.machinery.ModuleSpec("tensorrt", None)
+    module = ModuleType(edition_of(major).module)
+    module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
     module.__version__ = api["version"]
     module.fake = State(module, device, gpus, major)
     for name, enum in sorted(api["enums"].items()):

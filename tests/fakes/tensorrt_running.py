@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from detector.core.engines.trt.edition import read_header
 from tests.fakes.device import Device, DeviceFaultError
+from tests.fakes.tensorrt_building import HEADER_BYTES
 from tests.fakes.tensorrt_inspecting import layers_of
-from tests.fakes.tensorrt_state import CONTEXT_BYTES, MAGIC, Crash, make, ort_session, shapes_of
+from tests.fakes.tensorrt_state import CONTEXT_BYTES, Crash, make, ort_session, shapes_of
 
 NUMPY = {
     "FLOAT": np.float32,
@@ -30,18 +32,36 @@ class Runtime:
             raise Crash("Runtime without a driver")
         self.__dict__.update(_logger=logger, _engine_host_code_allowed=False)
 
+    def get_engine_header_size_(self) -> int:
+        return HEADER_BYTES
+
+    def get_engine_validity(self, buffer: bytes) -> Any:
+        """As 1.7.1.116 answers, by what the header says."""
+        trt, diagnostics = self._trt, self._trt.EngineInvalidityDiagnostics
+        found, header = 0, read_header(bytes(buffer))
+        if header is None:
+            found |= int(diagnostics.MALFORMED_ENGINE)
+        else:
+            if header.version != trt.__version__:
+                found |= int(diagnostics.VERSION_MISMATCH)
+            if ".".join(map(str, trt.fake.gpu[1])) not in header.targets:
+                found |= int(diagnostics.UNSUPPORTED_CC)
+        return (trt.EngineValidity.INVALID if found else trt.EngineValidity.VALID), found
+
     def deserialize_cuda_engine(self, serialized_engine: bytes) -> Any:
         trt = self._trt
         say = lambda text: self._logger.log(trt.ILogger.Severity.ERROR, text)  # noqa: E731
         data = bytes(serialized_engine)
-        if data[:4] != MAGIC:
+        if data[:4] != trt.fake.magic:
             return say(
                 "Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed.Magic tag "
                 "does not match"
             )
-        if zlib.crc32(data[8:]).to_bytes(4, "little") != data[4:8]:
+        head_bytes = HEADER_BYTES if trt.fake.major == "rtx" else len(trt.fake.magic)
+        checksum, content = data[head_bytes : head_bytes + 4], data[head_bytes + 4 :]
+        if zlib.crc32(content).to_bytes(4, "little") != checksum:
             return say("Serialization assertion: checksum of the archive does not match")
-        head, _, body = data[8:].partition(b"\n")
+        head, _, body = content.partition(b"\n")
         facts = json.loads(head)
         if facts["portable"] and not self._engine_host_code_allowed:
             return say(
@@ -52,7 +72,11 @@ class Runtime:
             return say(
                 "Version tag does not match. Note: Current Version: 2, Serialized Engine Version: 1"
             )
-        if facts["capability"] != list(trt.fake.gpu[1]) and facts["hardware"] == "NONE":
+        if (
+            trt.fake.major != "rtx"
+            and facts["capability"] != list(trt.fake.gpu[1])
+            and facts["hardware"] == "NONE"
+        ):
             return say(
                 "The engine plan file is generated on an incompatible device, expecting compute "
                 "8.9 got 9.0"
@@ -105,9 +129,17 @@ class ICudaEngine:
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list:
         return [self._trt.Dims(shape) for shape in self._facts["profiles"][profile_index][name]]
 
+    def create_runtime_config(self) -> Any:
+        off = self._trt.CudaGraphStrategy.DISABLED
+        return make(self._trt, "IRuntimeConfig", _cuda_graph_strategy=off, _cache=None)
+
     def create_execution_context(self, strategy: Any = None, runtime_config: Any = None) -> Any:
         fake = self._trt.fake
         on_its_gpu(self)
+        if runtime_config is not None:
+            fake.strategies.append(runtime_config._cuda_graph_strategy.name)
+            if runtime_config._cache is not None:  # what it compiles goes there
+                runtime_config._cache.__dict__["_data"] = repr(fake.gpu).encode()
         try:
             own = fake.device.allocate(self._context_bytes)
         except MemoryError:
@@ -129,6 +161,27 @@ class ICudaEngine:
 
     def create_engine_inspector(self) -> Any:
         return make(self._trt, "EngineInspector", _engine=self, _execution_context=None)
+
+
+class IRuntimeConfig:
+    def create_runtime_cache(self) -> Any:
+        return make(self._trt, "IRuntimeCache", _data=b"")
+
+    def set_runtime_cache(self, cache: Any) -> bool:
+        self.__dict__["_cache"] = cache
+        return True
+
+
+class IRuntimeCache:
+    def serialize(self) -> Any:
+        return self._trt.IHostMemory(self._data)
+
+    def deserialize(self, blob: bytes) -> bool:
+        fake, fits = self._trt.fake, bytes(blob) == repr(self._trt.fake.gpu).encode()
+        fake.caches_read.append(fits)
+        if fits:
+            self.__dict__["_data"] = bytes(blob)
+        return fits
 
 
 class IExecutionContext:

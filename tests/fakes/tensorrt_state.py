@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from detector.core.engines.trt.edition import FULL, RTX, Edition
 from tests.fakes.device import Device
 
-MAGIC = b"ftrt"
 CONTEXT_BYTES = 1 << 20  # what a context takes of the device, a picture
 ONNX_TYPES = {
     1: "FLOAT",
@@ -28,13 +28,19 @@ Gpu = tuple[str, tuple[int, int]]
 """Name and compute capability."""
 
 
+def edition_of(major: int | str) -> Edition:
+    return RTX if major == "rtx" else FULL
+
+
 class State:
     """What tests look at. ``alive``: False models that no driver answers: then nothing may be
     started. ``int8_kernels``, ``tf32_kernels``: False models that no kernel of that kind was found,
     or that others were faster: Q and DQ then stay layers around a convolution in float.
     """
 
-    def __init__(self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int) -> None:
+    def __init__(
+        self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int | str
+    ) -> None:
         self.module, self.device, self.gpus, self.major = module, device, gpus, major
         self.alive = True
         self.int8_kernels = self.tf32_kernels = True
@@ -42,7 +48,13 @@ class State:
             0.125 * (layer + 1)
         )  # number of each -> ms
         self.builds: list[dict] = []
+        self.strategies: list[str] = []  # of CUDA graphs, of each context of TensorRT for RTX
+        self.caches_read: list[bool] = []  # runtime caches: whether each fitted
         self.runs: list[int] = []  # stream handles, in the order in which the runs happened
+
+    @property
+    def magic(self) -> bytes:
+        return edition_of(self.major).magic
 
     @property
     def gpu(self) -> Gpu:

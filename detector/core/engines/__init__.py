@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.core import wings
@@ -54,12 +53,14 @@ __all__ = [
     "time_layers",
     "usable",
     "why_absent",
+    "why_not_buildable",
 ]
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 # What other programs call them.
 OTHER_NAMES = {
     "tensorrt": "trt",
+    "tensorrt_rtx": "rtx",
     "onnx": "ort",
     "onnxruntime": "ort",
     "pytorch": "torch",
@@ -130,6 +131,14 @@ def why_absent(name: str) -> str | None:
     return reason if reason is None or is_installed(name) else engine.absent() or reason
 
 
+def why_not_buildable(name: str) -> str | None:
+    """Why an engine's files cannot be built here, or None. Imports no library."""
+    engine = find(name)
+    if not engine.builds_anywhere:
+        return why_absent(name)
+    return None if is_installed(name) else _absence(engine)
+
+
 def rank_engines(precision: str = "fp32") -> list[str]:
     """Engines in the order in which ``--engine auto`` tries them; without those of rank 0."""
     ranks = {name: _auto(name, precision).rank for name in names()}
@@ -196,21 +205,24 @@ def suggest_library(device: str = "auto") -> str | None:
     return None
 
 
-def check_installed(name: str) -> None:
+def check_installed(name: str, to_build: bool = False) -> None:
     """Raises UsageError for an unknown engine, EngineError where its library is not there.
 
     Imports no library: what is wrong with a model or a class is then said without waiting for it.
+    ``to_build``: a machine that can only build the engine's file will do.
     """
-    if reason := why_absent(name):
-        raise EngineError(f"engine {name}: {reason}")
+    if reason := why_not_buildable(name) if to_build else why_absent(name):
+        builds = not to_build and why_not_buildable(name) is None
+        cure = f" (this machine can build: detect-video build MODEL --engine {name})"
+        raise EngineError(f"engine {name}: {reason}{cure if builds else ''}")
 
 
-def load_library(name: str) -> None:
+def load_library(name: str, to_build: bool = False) -> None:
     """Imports the engine's library, so that a run can time that apart.
 
     Raises UsageError and EngineError.
     """
-    check_installed(name)
+    check_installed(name, to_build)
     engine = find(name)
     with translated(name, f"import {engine.library} (reinstall it with: {engine.install})"):
         engine.import_library()
@@ -258,7 +270,7 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
             f"the graph of {network.name} was built for batch {network.batch}, but the engine is "
             f"opened for {options.batch}"
         )
-    if network.plan is not None and not _runs(engine, network.plan):
+    if network.plan is not None and not engine.reads_file(network.plan):
         raise EngineError(plan_refusal(name, network.plan))
     if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
         raise EngineError(
@@ -320,12 +332,7 @@ def only_engine(model: str) -> str | None:
 
     inside = files_in_folder(model)
     file = inside[0] if len(inside) == 1 else model
-    return next((name for name, each in _all().items() if _runs(each, file)), None)
-
-
-def _runs(engine: type[Engine], file: str) -> bool:
-    """Whether it reads a file that only one engine reads."""
-    return Path(file).suffix.lower() in engine.model_suffixes
+    return next((name for name, each in _all().items() if each.reads_file(file)), None)
 
 
 def plan_refusal(name: str, plan: str) -> str:

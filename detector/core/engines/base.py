@@ -182,6 +182,8 @@ class Engine:
     """Options of this engine alone (``--engine-options NAME=VALUE``) -> what they do."""
     artefact: ClassVar[ArtefactBuilder | None] = None
     """Builds the file that the engine runs, where it needs one."""
+    builds_anywhere: ClassVar[bool] = False
+    """Whether ``artefact`` also builds on a machine that cannot run the file."""
     model_suffixes: ClassVar[Sequence[str]] = ()
     """Suffixes of model files that only this engine reads and runs (``Network.plan``)."""
     model_kind: ClassVar[str] = ""
@@ -219,6 +221,11 @@ class Engine:
         Imports nothing of it, and starts nothing that may crash.
         """
         return None
+
+    @classmethod
+    def reads_file(cls, file: str) -> bool:
+        """Whether it alone runs this model file."""
+        return Path(file).suffix.lower() in cls.model_suffixes
 
     @classmethod
     def refusal(cls, precision: str, device: str) -> str | None:

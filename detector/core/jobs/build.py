@@ -46,16 +46,19 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     """
     config = _with_engine(config, batches)
     engine = config.runtime.engine
-    engines.load_library(engine)
+    engines.load_library(engine, to_build=True)
     start = time.perf_counter()
     network = _open_with_graph(config)
     ready = prepare_network(network, engine, config, lambda concurrency: concurrency + 1, progress)
     seconds = time.perf_counter() - start
+    facts = _facts(network, ready)
+    if reason := engines.why_absent(engine):
+        facts["notes"].append(f"this machine cannot run it: {reason}")
     return {
         "schema": 1,
         "engine": engine,
         "batch": _range_text(batches),
-        **_facts(network, ready),
+        **facts,
         "seconds": seconds,
     }
 

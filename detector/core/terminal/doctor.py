@@ -61,6 +61,9 @@ def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list
         able = [name for name, reason in engine["precisions"].items() if reason is None]
         refused = [reason for reason in engine["precisions"].values() if reason is not None]
         reasons = [engine["reason"]] if engine["reason"] else refused
+        if builds := engine["builds"]:
+            can = builds["reason"] or "its plans can be built here"
+            reasons = [f"build: {can}", *(f"run: {reason}" for reason in reasons)]
         yield engine["name"], usable, " ".join(able), reasons
 
 

@@ -1,7 +1,8 @@
-"""An engine trt on the fakes, as each of these tests opens and builds it."""
+"""An engine trt or rtx on the fakes, as each of these tests opens and builds it."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from detector.core import engines
@@ -14,9 +15,14 @@ from tests.known_answers import plus_one
 EVERY = [(major, memory) for major in MAJORS for memory in PACKAGES]
 
 
+def engine_here() -> str:
+    """The engine that the installed fake is for."""
+    return "rtx" if hasattr(sys.modules.get("tensorrt_rtx"), "fake") else "trt"
+
+
 def opened(network=None, **options):
     network = network or plus_one(options.get("batch", 1))
-    return engines.open("trt", network, EngineOptions(requests=1, **options))
+    return engines.open(engine_here(), network, EngineOptions(requests=1, **options))
 
 
 def built(machine, tmp_path, network=None, progress=None, **options):
@@ -32,9 +38,8 @@ def built(machine, tmp_path, network=None, progress=None, **options):
         ("test", options),
     )
     network = network or plus_one(config.runtime.batch)
-    return prepare_network(
-        network, "trt", config, lambda concurrency: concurrency, progress or (lambda *_: True)
-    )
+    going = progress or (lambda *_: True)
+    return prepare_network(network, machine.engine, config, lambda concurrency: concurrency, going)
 
 
 def plans(folder: Path) -> list[str]:

@@ -146,29 +146,9 @@ def test_pycudas_context_must_be_current_in_the_thread(monkeypatch):
         broken.undo()  # close needs it again
 
 
-@pytest.mark.slow
-def test_u8_into_anything_but_a_cast_is_refused_by_name(machine):
-    network = plus_one()
-    nodes = network.graph.graph.node
-    nodes[0].op_type, nodes[1].op_type = "Transpose", "Cast"
-    nodes[0].attribute[0].CopyFrom(nodes[1].attribute[0])
-    del nodes[1].attribute[:]
-    nodes[1].attribute.add(name="to", i=1, type=2)
-    del network.graph.graph.value_info[:]
-    with pytest.raises(EngineError, match=r"input\.cast: UINT8"):
-        opened(network)
-
-
 def test_weak_typing_would_not_build(monkeypatch):
     machine = install(monkeypatch, 10)
     make = machine.trt.Builder.create_network
     monkeypatch.setattr(machine.trt.Builder, "create_network", lambda self, flags: make(self, 0))
     with pytest.raises(EngineError, match="weakly typed"):
         opened()
-
-
-def test_an_operator_that_tensorrt_lacks_is_named_with_the_engines_that_can(machine):
-    network = plus_one()
-    network.graph.graph.node.add(op_type="Unique", name="9.odd", input=["0.conv"], output=["9.odd"])
-    with pytest.raises(EngineError, match=r"Unique .*9\.odd: .*--engine ort"):
-        opened(network)

@@ -1,5 +1,5 @@
-"""What every engine must do, trt does on each of the fakes: both majors, all three kinds of device
-memory, no GPU.
+"""What every engine must do, trt and rtx do on each of the fakes: all kinds of device memory, no
+GPU.
 """
 
 from __future__ import annotations
@@ -7,21 +7,29 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance import test_engines as conformance
+from tests.engines.trt.opening import EVERY
+from tests.fakes.bindings import RTX
+from tests.fakes.install import install
+
+
+@pytest.fixture(params=[*EVERY, (RTX, "cuda-python")], ids=lambda one: f"{one[0]}-{one[1]}")
+def machine(request, monkeypatch):
+    return install(monkeypatch, *request.param)
 
 
 @pytest.fixture
 def name(machine) -> str:
-    return "trt"
+    return machine.engine
 
 
 @pytest.fixture
 def computing(machine) -> str:
-    return "trt"
+    return machine.engine
 
 
 @pytest.fixture
 def case(machine) -> conformance.Case:
-    return conformance.Case("trt", "fp32")
+    return conformance.Case(machine.engine, "fp32")
 
 
 test_known_answers = conformance.test_known_answers_at_every_filling_of_a_batch

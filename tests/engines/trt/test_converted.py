@@ -10,14 +10,12 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from detector.core import engines, sources
 from detector.core.analysis.summary import effect, executed
 from detector.core.config.levels import merge_levels
 from detector.core.engines.base import EngineOptions
-from detector.core.errors import EngineError
 from detector.core.models.base import Network
 from detector.core.models.graph.build import count_macs
 from detector.core.run.executed import executed_layers
@@ -209,48 +207,3 @@ def test_a_range_of_batches_of_a_converted_graph(
         for at in range(FRAMES):
             for a, b in zip(outputs, wanted[at], strict=True):
                 np.testing.assert_allclose(a[at : at + 1], b, rtol=1e-4, atol=1e-4)
-
-
-# What TensorRT does not take must not come out of our conversions; the fake refuses it, so that
-# this would be seen.
-
-
-@pytest.mark.slow
-def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network, place):
-    from detector.core.run.prepare import convert_network
-
-    install(monkeypatch, 11)
-    config = merge_levels(
-        ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
-    )
-    unsigned, _ = convert_network(network, "int8-u8", config)
-    with pytest.raises(EngineError, match=r"QuantizeLinear at .* INT8"):
-        engines.open("trt", unsigned, EngineOptions(precision="int8"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    onnxruntime.__version__.startswith("1.20."),
-    reason="onnxruntime 1.20, with which the stand-in reads graphs, knows no opset 22",
-)
-def test_bytes_straight_to_bfloat16_are_refused_by_name(monkeypatch, network):
-    from onnx import TensorProto, helper
-
-    from detector.core.models.graph.halves import convert_to_halves
-
-    install(monkeypatch, 11)
-    wrong = convert_to_halves(network, "bf16")
-    for (
-        node
-    ) in wrong.graph.graph.node:  # the picture's Cast, which the conversion sends through float32
-        if node.input[0] == wrong.graph.graph.input[0].name:
-            node.attribute[0].i = TensorProto.BFLOAT16
-    for node in wrong.graph.graph.node:
-        if node.op_type == "Transpose":
-            wrong.graph.graph.node.insert(
-                1, helper.make_node("Cast", [node.input[0]], ["wide"], name="wide", to=1)
-            )
-            node.input[0] = "wide"
-            break
-    with pytest.raises(EngineError, match="UINT8 can only"):
-        engines.open("trt", wrong, EngineOptions(precision="bf16"))

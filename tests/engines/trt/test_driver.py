@@ -10,7 +10,7 @@ import pytest
 from detector.core import engines
 from detector.core.engines import trt
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.trt import abilities, driver
+from detector.core.engines.trt import driver, edition
 from detector.core.errors import EngineError
 from tests.engines.trt.opening import opened
 from tests.fakes.install import install
@@ -44,7 +44,7 @@ def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, d
     for call in (
         lambda: engines.load_library("trt"),
         lambda: opened(),
-        lambda: trt.PlanBuilder().key(plus_one(), EngineOptions()),
+        lambda: trt.PlanBuilder("trt").key(plus_one(), EngineOptions()),
     ):
         with pytest.raises(EngineError, match=f"engine trt: {reason}"):
             call()
@@ -71,7 +71,7 @@ def test_who_has_no_gpu_is_not_told_to_install_tensorrt(monkeypatch, gpus, reaso
 
 def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
-    monkeypatch.setattr(abilities, "version", lambda package: "11.4.0")
+    monkeypatch.setattr(edition, "version", lambda package: "11.4.0")
     said = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4; .* tensorrt-cu12"
     assert re.fullmatch(said, engines.usable()["trt"])
 

@@ -165,7 +165,7 @@ def test_own_plans_without_details_name_the_option(eleven):
     ("method", "message"),
     [
         (lambda self: False, "engine trt: no layer times: TensorRT gave no reason"),
-        (lambda self: True, "engine trt: no layer times: TensorRT's profiler reported no layers"),
+        (lambda self: True, "engine trt: no layer times: the profiler reported no layers"),
     ],
 )
 def test_a_profiler_that_tells_nothing_is_said(eleven, monkeypatch, method, message):

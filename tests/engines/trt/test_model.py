@@ -10,7 +10,8 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt import driver
-from detector.core.engines.trt.plan_file import MAGIC, PlanError, split
+from detector.core.engines.trt.edition import FULL
+from detector.core.engines.trt.plan_file import PlanError, split
 from detector.core.errors import EngineError, ModelError, UsageError
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
@@ -211,7 +212,7 @@ def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
     ("device", "message"),
     [
         ("cuda:1", r"x\.trt: .* there is no cuda:1; GPUs here: cuda:0 Fake L4"),
-        ("cpu", r"x\.trt: a TensorRT plan runs on a GPU: --device cpu is not a GPU; give cuda"),
+        ("cpu", r"x\.trt: a plan of TensorRT runs on a GPU: --device cpu is not a GPU; give cuda"),
         ("cuda:", "--device cuda: is not a GPU"),
         ("tpu", "--device tpu is not a GPU"),
     ],
@@ -297,15 +298,15 @@ def test_what_is_no_plan_is_refused_by_name(machine, place, data, message):
 @pytest.mark.parametrize(
     ("data", "header"),
     [
-        (MAGIC + b"rest", None),
-        (b"\x02\0\0\0{}" + MAGIC, {}),
-        (b'\x08\0\0\0{"a": 1}' + MAGIC + b"rest", {"a": 1}),
+        (FULL.magic + b"rest", None),
+        (b"\x02\0\0\0{}" + FULL.magic, {}),
+        (b'\x08\0\0\0{"a": 1}' + FULL.magic + b"rest", {"a": 1}),
     ],
 )
 def test_headers(data, header):
     found, plan = split(data)
     assert found == header
-    assert plan[:4] == MAGIC
+    assert plan[:4] == FULL.magic
 
 
 @pytest.mark.parametrize("length", [-1, 0, 1, 2**31 - 1])
@@ -321,6 +322,5 @@ def test_without_a_driver_it_is_said_what_is_missing_and_nothing_is_started(monk
     monkeypatch.setattr(
         driver, "absent", lambda: "no NVIDIA driver (libcuda.so.1 cannot be opened)"
     )
-    with pytest.raises(ModelError, match=r"x\.trt: .*no NVIDIA driver") as caught:
+    with pytest.raises(EngineError, match=r"x\.trt: .*no NVIDIA driver"):
         open_network(file, cfg=str(place / "t.cfg"))
-    assert caught.value.exit_code == 4

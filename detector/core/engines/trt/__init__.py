@@ -1,11 +1,12 @@
 """TensorRT on an NVIDIA GPU: what the engine is. ``engine.py`` runs a plan, ``build.py`` builds it.
 
-A plan is built from the graph once. Every request has a context and a stream of its own.
+A plan is built from the graph once. Every request has a context and a stream of its own. Engine rtx
+(TensorRT for RTX) is the same code with another library: ``edition.py`` holds what differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,17 +27,23 @@ class PlanBuilder(ArtefactBuilder):
 
     suffix = ".plan"
 
+    def __init__(self, edition: str) -> None:
+        """``edition``: of ``edition.EDITIONS``, by its engine."""
+        self._edition = edition
+
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
         from detector.core.engines.trt import build
+        from detector.core.engines.trt.edition import edition_named
 
-        return build.key_here(network, options)
+        return build.plan_key(edition_named(self._edition), network, options)
 
     def build(
         self, network: Network, options: EngineOptions, target: Path, progress: BuildProgress
     ) -> Mapping[str, Any]:
         from detector.core.engines.trt import build
+        from detector.core.engines.trt.edition import edition_named
 
-        return build.build_here(network, options, target, progress)
+        return build.build_plan(edition_named(self._edition), network, options, target, progress)
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         from detector.core.engines.trt import build
@@ -68,8 +75,8 @@ class TrtEngine(Engine):
         "detailed": "0: omit the types of layers; the executed precision is then unknown",
         "host_code": "1: let a plan start the runtime inside it; only for files that you trust",
     }
-    artefact = PlanBuilder()
-    model_suffixes = (".trt", ".engine", ".plan")
+    artefact = PlanBuilder("trt")
+    model_suffixes: ClassVar[Sequence[str]] = (".trt", ".engine", ".plan")
     model_kind = "a TensorRT plan"
     model_front_end = "detector.core.engines.trt.model"
 
@@ -82,15 +89,31 @@ class TrtEngine(Engine):
 
         if reason := driver.absent():
             return reason
-        from detector.core.engines.trt import abilities
+        from detector.core.engines.trt.edition import edition_named
 
-        return abilities.driver_too_old()
+        return edition_named(cls.name).driver_too_old()
 
     @classmethod
     def refusal(cls, precision: str, device: str) -> str | None:
-        from detector.core.engines.trt import abilities
+        from detector.core.engines.trt import driver
+        from detector.core.engines.trt.edition import edition_named
 
-        return abilities.refusal(precision, device)
+        if driver.absent() is not None:  # said by absent()
+            return None
+        try:
+            return edition_named(cls.name).refusal(precision, driver.gpu_of(device))
+        except driver.DriverError as exc:
+            return str(exc)
+
+    @classmethod
+    def reads_file(cls, file: str) -> bool:
+        """By its first bytes: plans of both libraries end in .engine and .plan."""
+        if not super().reads_file(file):
+            return False
+        from detector.core.engines.trt.plan_file import edition_of_file
+
+        built_by = edition_of_file(file)
+        return cls.name == ("trt" if built_by is None else built_by.engine)
 
     @classmethod
     def runs_on_gpu(cls, precision: str) -> bool:

@@ -1,8 +1,7 @@
-"""Builds a plan from a graph, in one way for TensorRT 10.15 to 11.
+"""Builds a plan from a graph, in one way for TensorRT 10.15 to 11 and TensorRT for RTX.
 
 The network is strongly typed: the types of the graph are the types that run. The file has, in
-order: the settings of trt, a graph for any batch, plans of this machine, the key of a plan, the
-progress monitor, the build.
+order: a graph for any batch, the key of a plan, the progress monitor, the build.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,80 +17,15 @@ import numpy as np
 
 from detector.core.engines._built import store
 from detector.core.engines.base import BuildProgress, EngineOptions, translated
-from detector.core.engines.trt import driver
 from detector.core.engines.trt.driver import Gpu
+from detector.core.engines.trt.edition import Edition, current
 from detector.core.engines.trt.plan_file import kept_log
-from detector.core.errors import EngineError, OutputError, UsageError
+from detector.core.engines.trt.settings import Settings, read
+from detector.core.errors import EngineError, OutputError
 from detector.core.models.base import Network
 
 if TYPE_CHECKING:
     import onnx
-
-
-HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
-LEVELS = range(6)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """``batches``: the smallest batch that the plan takes, the one it is tuned for, the largest."""
-
-    batches: tuple[int, int, int]
-    workspace_mb: int = 0
-    level: int | None = None
-    version_compatible: bool = False
-    hardware_compatible: str = ""
-    detailed: bool = True
-    host_code: bool = False
-
-
-def read(options: EngineOptions) -> Settings:
-    """Reads and checks ``--engine-options NAME=VALUE,...``. Raises UsageError."""
-    own = options.own
-    low = _number(own, "min_batch", options.batch, 1)
-    high = _number(own, "max_batch", options.batch, 1)
-    best = _number(own, "opt_batch", high, 1)
-    if not low <= options.batch <= high:
-        raise UsageError(f"--batch {options.batch} is outside the plan's batches {low}..{high}")
-    if not low <= best <= high:
-        raise UsageError(
-            f"--engine-options opt_batch={best}: outside the plan's batches {low}..{high}"
-        )
-    hardware = own.get("hardware_compatible", "")
-    if hardware not in HARDWARE:
-        raise UsageError(f"--engine-options hardware_compatible={hardware}: give same or ampere")
-    level = _number(own, "level", -1, 0) if "level" in own else None
-    if level is not None and level not in LEVELS:
-        raise UsageError(f"--engine-options level={level}: give 0 to {LEVELS[-1]}")
-    return Settings(
-        batches=(low, best, high),
-        workspace_mb=_number(own, "workspace_mb", 0, 1),
-        level=level,
-        version_compatible=_switch(own, "version_compatible", False),
-        hardware_compatible=hardware,
-        detailed=_switch(own, "detailed", True),
-        host_code=_switch(own, "host_code", False),
-    )
-
-
-def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> int:
-    text = own.get(name)
-    if text is None:
-        return default
-    if not text.isdecimal() or int(text) < at_least:
-        raise UsageError(
-            f"--engine-options {name}={text}: give a whole number, at least {at_least}"
-        )
-    return int(text)
-
-
-def _switch(own: Mapping[str, str], name: str, default: bool) -> bool:
-    text = own.get(name)
-    if text is None:
-        return default
-    if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
-        raise UsageError(f"--engine-options {name}={text}: give 1 or 0")
-    return text.lower() in ("1", "true", "yes")
 
 
 BATCH = "batch"  # the name of the first dimension
@@ -177,50 +110,17 @@ def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
     return "the batch is held in constants, so it cannot take a range of batches"
 
 
-def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
-    """``plan_key`` for the GPU of this machine. Raises EngineError."""
-    import tensorrt as trt
+def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict[str, Any]:
+    """Everything that makes another plan necessary, as JSON values. Raises EngineError.
 
-    return plan_key(trt, network, options, gpu_here(options.device))
-
-
-def build_here(
-    network: Network, options: EngineOptions, target: Path, progress: BuildProgress
-) -> Mapping[str, Any]:
-    """``build_plan`` on the GPU of this machine. Raises EngineError."""
-    import tensorrt as trt
-
-    gpu = gpu_here(options.device)
-    with translated("trt", "build a plan"), driver.current(gpu.index):
-        return build_plan(trt, network, options, gpu, target, progress)
-
-
-def gpu_here(device: str) -> Gpu:
-    """The GPU that ``--device`` means. Raises EngineError."""
-    try:
-        return driver.gpu_of(device)
-    except driver.DriverError as exc:
-        raise EngineError(f"engine trt: {exc}") from exc
-
-
-def plan_key(trt: Any, network: Network, options: EngineOptions, gpu: Gpu) -> dict[str, Any]:
-    """Everything that makes another plan necessary, as JSON values.
-
-    A plan fits only the graph, the TensorRT and the GPU that it was built with. Of the driver only
-    the CUDA major counts: NVIDIA ties plans to TensorRT and to the GPU, and a newer driver of the
-    same major runs what an older one ran.
+    A plan fits only the graph and the library that it was built with, and a GPU (``Edition.key``).
     """
     settings = read(options)
     return {
         "graph": _digest(network),
         "batches": list(settings.batches),
-        "tensorrt": trt.__version__.split(".")[0]
-        if settings.version_compatible
-        else trt.__version__,
-        **_gpu(gpu, settings),
-        "cuda": driver.cuda_version()[0],
+        **edition.key(edition.gpu_to_build_on(options.device), settings),
         "workspace_mb": settings.workspace_mb,
-        "level": settings.level,
         "detailed": settings.detailed,
     }
 
@@ -235,13 +135,6 @@ def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return (
         low <= first and last <= high and {**found, "batches": None} == {**wanted, "batches": None}
     )
-
-
-def _gpu(gpu: Gpu, settings: Settings) -> dict[str, str]:
-    capability = ".".join(map(str, gpu.capability))
-    if settings.hardware_compatible == "ampere":
-        return {"gpu": "any", "capability": "8.0 or newer"}
-    return {"gpu": "any" if settings.hardware_compatible else gpu.name, "capability": capability}
 
 
 def _digest(network: Network) -> str:
@@ -303,50 +196,62 @@ def graph_bytes(network: Network, settings: Settings) -> bytes:
 
 
 def build_plan(
-    trt: Any,
+    edition: Edition,
     network: Network,
     options: EngineOptions,
-    gpu: Gpu,
     target: Path,
     progress: BuildProgress,
 ) -> dict[str, Any]:
-    """Writes the plan to ``target`` and returns facts for its manifest.
+    """Writes the plan to ``target`` and returns facts for its manifest. Raises EngineError."""
+    gpu = edition.gpu_to_build_on(options.device)
+    with translated(edition.engine, "build a plan"), current(gpu):
+        return _build(edition, network, options, gpu, target, progress)
 
-    The GPU must be current in this thread. Raises EngineError.
-    """
+
+def _build(
+    edition: Edition,
+    network: Network,
+    options: EngineOptions,
+    gpu: Gpu | None,
+    target: Path,
+    progress: BuildProgress,
+) -> dict[str, Any]:
+    trt = edition.trt
     settings, log = read(options), kept_log(trt)
     builder = trt.Builder(log)
     typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     definition = builder.create_network(typed)
     parser = trt.OnnxParser(definition, log)
-    _parse(trt, parser, graph_bytes(network, settings), network.name, log)
+    _parse(edition, parser, graph_bytes(network, settings), network.name, log)
     config = builder.create_builder_config()
     monitor = progress_monitor(trt, progress)
     config.progress_monitor = monitor
     _configure(trt, config, settings, options.precision)
+    edition.configure(config, settings, gpu)
     for profile in _profiles(trt, builder, definition, settings):
         if config.add_optimization_profile(profile) < 0:
-            raise EngineError(
-                f"engine trt: TensorRT rejects batches {settings.batches}: {log.reason()}"
+            raise edition.error(
+                f"{edition.title} rejects batches {settings.batches}: {log.reason()}"
             )
-    cache = _cache_file(target, trt, gpu)
-    _load_timings(config, cache)
+    facts: dict[str, Any] = {"batches": list(settings.batches)}
+    if edition.measures:
+        assert gpu is not None
+        cache = _cache_file(target, trt, gpu)
+        _load_timings(config, cache)
+        facts = {"gpu": gpu.name, "timings": cache.name, **facts}
     plan = builder.build_serialized_network(definition, config)
     if monitor.raised is not None:
         raise monitor.raised
     if plan is None:
-        raise EngineError(_why_no_plan(monitor.cancelled, log.reason(), network, options))
+        reason = log.reason()
+        raise edition.error(_why_no_plan(edition, monitor.cancelled, reason, network, options))
     target.write_bytes(plan)
-    _save_timings(config, cache)
-    return {
-        "tensorrt": trt.__version__,
-        "gpu": gpu.name,
-        "batches": list(settings.batches),
-        "timings": cache.name,
-    }
+    if edition.measures:
+        _save_timings(config, cache)
+    return {edition.module: trt.__version__, **facts}
 
 
-def _parse(trt: Any, parser: Any, graph: bytes, name: str, log: Any) -> None:
+def _parse(edition: Edition, parser: Any, graph: bytes, name: str, log: Any) -> None:
     if parser.parse(graph):
         return
     errors = [parser.get_error(at) for at in range(parser.num_errors)]
@@ -358,8 +263,8 @@ def _parse(trt: Any, parser: Any, graph: bytes, name: str, log: Any) -> None:
     cure = (
         "; use --engine ort or openvino" if any(_is_unsupported(error) for error in errors) else ""
     )
-    raise EngineError(
-        f"engine trt: TensorRT {trt.__version__} cannot read the graph of {name}: {reason}{cure}"
+    raise edition.error(
+        f"{edition.title} {edition.trt.__version__} cannot read the graph of {name}: {reason}{cure}"
     )
 
 
@@ -374,13 +279,6 @@ def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> Non
         config.set_flag(trt.BuilderFlag.TF32)
     if settings.workspace_mb:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MB)
-    if settings.level is not None:
-        config.builder_optimization_level = settings.level
-    if settings.version_compatible:
-        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
-    config.hardware_compatibility_level = getattr(
-        trt.HardwareCompatibilityLevel, HARDWARE[settings.hardware_compatible]
-    )
     # Both keep the layers' names for NVTX and the inspector. Only DETAILED keeps their types.
     verbosity = trt.ProfilingVerbosity
     config.profiling_verbosity = (
@@ -409,10 +307,12 @@ def _profiles(trt: Any, builder: Any, definition: Any, settings: Settings) -> li
     return profiles
 
 
-def _why_no_plan(cancelled: bool, reason: str, network: Network, options: EngineOptions) -> str:
+def _why_no_plan(
+    edition: Edition, cancelled: bool, reason: str, network: Network, options: EngineOptions
+) -> str:
     if cancelled:
-        return "engine trt: the build was cancelled; nothing was kept"
-    text = f"engine trt: TensorRT could not build a plan for {network.name}: {reason}"
+        return "the build was cancelled; nothing was kept"
+    text = f"{edition.title} could not build a plan for {network.name}: {reason}"
     if not OUT_OF_MEMORY.search(reason):
         return text
     smaller = f"try --batch {options.batch // 2}, or " if options.batch > 1 else "try "

@@ -1,4 +1,4 @@
-"""A plan in TensorRT, open: its contexts, and the memory that they share."""
+"""A plan, open: its contexts, and the memory that they share."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from detector.core.engines.base import Engine, EngineOptions, LayerExecution, translated
 from detector.core.engines.trt import build as plans
-from detector.core.engines.trt import driver, memory, plan_file
+from detector.core.engines.trt import driver, memory, plan_file, settings
+from detector.core.engines.trt.edition import FULL, RTX, Edition
+from detector.core.engines.trt.jit import Contexts, choose_graphs
 from detector.core.engines.trt.plan_file import kept_log
 from detector.core.engines.trt.running import IN_FLIGHT, TrtRequest
-from detector.core.errors import EngineError
 from detector.core.models.base import Network
 from detector.core.models.layouts.plans import Tensor
 
@@ -26,29 +27,27 @@ MB = 1 << 20
 
 class OpenTrt(Engine):
     name = "trt"
+    edition: ClassVar[Edition] = FULL
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
         """An engine of its own, from the same plan: a profiler is never attached to one whose FPS
         are reported.
         """
-        import tensorrt as trt
-
         from detector.core.engines.trt.layers import TrtLayerProfiler
 
         profiled = cls(network, options)
         try:
-            return TrtLayerProfiler(trt, profiled, profiled.requests[0])
+            return TrtLayerProfiler(cls.edition, profiled, profiled.requests[0])
         except BaseException as error:
             profiled.close_after(error)
             raise
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        import tensorrt as trt
-
-        plans.read(options)  # before anything is built: it refuses a wrong value
+        settings.read(options)  # before anything is built: it refuses a wrong value
         data, file = self._read_plan(network, options)
-        gpu = plans.gpu_here(options.device)
+        gpu = self._gpu = self.edition.require_gpu(options.device)
+        trt = self.edition.trt
         self.concurrency = options.concurrency or IN_FLIGHT
         self.device = f"cuda:{gpu.index}"
         self._foreign = network.plan is not None
@@ -59,7 +58,9 @@ class OpenTrt(Engine):
         self._trt, self._log, self._network = trt, kept_log(trt), network
         self._engine: Any = None
         self._runtime: Any = None
-        with translated("trt", f"load {file}"):
+        self._contexts: Contexts | None = None
+        self._notes: tuple[str, ...] = ()
+        with translated(self.name, f"load {file}"):
             self._memory = memory.open_memory(
                 memory.choose_provider(options.device_memory), gpu.index
             )
@@ -71,12 +72,14 @@ class OpenTrt(Engine):
                 self.close_after(exc)
                 if not OUT_OF_MEMORY.search(str(exc)):
                     raise
-                raise EngineError(
+                raise self.edition.error(
                     too_big(network, options, needed, driver.free_bytes(gpu.index))
                 ) from exc
         self.notes = (
-            f"TensorRT {trt.__version__} on {gpu.name}, device memory by {self._memory.name}",
+            f"{self.edition.title} {trt.__version__} on {gpu.name}, device memory by "
+            f"{self._memory.name}",
             *self._memory.notes,
+            *self._notes,
             *self._lacking(file),
         )
 
@@ -88,28 +91,78 @@ class OpenTrt(Engine):
             return Path(file).read_bytes(), file
         with tempfile.TemporaryDirectory(prefix="detect-video-") as place:
             target = Path(place) / "network.plan"  # nobody keeps plans for this caller
-            plans.build_here(network, options, target, lambda *_: True)
+            plans.build_plan(self.edition, network, options, target, lambda *_: True)
             return target.read_bytes(), network.name
 
     def _open(self, data: bytes, file: str, options: EngineOptions) -> None:
-        own = plans.read(options)
+        own = settings.read(options)
         try:
             _, body = plan_file.split(data)
             self._runtime, self._engine = plan_file.deserialize(
-                self._trt,
+                self.edition,
                 body,
                 self._log,
+                self._gpu,
                 host_code=own.host_code or (own.version_compatible and not self._foreign),
             )
         except plan_file.PlanError as exc:
-            raise EngineError(f"engine trt: {file}: {exc}") from exc
+            raise self.edition.error(f"{file}: {exc}") from exc
         tensors = plan_file.tensors(self._trt, self._engine)
-        outputs = _check_outputs(self._network, tensors)
-        for _ in range(options.requests):
-            request = TrtRequest(self._memory, self._log, self._last_ms)
+        outputs = self._check_outputs(tensors)
+        contexts = Contexts(self.edition, self._engine, options.artefact, self._gpu)
+        self._contexts = contexts
+
+        def open_request(graphs: bool) -> TrtRequest:
+            request = TrtRequest(self.edition, self._memory, self._log, self._last_ms)
             self.requests.append(request)
-            request.prepare(self._engine, tensors, outputs, self._network.batch, self._foreign)
+            make_context = partial(contexts.make, graphs)
+            request.prepare(make_context, tensors, outputs, self._network.batch, self._foreign)
             self._name_ranges(request.context)
+            return request
+
+        graphs = bool(own.graphs)
+        if self.edition.records_graphs and own.graphs is None:
+            chosen, graphs, note = choose_graphs(open_request)
+            self.requests[:], self._notes = [chosen], (note,)
+            self._last_ms[0] = None
+        while len(self.requests) < options.requests:
+            open_request(graphs)
+
+    def _check_outputs(self, tensors: list[Tensor]) -> list[str]:
+        """Names of the outputs in the network's order.
+
+        Raises EngineError if the plan's tensors are not the network's.
+        """
+        network, batch = self._network, self._network.batch
+        given = [tensor for tensor in tensors if tensor.is_input]
+        results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
+        names = (
+            network.details["plan_outputs"]
+            if network.plan
+            else [info.name for info in network.graph.graph.output]
+        )
+        found = (
+            [(tensor.dtype, at_batch(tensor, batch)) for tensor in given],
+            [
+                (results[name].dtype, at_batch(results[name], batch))
+                for name in names
+                if name in results
+            ],
+        )
+        if network.plan is not None:  # its tensors were read when the network was made of them
+            kinds = [kind for kind, _ in found[1]]
+            wanted = (
+                found[0][:1],
+                list(zip(kinds, map(tuple, network.output_shapes), strict=True)),
+            )
+        else:
+            results_wanted = [("float32", tuple(shape)) for shape in network.output_shapes]
+            wanted = ([("uint8", network.input_shape)], results_wanted)
+        if found != wanted:
+            raise self.edition.error(
+                f"the graph of {network.name} takes and gives {found}; expected {wanted}"
+            )
+        return list(names)
 
     def _name_ranges(self, context: Any) -> None:
         """NVTX ranges carry the layers' names.
@@ -147,7 +200,7 @@ class OpenTrt(Engine):
         from detector.core.engines.trt.layers import executed
 
         graph = None if self._foreign else self._network.graph
-        with translated("trt", "inspect the plan"), self._memory.active():
+        with translated(self.name, "inspect the plan"), self._memory.active():
             return executed(self._trt, self._engine, self.requests[0].context, graph)
 
     def device_ms(self) -> float | None:
@@ -162,7 +215,7 @@ class OpenTrt(Engine):
         if memory is None:
             return
         failed: list[Exception] = []
-        with translated("trt", "free the GPU's memory"):
+        with translated(self.name, "free the GPU's memory"):
             for free in (partial(self._release, memory, failed), memory.close):
                 try:
                     free()
@@ -175,14 +228,22 @@ class OpenTrt(Engine):
         """Frees all requests, then the engine and the runtime."""
         try:
             with memory.active():
+                contexts, self._contexts = self._contexts, None
+                if contexts is not None:
+                    contexts.keep()
                 for request in self.requests:
                     try:
                         request.release()
                     except Exception as error:
                         failed.append(error)
-                self._engine = self._runtime = None
+                self._engine = self._runtime = contexts = None
         finally:
             self._engine = self._runtime = None
+
+
+class OpenRtx(OpenTrt):
+    name = "rtx"
+    edition = RTX
 
 
 def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:
@@ -190,8 +251,7 @@ def too_big(network: Network, options: EngineOptions, needed: int, free: int) ->
     needs, else half.
     """
     text = (
-        f"engine trt: out of GPU memory: {network.name} at batch {options.batch} "
-        f"in {options.requests} requests"
+        f"out of GPU memory: {network.name} at batch {options.batch} in {options.requests} requests"
     )
     fits = options.batch // 2
     if needed:
@@ -200,40 +260,6 @@ def too_big(network: Network, options: EngineOptions, needed: int, free: int) ->
     if fits < 1:
         return f"{text}; try --concurrency 1, a smaller --size, or a GPU with more memory"
     return f"{text}; try --batch {1 << fits.bit_length() - 1}, or --concurrency 1"
-
-
-def _check_outputs(network: Network, tensors: list[Tensor]) -> list[str]:
-    """Names of the outputs in the network's order.
-
-    Raises EngineError if the plan's tensors are not the network's.
-    """
-    batch = network.batch
-    given = [tensor for tensor in tensors if tensor.is_input]
-    results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
-    names = (
-        network.details["plan_outputs"]
-        if network.plan
-        else [info.name for info in network.graph.graph.output]
-    )
-    found = (
-        [(tensor.dtype, at_batch(tensor, batch)) for tensor in given],
-        [
-            (results[name].dtype, at_batch(results[name], batch))
-            for name in names
-            if name in results
-        ],
-    )
-    if network.plan is not None:  # its tensors were read when the network was made of them
-        kinds = [kind for kind, _ in found[1]]
-        wanted = (found[0][:1], list(zip(kinds, map(tuple, network.output_shapes), strict=True)))
-    else:
-        shapes = [("float32", tuple(shape)) for shape in network.output_shapes]
-        wanted = ([("uint8", network.input_shape)], shapes)
-    if found != wanted:
-        raise EngineError(
-            f"engine trt: the graph of {network.name} takes and gives {found}; expected {wanted}"
-        )
-    return list(names)
 
 
 def at_batch(tensor: Tensor, batch: int) -> tuple[int, ...]:

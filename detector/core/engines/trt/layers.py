@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from detector.core.engines._layer_times import match_layers
 from detector.core.engines.base import Engine, LayerExecution
+from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.running import TrtRequest
-from detector.core.errors import EngineError
 from detector.core.models.graph.halves import original_names
 
 if TYPE_CHECKING:
@@ -169,10 +169,10 @@ def kept_times(trt: Any) -> Any:
 class TrtLayerProfiler:
     """``engine``: an engine of one request. The profiler owns it from now on and closes it."""
 
-    def __init__(self, trt: Any, engine: Engine, request: TrtRequest) -> None:
-        self._owned, self._request = engine, request
+    def __init__(self, edition: Edition, engine: Engine, request: TrtRequest) -> None:
+        self._edition, self._owned, self._request = edition, engine, request
         self._layers = self._owned.execution()
-        self._kept = kept_times(trt)  # outlives the context that calls it
+        self._kept = kept_times(edition.trt)  # outlives the context that calls it
         self._told: list[list[tuple[str, str, float]]] = []
         request.attach(self._kept)
 
@@ -182,7 +182,7 @@ class TrtLayerProfiler:
         self._request.report()
         run = [(str(name), UNKNOWN, float(ms)) for name, ms in self._kept.taken()]
         if not run:
-            raise EngineError("engine trt: no layer times: TensorRT's profiler reported no layers")
+            raise self._edition.error("no layer times: the profiler reported no layers")
         self._told.append(run)
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:

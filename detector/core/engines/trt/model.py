@@ -1,4 +1,4 @@
-"""Front end for TensorRT plans that were built elsewhere: .trt, .engine, .plan.
+"""Front end for plans of TensorRT and TensorRT for RTX from elsewhere: .trt, .engine, .plan.
 
 A bare plan knows its tensors and nothing else. A darknet .cfg or a YAML file beside it says what
 its outputs mean and what the classes are called. Files with Ultralytics' JSON header contain names
@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 from detector.core.engines._ready_probe import refuse_wrong_reading
 from detector.core.engines.trt import driver
-from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
+from detector.core.engines.trt.plan_file import (
+    PlanError,
+    deserialize,
+    edition_of,
+    kept_log,
+    split,
+    tensors,
+)
 from detector.core.errors import EngineError, ModelError
 from detector.core.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.core.models.layouts.plans import ReadyMade, Tensor
@@ -77,7 +84,9 @@ def read(request: ModelRequest) -> Network:
         warnings=[*warnings, *([f"unused outputs: {', '.join(others)}"] if others else [])],
         details={"plan_outputs": list(bound.outputs)},
     )
-    refuse_wrong_reading(path, network, found, told, "trt", request.device)
+    built_by = edition_of(plan)
+    assert built_by is not None
+    refuse_wrong_reading(path, network, found, told, built_by.engine, request.device)
     return network
 
 
@@ -92,27 +101,29 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
-    """The plan's tensors. Only TensorRT can read them, on the GPU that the plan was built for.
+    """The plan's tensors. Only the library that built it can read them, on a GPU that it fits.
 
-    Raises ModelError that says what is missing, and EngineError if ``device`` is not a GPU here.
+    Raises EngineError for what this machine lacks, and ModelError for a plan that does not fit it.
     """
+    edition = edition_of(plan)
+    assert edition is not None  # ``split`` has seen to it
+    what = edition.describe(plan)
     if reason := driver.absent():
-        raise ModelError(f"{path}: reading a TensorRT plan needs an NVIDIA GPU: {reason}")
+        raise EngineError(f"{path}: {what} needs an NVIDIA GPU to be read: {reason}")
     try:
         gpu = driver.gpu_of(device)
     except driver.DriverError as exc:
-        raise EngineError(f"{path}: a TensorRT plan runs on a GPU: {exc}") from exc
+        raise EngineError(f"{path}: {what} runs on a GPU: {exc}") from exc
     try:
-        import tensorrt as trt
+        log = kept_log(edition.trt)
     except ImportError as exc:
-        raise ModelError(
-            f"{path}: only TensorRT can read a TensorRT plan ({exc}); pip install "
-            "'detect-video[trt]'"
+        raise EngineError(
+            f"{path}: {what}: only {edition.title} can read it ({exc}); {edition.install}"
         ) from exc
     try:
         with driver.current(gpu.index):
-            runtime, engine = deserialize(trt, plan, kept_log(trt), host_code=trusted)
-            found = tensors(trt, engine)
+            runtime, engine = deserialize(edition, plan, log, gpu, host_code=trusted)
+            found = tensors(edition.trt, engine)
             del engine, runtime  # in this order, and while their GPU is current
     except driver.DriverError as exc:
         raise EngineError(f"{path}: {device}: {exc}") from exc

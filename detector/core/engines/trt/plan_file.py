@@ -1,7 +1,8 @@
-"""Reads TensorRT plan files, and keeps the log in which TensorRT says why it refuses one.
+"""Reads plan files, and keeps the log in which TensorRT says why it refuses one.
 
-A plan begins with "ftrt". Ultralytics writes a JSON header in front of it: its length as a
-little-endian int32, that many bytes of JSON, then the plan.
+A plan of TensorRT begins with "ftrt", one of TensorRT for RTX with "vtrt". Ultralytics writes a
+JSON header in front of it: its length as a little-endian int32, that many bytes of JSON, then the
+plan.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import json
 from collections import deque
 from typing import Any
 
+from detector.core.engines.trt.driver import Gpu
+from detector.core.engines.trt.edition import EDITIONS, Edition
 from detector.core.models.layouts.plans import Tensor
 
+HEAD_BYTES = 4
 KEPT = 40  # messages of TensorRT's log
 
 
@@ -43,8 +47,6 @@ def kept_log(trt: Any) -> Any:
     return KeptLog()
 
 
-MAGIC = b"ftrt"
-
 # Words in TensorRT's log -> what they mean for a user who has only the file, tried in this order.
 MEANINGS = (
     (
@@ -70,15 +72,34 @@ class PlanError(Exception):
     """The file is no plan, or this TensorRT cannot run it. The text does not name the file."""
 
 
+def edition_of(plan: bytes) -> Edition | None:
+    """The library that built a plan, by its first bytes; None for what is no plan."""
+    return next((one for one in EDITIONS if plan[:4] == one.magic), None)
+
+
+def edition_of_file(file: str) -> Edition | None:
+    """``edition_of`` a file; None for one that is no plan, or cannot be read."""
+    try:
+        with open(file, "rb") as plan:
+            begins = plan.read(HEAD_BYTES)
+            if edition_of(begins) is None:
+                plan.seek(4 + max(0, int.from_bytes(begins[:4], "little", signed=True)))
+                begins = plan.read(HEAD_BYTES)
+    except OSError:
+        return None
+    return edition_of(begins)
+
+
 def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
     """(header, plan); the header is None for a bare plan. Raises PlanError."""
-    if data[:4] == MAGIC:
+    if edition_of(data) is not None:
         return None, data
     length = int.from_bytes(data[:4], "little", signed=True)
     body = 4 + length
-    if not (0 < length < len(data) - 4 and data[4:5] == b"{" and data[body : body + 4] == MAGIC):
+    if not (0 < length < len(data) - 4 and data[4:5] == b"{" and edition_of(data[body : body + 4])):
+        begins = " or ".join(repr(one.magic) for one in EDITIONS)
         raise PlanError(
-            f"not a TensorRT plan: it begins with {data[:4]!r}; a plan begins with {MAGIC!r}, or "
+            f"not a TensorRT plan: it begins with {data[:4]!r}; a plan begins with {begins}, or "
             "with a JSON header"
         )
     try:
@@ -88,20 +109,34 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
     return header, data[body:]
 
 
-def deserialize(trt: Any, plan: bytes, log: Any, host_code: bool = False) -> tuple[Any, Any]:
+def deserialize(
+    edition: Edition, plan: bytes, log: Any, gpu: Gpu, host_code: bool = False
+) -> tuple[Any, Any]:
     """Returns (runtime, ICudaEngine). The runtime must live as long as the engine.
 
     ``host_code``: a version-compatible plan may start the runtime that it carries. The driver must
     have answered before (``driver.absent``). Raises PlanError.
     """
+    built_by = edition_of(plan)
+    if built_by is not edition:
+        raise PlanError(_by_another(edition, built_by))
+    trt = edition.trt
     runtime = trt.Runtime(log)
+    if reason := edition.check_plan(runtime, plan, gpu):
+        raise PlanError(reason)
     if host_code:
         runtime.engine_host_code_allowed = True
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         reason = log.reason()
-        raise PlanError(f"TensorRT {trt.__version__} rejects it: {_meaning(reason)}{reason}")
+        raise PlanError(f"{edition.title} {trt.__version__} rejects it: {_meaning(reason)}{reason}")
     return runtime, engine
+
+
+def _by_another(edition: Edition, built_by: Edition | None) -> str:
+    if built_by is None:
+        return f"not a plan of {edition.title}"
+    return f"a plan of {built_by.title}, not of {edition.title}; use --engine {built_by.engine}"
 
 
 def tensors(trt: Any, engine: Any) -> list[Tensor]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.engines.base import Request, translated
+from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.memory import Buffer, DeviceMemory
-from detector.core.errors import EngineError
 from detector.core.models.layouts.plans import Tensor
 
 CHANNELS = 3
@@ -23,8 +23,10 @@ class TrtRequest(Request):
     It includes upload and read-back.
     """
 
-    def __init__(self, memory: DeviceMemory, log: Any, last_ms: list[float | None]) -> None:
-        self._memory, self._log, self._last_ms = memory, log, last_ms
+    def __init__(
+        self, edition: Edition, memory: DeviceMemory, log: Any, last_ms: list[float | None]
+    ) -> None:
+        self._edition, self._memory, self._log, self._last_ms = edition, memory, log, last_ms
         self._context: Any = None
         self._released = False
         self._buffers: dict[str, Buffer] = {}
@@ -32,7 +34,7 @@ class TrtRequest(Request):
 
     def prepare(
         self,
-        engine: Any,
+        make_context: Callable[[], Any],
         tensors: Sequence[Tensor],
         outputs: Sequence[str],
         batch: int,
@@ -41,14 +43,15 @@ class TrtRequest(Request):
         """Allocates on the device. ``release`` frees it, also after a preparation that failed
         midway.
 
+        ``make_context``: returns an execution context, or None where the library refuses.
         ``foreign``: the plan is not ours, so its input may be float or NCHW instead of u8 NHWC.
         """
         self._stream = self._own(self._memory.stream())
         self._begin = self._own(self._memory.event())
         self._end = self._own(self._memory.event())
-        self._context = engine.create_execution_context()
+        self._context = make_context()
         if self._context is None:
-            raise EngineError(f"engine trt: no execution context: {self._log.reason()}")
+            raise self._edition.error(f"no execution context: {self._log.reason()}")
         given = next(tensor for tensor in tensors if tensor.is_input)
         self._take_batch(given, batch)
         self._allocate(tensors)
@@ -73,39 +76,39 @@ class TrtRequest(Request):
         ]
         _, at = min(fitting)
         if not self._context.set_optimization_profile_async(at, self._stream.handle):
-            raise EngineError(
-                f"engine trt: optimisation profile {at} is rejected: {self._log.reason()}"
+            raise self._edition.error(
+                f"optimisation profile {at} is rejected: {self._log.reason()}"
             )
         if not self._context.set_input_shape(given.name, (batch, *given.shape[1:])):
-            raise EngineError(f"engine trt: batch {batch} is rejected: {self._log.reason()}")
+            raise self._edition.error(f"batch {batch} is rejected: {self._log.reason()}")
         if missing := self._context.infer_shapes():
-            raise EngineError(f"engine trt: tensors without a shape: {', '.join(missing)}")
+            raise self._edition.error(f"tensors without a shape: {', '.join(missing)}")
 
     def _allocate(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             shape = tuple(int(side) for side in self._context.get_tensor_shape(tensor.name))
             if -1 in shape:
-                raise EngineError(
-                    f"engine trt: {tensor}: a size that depends on the picture is not supported"
+                raise self._edition.error(
+                    f"{tensor}: a size that depends on the picture is not supported"
                 )
             buffer = self._own(self._memory.buffer(shape, np.dtype(tensor.dtype)))
             self._buffers[tensor.name] = buffer
             if not self._context.set_tensor_address(tensor.name, buffer.address):
-                raise EngineError(
-                    f"engine trt: {tensor}: its address is rejected: {self._log.reason()}"
+                raise self._edition.error(
+                    f"{tensor}: its address is rejected: {self._log.reason()}"
                 )
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._context is None:
-            raise EngineError("engine trt: infer() called after close()")
+            raise self._edition.error("infer() called after close()")
         if self._planes is not None:
             _fill(self._planes, self.slot)
-        with translated("trt", "run the network"), self._memory.active():
+        with translated(self._edition.engine, "run the network"), self._memory.active():
             self._begin.record(self._stream)
             self._given.upload(self._stream)
             if not self._context.execute_async_v3(self._stream.handle):
-                raise EngineError(
-                    f"engine trt: TensorRT failed to run the network: {self._log.reason()}"
+                raise self._edition.error(
+                    f"{self._edition.title} failed to run the network: {self._log.reason()}"
                 )
             for output in self._outputs:
                 output.download(self._stream)
@@ -119,16 +122,16 @@ class TrtRequest(Request):
 
     def attach(self, profiler: Any) -> None:
         """Times each run layer by layer from now on; ``report`` hands the times to ``profiler``."""
-        with translated("trt", "attach a profiler"), self._memory.active():
+        with translated(self._edition.engine, "attach a profiler"), self._memory.active():
             # Otherwise TensorRT waits for the device inside the call that starts a run.
             self._context.enqueue_emits_profile = False
             self._context.profiler = profiler
 
     def report(self) -> None:
         """Hands the layer times of the last run to the attached profiler. Raises EngineError."""
-        with translated("trt", "report layer times"), self._memory.active():
+        with translated(self._edition.engine, "report layer times"), self._memory.active():
             if not self._context.report_to_profiler():
-                raise EngineError(f"engine trt: no layer times: {self._log.reason()}")
+                raise self._edition.error(f"no layer times: {self._log.reason()}")
 
     @property
     def context(self) -> Any:

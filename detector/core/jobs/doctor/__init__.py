@@ -18,7 +18,7 @@ from detector.core import engines
 from detector.core.config.schema import Config
 from detector.core.engines._built import store
 from detector.core.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
-from detector.core.jobs.doctor.attempt import time_encoders, try_default_job, try_engine
+from detector.core.jobs.doctor.attempt import time_encoders, try_build, try_default_job, try_engine
 from detector.core.jobs.doctor.encoding import encoders, unusable
 from detector.core.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
 from detector.core.run.choose import list_in_force
@@ -160,7 +160,8 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 def _engine(name: str, quick: bool) -> dict[str, Any]:
     """``reason``: why the engine is not usable, with the command that helps.
 
-    ``precisions``: each with None, or with the reason why it cannot run.
+    ``precisions``: each with None, or with the reason why it cannot run. ``builds``: whether its
+    files can be built here although it cannot run; None for an engine that builds where it runs.
     """
     facts = {
         "name": name,
@@ -168,6 +169,7 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
         "install": engines.find(name).install,
         "precisions": {},
         "tried": False,
+        "builds": _builds(name, quick) if engines.find(name).builds_anywhere else None,
     }
     reason = engines.why_absent(name)
     if reason is not None or quick:
@@ -181,6 +183,13 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
         "precisions": told.get("precisions", {}),
         "seconds": told.get("seconds"),
     }
+
+
+def _builds(name: str, quick: bool) -> dict[str, Any]:
+    reason = engines.why_not_buildable(name)
+    if reason is None and not quick:
+        reason = try_build(name)["error"]
+    return {"usable": reason is None, "reason": reason}
 
 
 def _timed_encoders() -> dict[str, Any]:

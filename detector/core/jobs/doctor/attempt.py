@@ -1,8 +1,8 @@
 """Runs an engine, the default job or the encoders in a process of its own.
 
 A library that crashes there takes nothing with it. The child runs ``python -c ... main()`` with one
-word: an engine's name, ``DEFAULT_JOB`` or ``ENCODERS``. Its last line is JSON. It ends with its
-parent and removes its files, even where doctor is killed.
+word: an engine's name, that after ``BUILD``, ``DEFAULT_JOB`` or ``ENCODERS``. Its last line is
+JSON. It ends with its parent and removes its files, even where doctor is killed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[4]
 PATIENCE_S = 180.0  # a first import of torch from a cold disk, or a first plan of TensorRT
 DEFAULT_JOB = "default job"
+BUILD = "build "  # in front of an engine's name
 ENCODERS = "encoders"
 LAST_WORDS = 300  # characters
 FRAMES = 3
@@ -38,6 +39,11 @@ def try_engine(engine: str) -> dict[str, Any]:
     ``precisions``: each with None, or with the reason why it cannot.
     """
     return _ask(engine)
+
+
+def try_build(engine: str) -> dict[str, Any]:
+    """``error``: None, or why the engine's file of a small network cannot be built here."""
+    return _ask(f"{BUILD}{engine}")
 
 
 def try_default_job() -> dict[str, Any]:
@@ -93,6 +99,9 @@ def main(word: str) -> None:
             told = _run_default_job()
         elif word == ENCODERS:
             told = {"error": None, "encoders": measure_encoders(quick=False)}
+        elif word.startswith(BUILD):
+            told = {"error": None}
+            _try_build(word.removeprefix(BUILD))
         else:
             told = {"error": None, "precisions": _try(word)}
     except DetectVideoError as error:
@@ -127,6 +136,18 @@ def _try(name: str) -> dict[str, str | None]:
         if abs(float(found.min()) - 8) > 1e-3 or abs(float(found.max()) - 8) > 1e-3:
             raise EngineError(f"engine {name}: 7 + 1 came out as {found.min()} to {found.max()}")
     return able
+
+
+def _try_build(name: str) -> None:
+    from detector.core import engines
+    from detector.core.engines.base import EngineOptions
+
+    engines.load_library(name, to_build=True)
+    builder = engines.find(name).artefact
+    assert builder is not None
+    with tempfile.TemporaryDirectory(prefix="detect-video-doctor-") as folder:
+        target = Path(folder) / f"plus_one{builder.suffix}"
+        builder.build(_plus_one(), EngineOptions(), target, lambda *_: True)
 
 
 def _plus_one() -> Network:

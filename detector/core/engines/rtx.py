@@ -1,0 +1,39 @@
+"""TensorRT for RTX: GeForce and RTX GPUs. Builds its plans on any machine, also without a GPU.
+
+``trt/`` runs and builds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from detector.core.engines.base import AutoChoice, Engine, EngineOptions
+from detector.core.engines.trt import PlanBuilder, TrtEngine
+
+if TYPE_CHECKING:
+    from detector.core.models.base import Network
+
+SHARED = ("min_batch", "max_batch", "opt_batch", "workspace_mb", "detailed")
+
+
+class RtxEngine(TrtEngine):
+    name = "rtx"
+    library = "tensorrt_rtx"
+    install = "pip install 'detect-video[rtx]'"
+    auto = AutoChoice(0, "")
+    own_options: ClassVar[Mapping[str, str]] = {
+        **{name: TrtEngine.own_options[name] for name in SHARED},
+        "targets": "compute capabilities to build for, as 8.6+12.0; default: any from 8.0 on",
+        "graphs": "1 or 0: run the network as a CUDA graph or not; default: the faster one",
+    }
+    artefact = PlanBuilder("rtx")
+    builds_anywhere = True
+    model_suffixes = (*TrtEngine.model_suffixes, ".rtx")
+    model_kind = "a plan of TensorRT for RTX"
+
+    @classmethod
+    def start(cls, network: Network, options: EngineOptions) -> Engine:
+        from detector.core.engines.trt.engine import OpenRtx
+
+        return OpenRtx(network, options)

@@ -1,0 +1,316 @@
+"""TensorRT and TensorRT for RTX: all that differs between the two.
+
+Both have one API. TensorRT measures kernels on the GPU that a plan is built for. TensorRT for RTX
+builds without a GPU, for a list of compute capabilities, and compiles the kernels when a plan is
+loaded; a runtime cache keeps them. Differences seen with 1.7.1.116 (``scripts/rtx_check``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from detector.core.engines.trt import driver
+from detector.core.engines.trt.driver import Gpu
+from detector.core.engines.trt.settings import HARDWARE, TARGETS, Settings
+from detector.core.errors import EngineError
+
+AMPERE = (8, 0)  # the first with tf32 and bf16
+
+
+@dataclass(frozen=True)
+class Edition:
+    """One of the two libraries.
+
+    ``engine``: the engine that runs it. ``module``: what Python imports. ``title``: its name for
+    users. ``magic``: the first bytes of its plans. ``packages``: the package whose version shows
+    what is installed, per CUDA major.
+    """
+
+    engine: str
+    module: str
+    title: str
+    magic: bytes
+    packages: str
+    install: str
+
+    @property
+    def trt(self) -> Any:
+        """The library itself, imported."""
+        return importlib.import_module(self.module)
+
+    def error(self, text: str) -> EngineError:
+        return EngineError(f"engine {self.engine}: {text}")
+
+    def driver_too_old(self) -> str | None:
+        """Each package is made for one CUDA major; a driver serves all majors up to its own."""
+        served = driver.cuda_version()
+        for major in (13, 12):
+            try:
+                found = version(self.packages.format(major))
+            except PackageNotFoundError:
+                continue
+            if served[0] >= major:
+                return None
+            older = self.packages.format(served[0]).removesuffix("-bindings")
+            return (
+                f"{self.module.replace('_', '-')} {found} is made for CUDA {major}, but the driver "
+                f"supports only {served[0]}.{served[1]}; update the driver, or: pip install {older}"
+            )
+        return None
+
+    def refusal(self, precision: str, gpu: Gpu) -> str | None:
+        """Why a GPU cannot run a precision, or None."""
+        found = f"{gpu.name} has compute capability {capability(gpu)}"
+        if reason := self.unsupported(gpu.capability):
+            return f"{found}; {reason}"
+        if precision in ("tf32", "bf16") and gpu.capability < AMPERE:
+            return f"{found}; {precision} needs 8.0 (Ampere) or newer"
+        return None
+
+    def require_gpu(self, device: str) -> Gpu:
+        """The GPU that ``--device`` means. Raises EngineError."""
+        try:
+            return driver.gpu_of(device)
+        except driver.DriverError as exc:
+            raise self.error(str(exc)) from exc
+
+    # ---- where the two go different ways
+
+    measures = False
+    """Whether a build measures kernels, and so has a timing cache."""
+    records_graphs = False
+    """Whether a context can run the network as a CUDA graph by itself."""
+
+    def unsupported(self, found: tuple[int, int]) -> str | None:
+        """Why no GPU of this compute capability can run it, or None."""
+        raise NotImplementedError
+
+    def gpu_to_build_on(self, device: str) -> Gpu | None:
+        """The GPU that a build uses; None if it needs none. Raises EngineError."""
+        return self.require_gpu(device)
+
+    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
+        """What of the machine makes another plan necessary."""
+        raise NotImplementedError
+
+    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+        """Sets what only this library has. Raises EngineError."""
+        raise NotImplementedError
+
+    def describe(self, plan: bytes) -> str:
+        """What a plan is, for messages: as far as its first bytes tell."""
+        return f"a plan of {self.title}"
+
+    def check_plan(self, runtime: Any, plan: bytes, gpu: Gpu) -> str | None:
+        """Why this library cannot run a plan on this GPU, found before it is loaded; or None."""
+        return None
+
+    def create_context(self, engine: Any, graphs: bool, cache: Any) -> Any:
+        """An execution context; None where the library refuses."""
+        return engine.create_execution_context()
+
+    def create_cache(self, engine: Any, known: bytes | None) -> Any:
+        """The cache of what is compiled while a plan runs; None where nothing is."""
+        return None
+
+
+class Full(Edition):
+    """TensorRT 10.15 to 11."""
+
+    measures = True
+
+    def unsupported(self, found: tuple[int, int]) -> str | None:
+        return None if found >= (7, 5) else "TensorRT needs 7.5 (Turing) or newer"
+
+    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
+        """Of the driver only the CUDA major counts: NVIDIA ties plans to TensorRT and to the GPU,
+        and a newer driver of the same major runs what an older one ran."""
+        assert gpu is not None
+        names = {"gpu": gpu.name, "capability": capability(gpu)}
+        if settings.hardware_compatible == "ampere":
+            names = {"gpu": "any", "capability": "8.0 or newer"}
+        elif settings.hardware_compatible:
+            names["gpu"] = "any"
+        installed = str(self.trt.__version__)
+        return {
+            "tensorrt": installed.split(".")[0] if settings.version_compatible else installed,
+            **names,
+            "cuda": driver.cuda_version()[0],
+            "level": settings.level,
+        }
+
+    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+        trt = self.trt
+        if settings.level is not None:
+            config.builder_optimization_level = settings.level
+        if settings.version_compatible:
+            config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        config.hardware_compatibility_level = getattr(
+            trt.HardwareCompatibilityLevel, HARDWARE[settings.hardware_compatible]
+        )
+
+
+# Compute capabilities of the support matrix: Turing, RTX 30, RTX 40, RTX 50, GB10.
+RTX_CAPABILITIES = ((7, 5), (8, 6), (8, 9), (12, 0), (12, 1))
+PORTABLE = "8.0 or newer"
+PORTABLE_TARGETS = ("8.0", "8.6", "8.9", "12.0", "12.1")
+# Bits of the diagnostics that ``get_engine_validity`` returns -> what they mean for a user.
+INVALID = {
+    "MALFORMED_ENGINE": "it is damaged, or not a plan",
+    "VERSION_MISMATCH": "it was built by {built}, but {installed} is installed; build it again",
+    "UNSUPPORTED_CC": "it was built for compute capability {targets}, but {gpu} has {own}; build "
+    "it with --engine-options targets={own}",
+    "OLD_CUDA_DRIVER": "the NVIDIA driver is too old for it; update the driver",
+    "OLD_CUDA_RUNTIME": "the CUDA runtime is too old for it; reinstall with: {install}",
+    "INSUFFICIENT_GPU_MEMORY": "the GPU has too little free memory for it",
+    "CUDA_ERROR": "CUDA does not work here; check nvidia-smi",
+}
+
+
+class Rtx(Edition):
+    """TensorRT for RTX 1.7."""
+
+    records_graphs = True
+
+    def unsupported(self, found: tuple[int, int]) -> str | None:
+        if found in RTX_CAPABILITIES:
+            return None
+        able = ", ".join(f"{major}.{minor}" for major, minor in RTX_CAPABILITIES)
+        return f"TensorRT for RTX runs on {able} (GeForce and RTX GPUs); use --engine trt or torch"
+
+    def gpu_to_build_on(self, device: str) -> Gpu | None:
+        """The GPU that will run the plan, if there is one; a build needs none."""
+        return None if driver.absent() is not None else self.require_gpu(device)
+
+    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
+        return {
+            "tensorrt_rtx": str(self.trt.__version__),
+            "capability": "+".join(self._targets(gpu, settings)) or PORTABLE,
+        }
+
+    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+        targets = self._targets(gpu, settings)
+        if targets:
+            config.num_compute_capabilities = len(targets)
+        for at, name in enumerate(targets):
+            wanted = getattr(self.trt.ComputeCapability, TARGETS[name])
+            if not config.set_compute_capability(wanted, at):
+                raise self.error(f"{self.title} rejects the target {name}")
+
+    @staticmethod
+    def _targets(gpu: Gpu | None, settings: Settings) -> tuple[str, ...]:
+        """As asked; by default none, which means 8.0 and newer, and 7.5 on a GPU that has it."""
+        if settings.targets or gpu is None or gpu.capability >= AMPERE:
+            return settings.targets
+        return (capability(gpu),)
+
+    def describe(self, plan: bytes) -> str:
+        header = read_header(plan)
+        if header is None:
+            return super().describe(plan)
+        targets = " and ".join(header.targets)
+        return f"a plan of {self.title} {header.version} for compute capability {targets}"
+
+    def check_plan(self, runtime: Any, plan: bytes, gpu: Gpu) -> str | None:
+        rtx = self.trt
+        validity, found = runtime.get_engine_validity(plan[: runtime.engine_header_size])
+        header = read_header(plan)
+        if header is not None and header.size > len(plan):
+            return f"it is cut off: {len(plan):,} of {header.size:,} bytes"
+        if validity != rtx.EngineValidity.INVALID:
+            return None
+        words = {
+            "built": f"version {header.version}" if header else "another version",
+            "targets": " and ".join(header.targets) if header else "another",
+            "installed": rtx.__version__,
+            "gpu": gpu.name,
+            "own": capability(gpu),
+            "install": self.install,
+        }
+        bits = rtx.EngineInvalidityDiagnostics
+        told = [
+            text.format(**words)
+            for name, text in INVALID.items()
+            if found & int(getattr(bits, name))
+        ]
+        return "; ".join(told) or "TensorRT for RTX gives no reason"
+
+    def create_context(self, engine: Any, graphs: bool, cache: Any) -> Any:
+        config = engine.create_runtime_config()
+        strategy = self.trt.CudaGraphStrategy
+        config.cuda_graph_strategy = strategy.WHOLE_GRAPH_CAPTURE if graphs else strategy.DISABLED
+        if cache is not None:
+            config.set_runtime_cache(cache)
+        return engine.create_execution_context(config)
+
+    def create_cache(self, engine: Any, known: bytes | None) -> Any:
+        cache = engine.create_runtime_config().create_runtime_cache()
+        if known:
+            cache.deserialize(known)  # False for one of another GPU or driver: it stays empty
+        return cache
+
+
+def capability(gpu: Gpu) -> str:
+    return ".".join(map(str, gpu.capability))
+
+
+FULL = Full(
+    "trt",
+    "tensorrt",
+    "TensorRT",
+    b"ftrt",
+    "tensorrt-cu{}-bindings",
+    "pip install 'detect-video[trt]'",
+)
+RTX = Rtx(
+    "rtx",
+    "tensorrt_rtx",
+    "TensorRT for RTX",
+    b"vtrt",
+    "tensorrt-rtx-cu{}-bindings",
+    "pip install 'detect-video[rtx]'",
+)
+EDITIONS = (FULL, RTX)
+
+
+def edition_named(engine: str) -> Edition:
+    """The library of an engine."""
+    return next(one for one in EDITIONS if one.engine == engine)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanHeader:
+    """What the first bytes of a plan of TensorRT for RTX say; ``size``: of the file, in bytes."""
+
+    size: int
+    version: str
+    targets: tuple[str, ...]
+
+
+# Read from plans that 1.7.1.116 built for each target; NVIDIA documents only that one exists.
+HEADER = re.compile(rb"vtrt.{4}\x02\0\0\0.{4}(.{8})(.{4})vtrt(.{4})", re.DOTALL)
+
+
+def read_header(plan: bytes) -> PlanHeader | None:
+    """The version that built a plan for RTX, and for what; None for another form of header."""
+    if not (match := HEADER.match(plan)):
+        return None
+    bits = int.from_bytes(match[3], "little")
+    targets = tuple(name for at, name in enumerate(TARGETS) if bits >> at & 1)
+    return PlanHeader(int.from_bytes(match[1], "little"), ".".join(map(str, match[2])), targets)
+
+
+@contextmanager
+def current(gpu: Gpu | None) -> Iterator[None]:
+    """Makes a GPU current in this thread; nothing where there is none."""
+    if gpu is None:
+        yield
+        return
+    with driver.current(gpu.index):
+        yield

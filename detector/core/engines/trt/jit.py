@@ -1,0 +1,83 @@
+"""What TensorRT for RTX compiles when a plan is loaded, kept for the next run; and CUDA graphs.
+
+A plan for RTX holds kernels for many GPUs in part; the library finishes them for this GPU when a
+context is made and first run. Its runtime cache holds the result. It lies beside the plan, sealed
+like every built file (``_built.store``): one that this account did not write is not loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from detector.core.engines._built import store
+from detector.core.engines.trt.driver import Gpu
+from detector.core.engines.trt.edition import Edition
+from detector.core.engines.trt.running import TrtRequest
+from detector.core.errors import OutputError
+
+WARM_UP, TIMED = 3, 9  # runs; capture happens in the first, as NVIDIA documents
+
+
+class Contexts:
+    """Makes the execution contexts of one loaded plan.
+
+    ``artefact``: the plan's file, if this program built it; without one nothing is kept.
+    """
+
+    def __init__(self, edition: Edition, engine: Any, artefact: str | None, gpu: Gpu) -> None:
+        self._edition, self._engine = edition, engine
+        self._file = None if artefact is None else _file(Path(artefact), gpu)
+        self._known = None if self._file is None else store.read_sealed(self._file)
+        self._cache = edition.create_cache(engine, self._known)
+
+    def make(self, graphs: bool) -> Any:
+        """A context; None where the library refuses."""
+        return self._edition.create_context(self._engine, graphs, self._cache)
+
+    def keep(self) -> None:
+        """Writes what was compiled beside the plan. What cannot be kept only costs time."""
+        if self._cache is None or self._file is None:
+            return
+        content = bytes(self._cache.serialize())
+        if content != self._known:
+            with suppress(OSError, OutputError):
+                store.write_sealed(self._file, content)
+
+
+def _file(artefact: Path, gpu: Gpu) -> Path:
+    digest = hashlib.sha256(f"{gpu.name} {gpu.capability}".encode()).hexdigest()[:8]
+    return artefact.with_name(f"{artefact.stem}-{digest}.jit")
+
+
+def choose_graphs(open_request: Callable[[bool], TrtRequest]) -> tuple[TrtRequest, bool, str]:
+    """Times the network as single kernels and as one CUDA graph, by the device's own clock.
+
+    Returns the faster request, whether it uses a graph, and a line for the user. The other request
+    is released.
+    """
+    plain, recorded = open_request(False), open_request(True)
+    took = {False: _device_ms(plain), True: _device_ms(recorded)}
+    graphs = took[True] < took[False]
+    kept, other = (recorded, plain) if graphs else (plain, recorded)
+    other.release()
+    kept.device_ms = None  # none of the caller's runs has happened
+    return (
+        kept,
+        graphs,
+        f"CUDA graph {'on' if graphs else 'off'}: {took[True]:.3f} ms with it, {took[False]:.3f} "
+        "without; --engine-options graphs=0 or 1 chooses",
+    )
+
+
+def _device_ms(request: TrtRequest) -> float:
+    times = []
+    for _ in range(WARM_UP + TIMED):
+        request.infer(len(request.slot))
+        assert request.device_ms is not None
+        times.append(request.device_ms)
+    return median(times[WARM_UP:])

@@ -1,0 +1,109 @@
+"""The options of engines trt and rtx: ``--engine-options NAME=VALUE,...``, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import UsageError
+
+HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
+LEVELS = range(6)
+# Compute capability -> member of tensorrt_rtx.ComputeCapability.
+TARGETS = {
+    "7.5": "SM75",
+    "8.0": "SM80",
+    "8.6": "SM86",
+    "8.9": "SM89",
+    "12.0": "SM120",
+    "12.1": "SM121",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of a plan.
+
+    ``batches``: the smallest batch that the plan takes, the one it is tuned for, the largest.
+    ``targets``: compute capabilities to build for; empty for the engine's default. ``graphs``:
+    whether to run the network as a CUDA graph; None to measure what is faster.
+    """
+
+    batches: tuple[int, int, int]
+    workspace_mb: int = 0
+    level: int | None = None
+    version_compatible: bool = False
+    hardware_compatible: str = ""
+    detailed: bool = True
+    host_code: bool = False
+    targets: tuple[str, ...] = ()
+    graphs: bool | None = None
+
+
+def read(options: EngineOptions) -> Settings:
+    """Reads and checks ``--engine-options``. Raises UsageError."""
+    own = options.own
+    low = _number(own, "min_batch", options.batch, 1)
+    high = _number(own, "max_batch", options.batch, 1)
+    best = _number(own, "opt_batch", high, 1)
+    if not low <= options.batch <= high:
+        raise UsageError(f"--batch {options.batch} is outside the plan's batches {low}..{high}")
+    if not low <= best <= high:
+        raise UsageError(
+            f"--engine-options opt_batch={best}: outside the plan's batches {low}..{high}"
+        )
+    hardware = own.get("hardware_compatible", "")
+    if hardware not in HARDWARE:
+        raise UsageError(f"--engine-options hardware_compatible={hardware}: give same or ampere")
+    level = _number(own, "level", -1, 0) if "level" in own else None
+    if level is not None and level not in LEVELS:
+        raise UsageError(f"--engine-options level={level}: give 0 to {LEVELS[-1]}")
+    return Settings(
+        batches=(low, best, high),
+        workspace_mb=_number(own, "workspace_mb", 0, 1),
+        level=level,
+        version_compatible=_switch(own, "version_compatible", False),
+        hardware_compatible=hardware,
+        detailed=_switch(own, "detailed", True),
+        host_code=_switch(own, "host_code", False),
+        targets=_targets(own.get("targets", ""), options.precision),
+        graphs=_switch(own, "graphs", False) if "graphs" in own else None,
+    )
+
+
+def _targets(text: str, precision: str) -> tuple[str, ...]:
+    """``8.6+12.0``, in ascending order and once each."""
+    asked = [part.strip() for part in text.split("+")] if text else []
+    for part in asked:
+        if part not in TARGETS:
+            raise UsageError(
+                f"--engine-options targets={text}: {part or 'an empty target'} cannot be built "
+                f"for; give {', '.join(TARGETS)}, joined by +"
+            )
+    if precision in ("tf32", "bf16") and "7.5" in asked:
+        raise UsageError(
+            f"--engine-options targets={text}: compute capability 7.5 (Turing) has no "
+            f"{precision}; omit 7.5, or use --precision fp16"
+        )
+    return tuple(name for name in TARGETS if name in asked)
+
+
+def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> int:
+    text = own.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < at_least:
+        raise UsageError(
+            f"--engine-options {name}={text}: give a whole number, at least {at_least}"
+        )
+    return int(text)
+
+
+def _switch(own: Mapping[str, str], name: str, default: bool) -> bool:
+    text = own.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
+        raise UsageError(f"--engine-options {name}={text}: give 1 or 0")
+    return text.lower() in ("1", "true", "yes")

@@ -1,0 +1,155 @@
+"""Builds the program's graphs with the real parser and builder of TensorRT for RTX.
+
+``python -m tests.engines.trt.real_builds`` prints the table of docs/gpu.md: each graph in each
+precision, for one batch and for a range of batches, for two lists of targets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from detector.core.config.levels import merge_levels
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.trt.build import build_plan
+from detector.core.engines.trt.edition import RTX
+from detector.core.errors import DetectVideoError
+from detector.core.models.base import Network
+from detector.core.run.prepare import convert_network
+from tests.conftest import CHECKOUT
+from tests.models import exports
+from tests.networks import open_network
+
+PRECISIONS = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
+# Batches and targets of the plans of each graph: a fixed batch for two GPUs, a range for any.
+PLANS = (("1", (1, 1), "8.6+12.0"), ("1..8", (1, 8), ""))
+SEED = 3
+SIDE = (160, 160)
+
+Made = Callable[[Path], Network]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A plan, or the line that a user sees in its place."""
+
+    graph: str
+    precision: str
+    batches: str
+    targets: str
+    seconds: float
+    plan: bytes
+    digest: str
+    refusal: str | None
+
+
+def _described(model: str, **said: object) -> Made:
+    return lambda folder: open_network(str(model), random_seed=SEED, **said)
+
+
+def _exported(name: str, export: Callable[[], exports.Export], stated: bool = True) -> Made:
+    def make(folder: Path) -> Network:
+        path = export().save(folder / f"{name}.onnx", exports.STATED if stated else None)
+        return open_network(path)
+
+    return make
+
+
+YOLO, DARKNET = CHECKOUT / "cfg/yolo", CHECKOUT / "cfg/darknet"
+TWO_NAMES = str(CHECKOUT / "cfg/names/person-vehicle.names")
+NAMES = str(CHECKOUT / "cfg/names/coco.names")
+GRAPHS: dict[str, Made] = {
+    "street": lambda folder: open_network("street"),
+    "street-1": lambda folder: open_network("street-1"),
+    "yolov4-tiny": _described(DARKNET / "yolov4-tiny.cfg", names=NAMES, size=SIDE),
+    "yolov4-tiny-person-vehicle": _described(
+        DARKNET / "yolov4-tiny-person-vehicle.cfg", names=TWO_NAMES, size=SIDE
+    ),
+    **{
+        name: _described(YOLO / f"{name}.yaml", names=NAMES, size=SIDE)
+        for name in ("yolov5n", "yolov5n6", "yolov5s-5.0", "yolov7-tiny")
+    },
+    **{
+        name: _exported(name, export)
+        for name, export in {
+            "yolov5-export": exports.decoded,
+            "yolov8-export": exports.anchor_free,
+            "yolov8-rows-export": lambda: exports.anchor_free(rows=True),
+            "yolov10-export": exports.best_cells,
+            "yolo26-export": exports.finished,
+            "yolov4-export": exports.corners,
+            "detr-export": exports.queries,
+            "rtdetr-export": lambda: exports.queries(joined=True),
+            "yolov6-nms-export": exports.parts,
+            "nms-inside-export": exports.nms_inside,
+        }.items()
+    },
+    "yolox_nano-export": _exported("yolox_nano", exports.yolox, stated=False),
+    "yolox_s-decoded-export": _exported("yolox_s", lambda: exports.yolox(True), stated=False),
+}
+
+
+def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[Built]:
+    """Every plan of a graph in a precision, each built so many times to compare their bytes."""
+    network = GRAPHS[name](folder)
+    pictures = _pictures(folder)
+    config = merge_levels(
+        ("real builds", {"engines_dir": str(folder / "engines"), "calibrate": str(pictures)})
+    )
+    for text, (low, high), targets in PLANS:
+        began, target, refusal, digests = time.perf_counter(), folder / "x.plan", None, []
+        own = {"min_batch": str(low), "max_batch": str(high)} if low != high else {}
+        own |= {"targets": targets} if targets else {}
+        options = EngineOptions(precision=precision, own=own)
+        try:
+            converted, _ = convert_network(network, PRECISIONS[precision], config)
+            for _ in range(times):
+                began = time.perf_counter()
+                build_plan(RTX, converted, options, target, lambda *_: True)
+                digests.append(hashlib.sha256(target.read_bytes()).hexdigest())
+        except DetectVideoError as error:
+            refusal = str(error)
+        took = time.perf_counter() - began
+        plan = b"" if refusal else target.read_bytes()
+        digest = " ".join(sorted({each[:8] for each in digests}))
+        yield Built(name, precision, text, targets or "any", took, plan, digest, refusal)
+
+
+def _pictures(folder: Path) -> Path:
+    place = folder / "pictures"
+    place.mkdir(exist_ok=True)
+    random = np.random.default_rng(SEED)
+    for at in range(2):
+        cv2.imwrite(str(place / f"{at}.png"), random.integers(0, 255, (240, 320, 3), np.uint8))
+    return place
+
+
+def print_table() -> None:
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        for name in GRAPHS:
+            for precision in PRECISIONS:
+                folder = Path(place, name, precision)
+                folder.mkdir(parents=True)
+                rows += build(name, precision, folder, times=2)
+                print(name, precision, file=sys.stderr)
+    print("| graph | precision | batch | targets | built | seconds | MB | sha256, twice |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        cells = (row.graph, row.precision, row.batches, row.targets, row.refusal or "yes")
+        figures = f"{row.seconds:.1f} | {len(row.plan) / 1e6:.1f} | {row.digest}"
+        print(f"| {' | '.join(cells)} | {figures} |")
+    built = sum(row.refusal is None for row in rows)
+    print(f"\n{len(GRAPHS)} graphs, {len(rows)} plans: {built} built, {len(rows) - built} refused")
+
+
+if __name__ == "__main__":
+    print_table()

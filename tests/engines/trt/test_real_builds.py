@@ -1,0 +1,47 @@
+"""What the real parser and builder make of the program's graphs. They need no GPU."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from detector.core.engines.trt.edition import PORTABLE_TARGETS, read_header
+
+trt = pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
+
+from tests.engines.trt.real_builds import GRAPHS, PRECISIONS, build  # noqa: E402
+
+NO_CONVOLUTION = "none of its layers can be int8"
+# What the library, or the conversion, refuses: graph and precision -> the line that a user sees.
+REFUSED = {
+    (name, "int8"): NO_CONVOLUTION
+    for name in GRAPHS
+    if name.endswith("-export") and not name.startswith("yolox")
+} | {
+    ("nms-inside-export", precision): "NonMaxSuppression.*--engine ort"
+    for precision in PRECISIONS
+    if precision != "int8"
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_each_graph_is_parsed_and_built_for_its_targets(tmp_path, name, precision):
+    for row in build(name, precision, tmp_path, times=2 if name == "street" else 1):
+        if expected := REFUSED.get((name, precision)):
+            assert row.refusal is not None
+            assert re.search(expected, row.refusal)
+            assert "\n" not in row.refusal
+            continue
+        assert row.refusal is None
+        header = read_header(row.plan)
+        assert header is not None
+        assert (header.version, header.size) == (trt.__version__, len(row.plan))
+        asked = PORTABLE_TARGETS if row.targets == "any" else tuple(row.targets.split("+"))
+        assert header.targets == asked
+        assert " " not in row.digest, "two builds of one graph differ"
+        _, found = trt.Runtime(trt.Logger()).get_engine_validity(row.plan[:64])
+        wrong = trt.EngineInvalidityDiagnostics
+        assert not found & (int(wrong.MALFORMED_ENGINE) | int(wrong.VERSION_MISMATCH))

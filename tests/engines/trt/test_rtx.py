@@ -1,0 +1,204 @@
+"""Where TensorRT for RTX differs from TensorRT: targets, headers, its cache, CUDA graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.trt.edition import RTX, read_header
+from detector.core.engines.trt.jit import choose_graphs
+from detector.core.errors import EngineError, ModelError, UsageError
+from tests.conformance import test_engines as conformance
+from tests.engines.trt.opening import built
+from tests.fakes.bindings import RTX as FAKE
+from tests.fakes.install import install
+from tests.fakes.plans import as_elsewhere, plan_of
+from tests.known_answers import plus_one
+from tests.networks import open_network
+
+L4, RTX_5090, T4 = ("Fake RTX 4000", (8, 9)), ("Fake RTX 5090", (12, 0)), ("Fake T4", (7, 5))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return install(monkeypatch, FAKE, gpus=(L4,))
+
+
+def answers(ready) -> list[str]:
+    """Runs the plan and checks what it answers; returns the engine's notes."""
+    with engines.open("rtx", ready.network, ready.options) as engine:
+        given = conformance.pictures(1)
+        engine.requests[0].slot[:] = given
+        conformance.assert_answers(engine.requests[0].infer(1), given)
+        return list(engine.notes)
+
+
+@pytest.mark.slow
+def test_what_was_compiled_is_kept_beside_the_plan_for_its_gpu(monkeypatch, machine, tmp_path):
+    answers(built(machine, tmp_path))
+    [kept] = tmp_path.glob("*.jit")
+    assert machine.fake.caches_read == []
+    answers(built(machine, tmp_path))
+    assert machine.fake.caches_read == [True]
+    kept.write_bytes(b"somebody else's code")
+    answers(built(machine, tmp_path))
+    assert machine.fake.caches_read == [True], "bytes without their proof never reach the library"
+    other = install(monkeypatch, FAKE, gpus=(RTX_5090,))
+    answers(built(other, tmp_path))  # the same portable plan
+    assert len(list(tmp_path.glob("*.plan"))) == 1
+    assert len(list(tmp_path.glob("*.jit"))) == 2
+    assert other.fake.caches_read == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "own", "targets"),
+    [
+        (L4, {}, ("8.0", "8.6", "8.9", "12.0", "12.1")),
+        (T4, {}, ("7.5",)),
+        (L4, {"targets": "12.0+8.6"}, ("8.6", "12.0")),
+    ],
+)
+def test_a_plan_is_for_the_targets(monkeypatch, tmp_path, gpu, own, targets):
+    ready = built(install(monkeypatch, FAKE, gpus=(gpu,)), tmp_path, own=own)
+    header = read_header(Path(ready.options.artefact).read_bytes())
+    assert header.targets == targets
+
+
+@pytest.mark.parametrize(
+    ("own", "precision", "message"),
+    [
+        ({"targets": "9.0"}, "fp32", "targets=9.0: 9.0 cannot be built for; give 7.5"),
+        ({"targets": "8.6+"}, "fp32", "an empty target cannot be built for"),
+        ({"targets": "7.5+8.6"}, "bf16", "7.5 .Turing. has no bf16"),
+        ({"graphs": "2"}, "fp32", "graphs=2: give 1 or 0"),
+        ({"level": "3"}, "fp32", "engine rtx has no such option"),
+    ],
+)
+def test_own_options_that_cannot_be_are_refused(machine, own, precision, message):
+    with pytest.raises(UsageError, match=message):
+        engines.open("rtx", plus_one(), EngineOptions(own=own, precision=precision))
+
+
+def test_a_gpu_outside_the_support_matrix_is_refused(monkeypatch):
+    install(monkeypatch, FAKE, gpus=(("Fake H100", (9, 0)),))
+    with pytest.raises(EngineError, match=r"H100 .* 9\.0; .*runs on 7\.5, 8\.6, .*--engine trt"):
+        engines.graph_wanted("rtx", "fp32", "cuda")
+
+
+def of_version(plan: bytes) -> bytes:
+    return plan[:24] + bytes((1, 6, 0, 9)) + plan[28:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (of_version, r"built by version 1\.6\.0\.9, but 1\.7\S+ is installed; build it again"),
+        (lambda plan: plan[:32] + b"\x04\0\0\0" + plan[36:], "capability 8.6, but .* has 8.9"),
+        (lambda plan: plan[:-40], r"cut off: [\d,]+ of [\d,]+ bytes"),
+        (lambda plan: plan[:28] + b"none" + plan[32:], "damaged, or not a plan"),
+        (lambda plan: b"ftrt" + plan[4:], "a plan of TensorRT, not of TensorRT for RTX; .*trt"),
+        (lambda plan: b"none" + plan[4:], "not a TensorRT plan"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused_before_it_is_loaded(
+    monkeypatch, machine, tmp_path, change, message
+):
+    ready = built(machine, tmp_path)
+    file = Path(ready.options.artefact)
+    file.write_bytes(change(file.read_bytes()))
+
+    def loaded(*_):
+        raise AssertionError("the library was given the plan")
+
+    monkeypatch.setattr(machine.trt.Runtime, "deserialize_cuda_engine", loaded)
+    with pytest.raises(EngineError, match=message) as caught:
+        engines.open("rtx", ready.network, ready.options)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_first_bytes_say_whose_plan_it_is(monkeypatch, machine, tmp_path):
+    (tmp_path / "street.cfg").write_text(Path("cfg/darknet/street.cfg").read_text())
+    (tmp_path / "street.names").write_text("person\nvehicle\n")
+    file = tmp_path / "street.engine"
+    file.write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+    assert engines.only_engine(str(file)) == "rtx"
+    network = open_network(str(file))
+    monkeypatch.setattr(engines, "load_library", lambda name: None)
+    with pytest.raises(EngineError, match=r"is a plan of TensorRT for RTX.*use --engine rtx"):
+        engines.open("trt", network)
+    with engines.open("rtx", network) as engine:
+        engine.requests[0].slot[:] = 90
+        assert all(np.isfinite(one).all() for one in engine.requests[0].infer(1))
+    assert list(tmp_path.glob("*.jit")) == [], "beside a file of the user's nothing is written"
+    file.write_bytes(b"ftrt" + file.read_bytes()[4:])
+    assert engines.only_engine(str(file)) == "trt"
+    file.write_bytes(of_version(plan_of(machine, as_elsewhere(open_network("street")))))
+    with pytest.raises(ModelError, match=r"built by version 1\.6"):
+        open_network(str(file))
+
+
+class Request:
+    """One that takes as long as it is told to."""
+
+    slot = np.zeros((2, 1, 1, 3), np.uint8)
+    device_ms: float | None = None
+
+    def __init__(self, ms: float) -> None:
+        self.ms, self.runs, self.released = ms, 0, False
+
+    def infer(self, n: int) -> None:
+        assert n == len(self.slot)
+        self.runs += 1
+        self.device_ms = 99.0 if self.runs <= 3 else self.ms  # the first ones compile
+
+    def release(self) -> None:
+        self.released = True
+
+
+@pytest.mark.parametrize(("with_graph", "without", "graphs"), [(0.4, 0.6, True), (0.6, 0.4, False)])
+def test_a_cuda_graph_is_used_where_the_device_says_that_it_is_faster(with_graph, without, graphs):
+    made = {True: Request(with_graph), False: Request(without)}
+    chosen, used, note = choose_graphs(made.__getitem__)
+    assert (chosen, used) == (made[graphs], graphs)
+    assert made[not graphs].released
+    assert not chosen.released
+    assert chosen.device_ms is None
+    assert note.startswith(f"CUDA graph {'on' if graphs else 'off'}: {with_graph:.3f} ms with it")
+
+
+@pytest.mark.parametrize(
+    ("own", "strategies"),
+    [
+        ({"graphs": "1"}, ["WHOLE_GRAPH_CAPTURE"] * 2),
+        ({"graphs": "0"}, ["DISABLED"] * 2),
+        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # tried both, equal: the second one
+    ],
+)
+def test_the_strategy_of_every_context(machine, own, strategies):
+    with engines.open("rtx", plus_one(), EngineOptions(requests=2, own=own)):
+        assert machine.fake.strategies == strategies
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_gpu_builds_and_says_what_running_needs(tmp_path, monkeypatch):
+    """With the library itself."""
+    pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
+    from detector.core.config.levels import merge_levels
+    from detector.core.engines.trt import driver
+    from detector.core.jobs.build import build
+
+    monkeypatch.setattr(driver, "absent", lambda: "no NVIDIA driver")
+    options = {"engine": "rtx", "model": "street-1", "engines_dir": str(tmp_path)}
+    facts = build(merge_levels(("test", options)), (1, 1), lambda *_: True)
+    assert read_header(Path(facts["path"]).read_bytes()).version == RTX.trt.__version__
+    assert facts["notes"][-1] == "this machine cannot run it: no NVIDIA driver"
+    with pytest.raises(EngineError, match=r"no NVIDIA driver .*detect-video build MODEL"):
+        engines.load_library("rtx")
+    with pytest.raises(EngineError, match=f"{RTX.trt.__version__} for compute capability 8.0 and"):
+        open_network(facts["path"])
