@@ -88,8 +88,6 @@ class Builder:
             )
         if not tell_progress(config._progress_monitor):
             return say("Build was cancelled")
-        if config._limits.get("WORKSPACE", 1 << 40) < 1 << 20:
-            return say("Insufficient workspace: out of memory")
         facts = {
             "trt": trt.__version__,
             "gpu": trt.fake.gpu[0],

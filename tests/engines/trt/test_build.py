@@ -167,11 +167,20 @@ def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
     built(eleven, tmp_path, network, batch=2)  # for one batch it is as good as any
 
 
-def test_out_of_memory_while_building_names_the_cure(eleven, tmp_path):
-    limit = eleven.trt.IBuilderConfig.set_memory_pool_limit
-    eleven.trt.IBuilderConfig.set_memory_pool_limit = lambda self, pool, size: limit(self, pool, 1)
-    with pytest.raises(EngineError, match=r"--batch 2.*workspace_mb=256"):
-        built(eleven, tmp_path, batch=4, own={"workspace_mb": 1})
+@pytest.mark.parametrize(
+    ("own", "reason", "cure"),
+    [
+        ({}, "OutOfMemory (Requested size was 9 bytes.)", "workspace_mb=256, or a GPU"),
+        ({"workspace_mb": 1}, "no tactics within workspace limit.", "workspace_mb than 1, or none"),
+    ],
+)
+def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, own, reason, cure):
+    def said(builder, network, config):
+        builder._logger.log(eleven.trt.ILogger.Severity.ERROR, reason)
+
+    eleven.trt.Builder.build_serialized_network = said
+    with pytest.raises(EngineError, match=f"{re.escape(reason)}; try --batch 2, or .*{cure}"):
+        built(eleven, tmp_path, batch=4, own=own)
 
 
 def spoiled(data: bytes) -> bytes:

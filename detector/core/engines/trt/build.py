@@ -291,7 +291,9 @@ def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
 
 MB = 1 << 20
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|outofmemory|cudaErrorMemoryAllocation|insufficient (workspace|memory)", re.I
+    r"out of memory|outofmemory|cudaErrorMemoryAllocation|insufficient (workspace|memory)"
+    r"|workspace limit",
+    re.I,
 )
 
 
@@ -415,8 +417,10 @@ def _why_no_plan(cancelled: bool, reason: str, network: Network, options: Engine
     text = f"engine trt: TensorRT could not build a plan for {network.name}: {reason}"
     if not OUT_OF_MEMORY.search(reason):
         return text
-    smaller = f"try --batch {options.batch // 2}, or " if options.batch > 1 else "try "
-    return f"{text}; {smaller}--engine-options workspace_mb=256, or a GPU with more free memory"
+    smaller = f"--batch {options.batch // 2}, or " if options.batch > 1 else ""
+    limit, workspace = read(options).workspace_mb, "--engine-options workspace_mb"
+    cure = f"a larger {workspace} than {limit}, or none" if limit else f"{workspace}=256"
+    return f"{text}; try {smaller}{cure}, or a GPU with more free memory"
 
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
