@@ -57,7 +57,9 @@ class Builder:
         trt = self._trt
         typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         strong = bool(int(flags) & typed) or trt.fake.major >= 11
-        return make(trt, "INetworkDefinition", _model=None, _strong=strong, _inputs=[])
+        name = f"Unnamed Network {len(trt.fake.builds)}"
+        state = {"_name": name, "_model": None, "_strong": strong, "_inputs": []}
+        return make(trt, "INetworkDefinition", **state)
 
     def create_builder_config(self) -> Any:
         trt = self._trt
@@ -90,6 +92,7 @@ class Builder:
             return say("Build was cancelled")
         facts = {
             "trt": trt.__version__,
+            "network": network._name,
             "gpu": trt.fake.gpu[0],
             "capability": list(trt.fake.gpu[1]),
             "profiles": [profile._ranges for profile in config._profiles],

@@ -65,6 +65,11 @@ def test_precision_is_the_graphs_and_tf32_a_flag(eleven, tmp_path):
     assert [made["tf32"] for made in eleven.fake.builds] == [False, True]
 
 
+def test_two_builds_of_a_process_give_the_same_bytes(eleven, tmp_path):
+    first, second = (built(eleven, tmp_path / folder).options.artefact for folder in "ab")
+    assert Path(first).read_bytes() == Path(second).read_bytes()
+
+
 def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_them(
     eleven, tmp_path
 ):

@@ -320,6 +320,7 @@ def build_plan(
     builder = trt.Builder(log)
     typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     definition = builder.create_network(typed)
+    definition.name = network.name  # or it is "Unnamed Network N", and no build repeats another
     parser = trt.OnnxParser(definition, log)
     _parse(trt, parser, graph_bytes(network, settings), network.name, log)
     config = builder.create_builder_config()
