@@ -7,15 +7,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
+from detector.core.engines.trt.build import any_batch
 from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built, plans
 from tests.fakes.install import install
+from tests.fakes.tensorrt_state import ort_session
 from tests.known_answers import plus_one
+from tests.networks import parsed
 
 
 @pytest.mark.slow
@@ -170,6 +174,30 @@ def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
     with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
         built(eleven, tmp_path, network, batch=2, own={"max_batch": 8})
     built(eleven, tmp_path, network, batch=2)  # for one batch it is as good as any
+
+
+@pytest.mark.parametrize(
+    ("nodes", "culprit"),
+    [
+        ("a = Reshape(x, merged) [second] y = Reshape(a, whole)", "node second "),
+        ("[first] a = Reshape(x, rows) y = Reshape(a, whole)", "node first "),
+        ("y = Reshape<allowzero = 1>(x, whole)", ""),
+        ("a = Reshape(x, kept) y = Reshape(a, whole)", ""),
+        ("a = Reshape(x, whole) b = Reshape(fixed, whole) y = Add(a, b)", ""),  # of one constant
+    ],
+)
+def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit):
+    constants = """int64[2] merged = {-1, 3}, int64[2] rows = {4, 3}, int64[3] kept = {1, 0, -1},
+        int64[3] whole = {1, 4, 3}, float[4, 3] fixed = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"""
+    model = parsed(f"(float[1, 2, 2, 3] x) => (float[1, 4, 3] y) <{constants}> {{ {nodes} }}")
+    if culprit:
+        with pytest.raises(EngineError, match=culprit):
+            any_batch(model)
+        return
+    given = np.arange(60, dtype=np.float32).reshape(5, 2, 2, 3)
+    answers = [ort_session(model).run(None, {"x": one})[0] for one in np.split(given, 5)]
+    (together,) = ort_session(any_batch(model)).run(None, {"x": given})
+    np.testing.assert_array_equal(together, np.concatenate(answers))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from detector.core.models.base import Network
 if TYPE_CHECKING:
     import onnx
 
+    from detector.core.models.graph.build import Shape
+
 
 HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
 LEVELS = range(6)
@@ -101,21 +103,23 @@ BATCH = "batch"  # the name of the first dimension
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a graph of fixed batch whose batch is chosen at run time.
 
-    A plan for a range of batches needs such a graph. A Reshape whose constant holds the batch gets
-    0 instead, which keeps the dimension. Raises EngineError that names the node that holds the
+    A plan for a range of batches needs such a graph. A Reshape that keeps the batch as its first
+    dimension gets 0 for it, which copies it. Raises EngineError that names the node that holds the
     batch in another way.
     """
     import onnx
     from onnx import shape_inference
 
+    from detector.core.models.graph.build import tensor_shapes
+
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     graph = whole.graph
     batch = graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    _free_reshapes(graph, batch, tensor_shapes(model))
     del graph.value_info[:]
     for info in (*graph.input, *graph.output):
         info.type.tensor_type.shape.dim[0].dim_param = BATCH
-    _free_reshapes(graph, batch)
     wanted = [info.name for info in graph.output]
     try:
         shaped = shape_inference.infer_shapes(
@@ -138,17 +142,23 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     return whole
 
 
-def _free_reshapes(graph: onnx.GraphProto, batch: int) -> None:
-    """Puts 0 for the batch at the beginning of a Reshape's constant shape."""
+def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
+    """Puts 0 for the batch into the shape of each Reshape whose data begins with the batch too."""
     from onnx import numpy_helper
 
-    shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
-    for tensor in graph.initializer:
-        if tensor.name in shapes:
-            values = numpy_helper.to_array(tensor).copy()
-            if len(values) > 1 and values[0] == batch:
-                values[0] = 0
-                tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), tensor.name))
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type != "Reshape" or node.input[1] not in constants:
+            continue
+        wanted = numpy_helper.to_array(constants[node.input[1]]).tolist()
+        keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(wanted[:1])
+        if keeps and not (0 in wanted and any(entry.i for entry in node.attribute)):
+            # Others may read the constant, so this node gets one of its own.
+            name = f"{node.output[0]}.any_batch"
+            values = np.array([0, *wanted[1:]], np.int64)
+            graph.initializer.append(numpy_helper.from_array(values, name))
+            node.input[1] = name
+            del node.attribute[:]  # allowzero: with it, 0 would not copy
 
 
 def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
