@@ -145,6 +145,22 @@ def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):
     assert eleven.fake.builds[-1]["timings_known"] == 0
 
 
+def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(eleven, tmp_path):
+    parse = eleven.trt.OnnxParser.parse
+
+    def warned(parser, graph):
+        for text in ("a.cpp:7: one", "one", "Empty initializer r", "t", "u", "v", "w", "x", "y"):
+            parser._logger.log(eleven.trt.ILogger.Severity.WARNING, text)
+        return parse(parser, graph)
+
+    eleven.trt.OnnxParser.parse = warned
+    for _ in range(2):
+        *_, first, _, _, _, last, more = built(eleven, tmp_path).notes
+        assert (first, last) == ("TensorRT warns: one", "TensorRT warns: w")
+        assert more == "TensorRT warns 2 times more"
+    assert len(eleven.fake.builds) == 1
+
+
 @pytest.mark.slow
 def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
     told = []

@@ -356,6 +356,7 @@ def build_plan(
         "gpu": gpu.name,
         "batches": list(settings.batches),
         "timings": cache.name,
+        "notes": log.notes(),
     }
 
 
