@@ -218,12 +218,7 @@ def _refusal(node: Any, given: dict[str, int], constants: dict[str, Any]) -> tup
             return "UNSUPPORTED_NODE_DATATYPE", "UINT8 can only be converted to FLOAT or HALF"
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
         zero = constants.get(node.input[2]) if len(node.input) > 2 else None
-        if zero is None or zero.data_type != TensorProto.INT8:
-            return (
-                "UNSUPPORTED_NODE_DATATYPE",
-                "TensorRT only quantises to INT8 and FP8, with zero points of that type",
-            )
-        if numpy_helper.to_array(zero).any():
+        if zero is not None and numpy_helper.to_array(zero).any():
             return (
                 "INVALID_VALUE",
                 "TensorRT only quantises symmetrically: all zero points must be zero",
@@ -257,3 +252,6 @@ class ParserError:
 
     def node_operator(self) -> str:
         return self._operator
+
+    def func(self) -> str:
+        return "parse"

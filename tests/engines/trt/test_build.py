@@ -219,8 +219,11 @@ def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit
 @pytest.mark.parametrize(
     ("own", "reason", "cure"),
     [
-        ({}, "OutOfMemory (Requested size was 9 bytes.)", "workspace_mb=256, or a GPU"),
-        ({"workspace_mb": 1}, "no tactics within workspace limit.", "workspace_mb than 1, or none"),
+        ({}, "OutOfMemory (Requested size was 9 bytes.)", "; try --batch 2, or .*workspace_mb=256"),
+        ({"workspace_mb": 1}, "no tactic within workspace limit", "; .* than 1, or none"),
+        ({}, "0.conv_1 has no runners", r" \(node 0\.conv, Conv\); use --engine ort or openvino"),
+        ({}, "K of 1.conv exceeds 3840", r" \(node 1\.conv, Conv\); use --engine ort or openvino"),
+        ({}, "conv of 1.convolution", "; use --engine ort or openvino"),
     ],
 )
 def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, own, reason, cure):
@@ -228,7 +231,7 @@ def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, own,
         builder._logger.log(eleven.trt.ILogger.Severity.ERROR, reason)
 
     eleven.trt.Builder.build_serialized_network = said
-    with pytest.raises(EngineError, match=f"{re.escape(reason)}; try --batch 2, or .*{cure}"):
+    with pytest.raises(EngineError, match=f"{re.escape(reason)}{cure}"):
         built(eleven, tmp_path, batch=4, own=own)
 
 

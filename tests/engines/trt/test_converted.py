@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 
@@ -27,9 +28,10 @@ from detector.core.stages.preprocess import letterbox
 from detector.core.types import Detections
 from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
-from tests.engines.trt.opening import EVERY
+from tests.engines.trt.opening import EVERY, opened
 from tests.fakes.install import MAJORS, install
-from tests.networks import open_network
+from tests.known_answers import plus_one
+from tests.networks import open_network, parsed
 
 STREET = CHECKOUT / "videos/street.mp4"
 PRECISIONS = ("fp16", "bf16", "int8")
@@ -215,17 +217,24 @@ def test_a_range_of_batches_of_a_converted_graph(
 # this would be seen.
 
 
-@pytest.mark.slow
-def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network, place):
-    from detector.core.run.prepare import convert_network
-
+@pytest.mark.parametrize(
+    ("operands", "refused"),
+    [
+        ("(f, scale)", True),  # uint8 where nothing says otherwise
+        ("(f, scale, u8)", True),
+        ("(f, scale, s8)", False),
+        ("<output_dtype = 3>(f, scale)", False),
+    ],
+)
+def test_bytes_of_a_quantised_graph_are_refused_by_name(monkeypatch, operands, refused):
     install(monkeypatch, 11)
-    config = merge_levels(
-        ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
-    )
-    unsigned, _ = convert_network(network, "int8-u8", config)
-    with pytest.raises(EngineError, match=r"QuantizeLinear at .* INT8"):
-        engines.open("trt", unsigned, EngineOptions(precision="int8"))
+    nodes = f"f = Cast<to = 1>(u) [q1] q = QuantizeLinear{operands} y = DequantizeLinear(q, scale)"
+    constants = "float scale = {0.5}, uint8 u8 = {0}, int8 s8 = {0}"
+    head = "(uint8[1, 2, 3, 3] u) => (float[1, 2, 3, 3] y)"
+    graph = parsed(f"{head} <{constants}> {{ {nodes} }}", 21)
+    network = replace(plus_one(), graph=graph, output_shapes=[(1, 2, 3, 3)])
+    with pytest.raises(EngineError, match=r"node q1 .*uint8") if refused else nullcontext():
+        opened(network).close()
 
 
 @pytest.mark.slow

@@ -305,6 +305,7 @@ OUT_OF_MEMORY = re.compile(
     r"|workspace limit",
     re.I,
 )
+OTHERS = "; use --engine ort or openvino"
 
 
 def graph_bytes(network: Network, settings: Settings) -> bytes:
@@ -332,7 +333,7 @@ def build_plan(
     definition = builder.create_network(typed)
     definition.name = network.name  # or it is "Unnamed Network N", and no build repeats another
     parser = trt.OnnxParser(definition, log)
-    _parse(trt, parser, graph_bytes(network, settings), network.name, log)
+    _parse(trt, parser, graph_bytes(network, settings), network, log)
     config = builder.create_builder_config()
     monitor = progress_monitor(trt, progress)
     config.progress_monitor = monitor
@@ -360,25 +361,41 @@ def build_plan(
     }
 
 
-def _parse(trt: Any, parser: Any, graph: bytes, name: str, log: Any) -> None:
+def _parse(trt: Any, parser: Any, graph: bytes, network: Network, log: Any) -> None:
+    _refuse_bytes(network.graph.graph)
     if parser.parse(graph):
         return
     errors = [parser.get_error(at) for at in range(parser.num_errors)]
-    said = [
-        f"{error.node_operator()} at {error.node_name() or error.node()}: {error.desc()}"
-        for error in errors
-    ]
+    said = [f"{_culprits(error, network.graph.graph)}: {error.desc()}" for error in errors]
     reason = "; ".join(dict.fromkeys(" ".join(text.split()) for text in said)) or log.reason()
-    cure = (
-        "; use --engine ort or openvino" if any(_is_unsupported(error) for error in errors) else ""
-    )
     raise EngineError(
-        f"engine trt: TensorRT {trt.__version__} cannot read the graph of {name}: {reason}{cure}"
+        f"engine trt: TensorRT {trt.__version__} cannot read the graph of {network.name}: {reason}"
+        f"{'' if OUT_OF_MEMORY.search(reason) else OTHERS}"
     )
 
 
-def _is_unsupported(error: Any) -> bool:
-    return str(error.code().name).startswith("UNSUPPORTED")
+def _refuse_bytes(graph: onnx.GraphProto) -> None:
+    """TensorRT reads the uint8 of Q and DQ as int8, with a warning at most: other values."""
+    from onnx import TensorProto
+
+    infos = (*graph.value_info, *graph.output)
+    kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
+    kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and any(
+            kinds.get(name) == TensorProto.UINT8 for name in (*node.input, *node.output)
+        ):
+            raise EngineError(
+                f"engine trt: node {node.name} ({node.op_type}) is uint8, which TensorRT reads as "
+                f"int8{OTHERS}"
+            )
+
+
+def _culprits(error: Any, graph: onnx.GraphProto) -> str:
+    """Operator and node of an error; all nodes of the operator if the parser names none."""
+    operator = error.node_operator() or error.func().removeprefix("import")
+    names = ", ".join(node.name for node in graph.node if node.op_type == operator)
+    return " at ".join(filter(None, (operator, error.node_name() or names)))
 
 
 def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> None:
@@ -428,11 +445,22 @@ def _why_no_plan(cancelled: bool, reason: str, network: Network, options: Engine
         return "engine trt: the build was cancelled; nothing was kept"
     text = f"engine trt: TensorRT could not build a plan for {network.name}: {reason}"
     if not OUT_OF_MEMORY.search(reason):
-        return text
+        return f"{text}{_named(reason, network.graph.graph)}{OTHERS}"
     smaller = f"--batch {options.batch // 2}, or " if options.batch > 1 else ""
     limit, workspace = read(options).workspace_mb, "--engine-options workspace_mb"
     cure = f"a larger {workspace} than {limit}, or none" if limit else f"{workspace}=256"
     return f"{text}; try {smaller}{cure}, or a GPU with more free memory"
+
+
+def _named(reason: str, graph: onnx.GraphProto) -> str:
+    """The node that TensorRT names, with its operator. TensorRT may number a node's layers."""
+    for node in sorted(graph.node, key=lambda node: len(node.name), reverse=True):
+        # A name of letters alone may be a word of the text.
+        if not node.name.isalpha() and re.search(
+            rf"(?<![\w./]){re.escape(node.name)}(_\d+)?(?![\w/])", reason
+        ):
+            return f" (node {node.name}, {node.op_type})"
+    return ""
 
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
