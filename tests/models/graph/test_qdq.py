@@ -270,7 +270,3 @@ def test_a_large_bias_on_tiny_weights_fits_into_its_int32() -> None:
 def test_unknown_kinds_are_a_mistake() -> None:
     with pytest.raises(ValueError, match="int8-u8, int8-s8"):
         quantised_graph(chain().graph, RANGES, (), "int8")
-
-
-def test_the_pictures_have_the_size_that_is_written() -> None:
-    assert chain(2).input_shape == (2, SIDE, SIDE, 3)
