@@ -7,6 +7,7 @@ from typing import Any
 
 from detector.core import engines, models
 from detector.core.models.base import ModelRequest, Network
+from detector.core.models.graph.build import infer_shapes
 
 
 def open_network(model: str, **said: Any) -> Network:
@@ -17,3 +18,12 @@ def open_network(model: str, **said: Any) -> Network:
     said["class_names"] = tuple(said.get("class_names", ()))
     request = ModelRequest(model, **said)
     return models.open_network(request, engines.front_ends())
+
+
+def parsed(graph: str, opset: int = 17) -> Any:
+    """An ONNX model of a graph in ONNX's own text: (float[1, 2] x) => (float[1, 2] y) { ... }."""
+    from onnx import parser
+
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> g {graph}')
+    infer_shapes(model)
+    return model

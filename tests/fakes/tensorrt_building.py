@@ -61,7 +61,9 @@ class Builder:
         trt = self._trt
         typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         strong = bool(int(flags) & typed) or trt.fake.major >= 11
-        return make(trt, "INetworkDefinition", _model=None, _strong=strong, _inputs=[])
+        name = f"Unnamed Network {len(trt.fake.builds)}"
+        state = {"_name": name, "_model": None, "_strong": strong, "_inputs": []}
+        return make(trt, "INetworkDefinition", **state)
 
     def create_builder_config(self) -> Any:
         trt = self._trt
@@ -91,10 +93,9 @@ class Builder:
             )
         if not tell_progress(config._progress_monitor):
             return say("Build was cancelled")
-        if config._limits.get("WORKSPACE", 1 << 40) < 1 << 20:
-            return say("Insufficient workspace: out of memory")
         facts = {
             "trt": trt.__version__,
+            "network": network._name,
             "gpu": trt.fake.gpu[0],
             "capability": list(trt.fake.gpu[1]),
             "profiles": [profile._ranges for profile in config._profiles],
@@ -208,8 +209,8 @@ class OnnxParser:
             return (
                 self._errors.append(_error(self._trt, "INVALID_GRAPH", "", str(exc), "")) or False
             )
-        for code, name, desc, operator in real_errors(bytes(model)):
-            self._errors.append(_error(self._trt, code, name, desc, operator))
+        for error in real_errors(bytes(model)):
+            self._errors.append(_error(self._trt, *error))
         if self._errors:
             return False
         self._network.__dict__["_model"] = whole
@@ -226,8 +227,9 @@ class OnnxParser:
         return self._errors[index]
 
 
-def _error(trt: Any, code: str, name: str, desc: str, operator: str) -> Any:
-    return make(trt, "ParserError", _code=code, _name=name, _desc=desc, _operator=operator)
+def _error(trt: Any, code: str, name: str, desc: str, operator: str, func: str = "") -> Any:
+    state = {"_code": code, "_name": name, "_desc": desc, "_operator": operator, "_func": func}
+    return make(trt, "ParserError", **state)
 
 
 @cache
@@ -236,8 +238,8 @@ def load_real_parser() -> Any:
     return import_module("tensorrt_rtx") if find_spec("tensorrt_rtx") else None
 
 
-def real_errors(model: bytes) -> list[tuple[str, str, str, str]]:
-    """Code, node, text and operator of each error of the real parser."""
+def real_errors(model: bytes) -> list[tuple[str, str, str, str, str]]:
+    """Code, node, text, operator and function of each error of the real parser."""
     if (trt := load_real_parser()) is None:
         return []
     log = trt.Logger(trt.Logger.INTERNAL_ERROR)
@@ -246,7 +248,10 @@ def real_errors(model: bytes) -> list[tuple[str, str, str, str]]:
     parser = trt.OnnxParser(network, log)
     parser.parse(model)
     found = [parser.get_error(at) for at in range(parser.num_errors)]
-    return [(one.code().name, one.node_name(), one.desc(), one.node_operator()) for one in found]
+    return [
+        (one.code().name, one.node_name(), one.desc(), one.node_operator(), one.func())
+        for one in found
+    ]
 
 
 class ParserError:
@@ -264,3 +269,6 @@ class ParserError:
 
     def node_operator(self) -> str:
         return self._operator
+
+    def func(self) -> str:
+        return self._func

@@ -92,11 +92,13 @@ def test_what_mixes_pictures_is_refused_by_node(tmp_path, operator):
     assert "use --batch 1" in str(caught.value)
 
 
-def test_nms_inside_is_for_one_picture(tmp_path):
-    with pytest.raises(ModelError, match="--batch 1"):
-        open_network(exports.nms_inside().save(tmp_path / "yolov7.onnx", STATED), batch=2)
-    with pytest.raises(ModelError, match="--batch 1"):
-        open_network(exports.nms_inside(batch="b").save(tmp_path / "yolov7.onnx", STATED), batch=2)
+@pytest.mark.parametrize(
+    "graph",
+    [exports.nms_inside(), exports.nms_inside(batch="b"), exports.anchor_free(pixels="chw")],
+)
+def test_a_file_for_one_picture_says_so(tmp_path, graph):
+    with pytest.raises(ModelError, match=r"--batch 1\b"):
+        open_network(graph.save(tmp_path / "yolov7.onnx", STATED), batch=2)
 
 
 # ---- sizes

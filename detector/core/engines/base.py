@@ -131,7 +131,8 @@ class ArtefactBuilder:
     def build(
         self, network: Network, options: EngineOptions, target: Path, progress: BuildProgress
     ) -> Mapping[str, Any]:
-        """Writes the file to ``target`` and returns facts for its manifest. Raises EngineError."""
+        """Writes the file to ``target`` and returns facts for its manifest, as ``store.build_once``
+        takes them. Raises EngineError."""
         raise NotImplementedError
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

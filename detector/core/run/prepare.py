@@ -111,8 +111,9 @@ def _prepare_in(
         return PreparedNetwork(
             variant, options, (*notes, *exported.notes), exported, made_s, made_s
         )
-    took_s = float(store.read_manifest(built.path).get("build_s", 0.0))
-    said = (*notes, *exported.notes, *built.notes)
+    manifest = store.read_manifest(built.path)
+    took_s = float(manifest.get("build_s", 0.0))
+    said = (*notes, *exported.notes, *built.notes, *manifest.get("notes", ()))
     options = replace(options, artefact=built.path)
     return PreparedNetwork(
         variant,

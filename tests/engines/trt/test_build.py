@@ -7,15 +7,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
+from detector.core.engines.trt.build import BatchHeldError, any_batch
 from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built, plans
 from tests.fakes.install import install
+from tests.fakes.tensorrt_state import ort_session
 from tests.known_answers import plus_one
+from tests.networks import parsed
 
 
 @pytest.mark.slow
@@ -63,6 +67,11 @@ def test_precision_is_the_graphs_and_tf32_a_flag(eleven, tmp_path):
     built(eleven, tmp_path)
     built(eleven, tmp_path, precision="tf32")
     assert [made["tf32"] for made in eleven.fake.builds] == [False, True]
+
+
+def test_two_builds_of_a_process_give_the_same_bytes(eleven, tmp_path):
+    first, second = (built(eleven, tmp_path / folder).options.artefact for folder in "ab")
+    assert Path(first).read_bytes() == Path(second).read_bytes()
 
 
 def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_them(
@@ -136,6 +145,22 @@ def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):
     assert eleven.fake.builds[-1]["timings_known"] == 0
 
 
+def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(eleven, tmp_path):
+    parse = eleven.trt.OnnxParser.parse
+
+    def warned(parser, graph):
+        for text in ("a.cpp:7: one", "one", "Empty initializer r", "t", "u", "v", "w", "x", "y"):
+            parser._logger.log(eleven.trt.ILogger.Severity.WARNING, text)
+        return parse(parser, graph)
+
+    eleven.trt.OnnxParser.parse = warned
+    for _ in range(2):
+        *_, first, _, _, _, last, more = built(eleven, tmp_path).notes
+        assert (first, last) == ("TensorRT warns: one", "TensorRT warns: w")
+        assert more == "TensorRT warns 2 times more"
+    assert len(eleven.fake.builds) == 1
+
+
 @pytest.mark.slow
 def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
     told = []
@@ -167,11 +192,47 @@ def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
     built(eleven, tmp_path, network, batch=2)  # for one batch it is as good as any
 
 
-def test_out_of_memory_while_building_names_the_cure(eleven, tmp_path):
-    limit = eleven.trt.IBuilderConfig.set_memory_pool_limit
-    eleven.trt.IBuilderConfig.set_memory_pool_limit = lambda self, pool, size: limit(self, pool, 1)
-    with pytest.raises(EngineError, match=r"--batch 2.*workspace_mb=256"):
-        built(eleven, tmp_path, batch=4, own={"workspace_mb": 1})
+@pytest.mark.parametrize(
+    ("nodes", "culprit"),
+    [
+        ("a = Reshape(x, merged) [second] y = Reshape(a, whole)", "node second "),
+        ("[first] a = Reshape(x, rows) y = Reshape(a, whole)", "node first "),
+        ("y = Reshape<allowzero = 1>(x, whole)", ""),
+        ("a = Reshape(x, kept) y = Reshape(a, whole)", ""),
+        ("a = Reshape(x, whole) b = Reshape(fixed, whole) y = Add(a, b)", ""),  # of one constant
+    ],
+)
+def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit):
+    constants = """int64[2] merged = {-1, 3}, int64[2] rows = {4, 3}, int64[3] kept = {1, 0, -1},
+        int64[3] whole = {1, 4, 3}, float[4, 3] fixed = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"""
+    model = parsed(f"(float[1, 2, 2, 3] x) => (float[1, 4, 3] y) <{constants}> {{ {nodes} }}")
+    if culprit:
+        with pytest.raises(BatchHeldError, match=culprit):
+            any_batch(model)
+        return
+    given = np.arange(60, dtype=np.float32).reshape(5, 2, 2, 3)
+    answers = [ort_session(model).run(None, {"x": one})[0] for one in np.split(given, 5)]
+    (together,) = ort_session(any_batch(model)).run(None, {"x": given})
+    np.testing.assert_array_equal(together, np.concatenate(answers))
+
+
+@pytest.mark.parametrize(
+    ("own", "reason", "cure"),
+    [
+        ({}, "OutOfMemory (Requested size was 9 bytes.)", "; try --batch 2, or .*workspace_mb=256"),
+        ({"workspace_mb": 1}, "no tactic within workspace limit", "; .* than 1, or none"),
+        ({}, "0.conv_1 has no runners", r" \(node 0\.conv, Conv\); use --engine ort or openvino"),
+        ({}, "K of 1.conv exceeds 3840", r" \(node 1\.conv, Conv\); use --engine ort or openvino"),
+        ({}, "conv of 1.convolution", "; use --engine ort or openvino"),
+    ],
+)
+def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, own, reason, cure):
+    def said(builder, network, config):
+        builder._logger.log(eleven.trt.ILogger.Severity.ERROR, reason)
+
+    eleven.trt.Builder.build_serialized_network = said
+    with pytest.raises(EngineError, match=f"{re.escape(reason)}{cure}"):
+        built(eleven, tmp_path, batch=4, own=own)
 
 
 def spoiled(data: bytes) -> bytes:

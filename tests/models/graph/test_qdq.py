@@ -114,6 +114,24 @@ def test_known_answers(kind: str) -> None:
     assert np.abs(found - exact).max() > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("engine", ["ort", "openvino"])
+@pytest.mark.parametrize("sides", [(4,), (4, 5), (3, 4, 5)])
+def test_a_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str) -> None:
+    """A vector has no output channels to scale; for a stack ONNX Runtime has no integer kernel."""
+    builder = GraphBuilder("tiny")
+    first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
+    weights = np.linspace(-1, 1, np.prod(sides), dtype=np.float32).reshape(sides)
+    last = builder.add("MatMul", "1.matmul", [first, builder.constant("1.weight", weights)])
+    network = network_of(builder, [last])
+    pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
+    ranges = measure_ranges(network.graph, tensors_to_measure(network.graph), pictures, "minmax")
+    quantised = replace(network, graph=quantised_graph(network.graph, ranges, (), kind))
+    assert ("1.weight" in constants(quantised.graph)) == (len(sides) != 2)
+    exact, found = run_once(network, pictures)[0], run_once(quantised, pictures, engine)[0]
+    assert np.abs(found - exact).max() <= np.abs(exact).max() / 50
+
+
 def test_weights_of_7_bits_overflow_nowhere() -> None:
     """White pictures, whose products are largest: what this CPU's kernel adds is what the graph
     says."""
@@ -252,7 +270,3 @@ def test_a_large_bias_on_tiny_weights_fits_into_its_int32() -> None:
 def test_unknown_kinds_are_a_mistake() -> None:
     with pytest.raises(ValueError, match="int8-u8, int8-s8"):
         quantised_graph(chain().graph, RANGES, (), "int8")
-
-
-def test_the_pictures_have_the_size_that_is_written() -> None:
-    assert chain(2).input_shape == (2, SIDE, SIDE, 3)

@@ -260,7 +260,7 @@ def build_once(
 ) -> Artefact:
     """The file that ``build(path)`` makes, built once per key.
 
-    ``build`` returns facts for the manifest.
+    ``build`` returns facts for the manifest; "notes" among them are lines for the user.
 
     ``key``: JSON values of everything that the file depends on. If a file of this stem is damaged
     or was built for another key, a note says what differs. Two runs that start together build once:
@@ -401,6 +401,7 @@ def _build(
             "schema": 1,
             "made_by": f"detect-video {__version__}",
             "key": key,
+            "notes": facts.pop("notes", []),
             "facts": facts,
             "build_s": round(seconds, 3),
             "file_sha256": proof.file_digest(made),

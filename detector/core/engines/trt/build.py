@@ -21,42 +21,49 @@ from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.edition import Edition, current
 from detector.core.engines.trt.plan_file import kept_log
 from detector.core.engines.trt.settings import Settings, read
-from detector.core.errors import EngineError, OutputError
+from detector.core.errors import OutputError
 from detector.core.models.base import Network
 
 if TYPE_CHECKING:
     import onnx
 
+    from detector.core.models.graph.build import Shape
+
 
 BATCH = "batch"  # the name of the first dimension
+
+
+class BatchHeldError(Exception):
+    """A graph holds its batch in constants; the text names the node."""
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a graph of fixed batch whose batch is chosen at run time.
 
-    A plan for a range of batches needs such a graph. A Reshape whose constant holds the batch gets
-    0 instead, which keeps the dimension. Raises EngineError that names the node that holds the
-    batch in another way.
+    A plan for a range of batches needs such a graph. A Reshape that keeps the batch as its first
+    dimension gets 0 for it, which copies it. Raises BatchHeldError.
     """
     import onnx
     from onnx import shape_inference
+
+    from detector.core.models.graph.build import tensor_shapes
 
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     graph = whole.graph
     batch = graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    _free_reshapes(graph, batch, tensor_shapes(model))
     del graph.value_info[:]
     for info in (*graph.input, *graph.output):
         info.type.tensor_type.shape.dim[0].dim_param = BATCH
-    _free_reshapes(graph, batch)
     wanted = [info.name for info in graph.output]
     try:
         shaped = shape_inference.infer_shapes(
             _without_claims(whole), strict_mode=True, data_prop=True
         ).graph
     except shape_inference.InferenceError as exc:
-        raise EngineError(
-            f"engine trt: this graph cannot take a range of batches: {' '.join(str(exc).split())}"
+        raise BatchHeldError(
+            f"this graph cannot take a range of batches: {' '.join(str(exc).split())}"
         ) from exc
     open_ended = {
         info.name
@@ -65,23 +72,29 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     }
     for name in wanted:
         if name not in open_ended:
-            raise EngineError(
-                f"engine trt: {_culprit(shaped, open_ended)}; build for one batch: --batch {batch}"
+            raise BatchHeldError(
+                f"{_culprit(shaped, open_ended)}; build for one batch: --batch {batch}"
             )
     return whole
 
 
-def _free_reshapes(graph: onnx.GraphProto, batch: int) -> None:
-    """Puts 0 for the batch at the beginning of a Reshape's constant shape."""
+def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
+    """Puts 0 for the batch into the shape of each Reshape whose data begins with the batch too."""
     from onnx import numpy_helper
 
-    shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
-    for tensor in graph.initializer:
-        if tensor.name in shapes:
-            values = numpy_helper.to_array(tensor).copy()
-            if len(values) > 1 and values[0] == batch:
-                values[0] = 0
-                tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), tensor.name))
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type != "Reshape" or node.input[1] not in constants:
+            continue
+        wanted = numpy_helper.to_array(constants[node.input[1]]).tolist()
+        keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(wanted[:1])
+        if keeps and not (0 in wanted and any(entry.i for entry in node.attribute)):
+            # Others may read the constant, so this node gets one of its own.
+            name = f"{node.output[0]}.any_batch"
+            values = np.array([0, *wanted[1:]], np.int64)
+            graph.initializer.append(numpy_helper.from_array(values, name))
+            node.input[1] = name
+            del node.attribute[:]  # allowzero: with it, 0 would not copy
 
 
 def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -141,7 +154,7 @@ def _digest(network: Network) -> str:
     """sha256 of the graph for any batch, so that it does not depend on the batch of the network."""
     try:
         model = any_batch(network.graph)
-    except EngineError:  # its constants hold the batch: each batch is another graph
+    except BatchHeldError:  # each batch is another graph
         model = network.graph
     return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
@@ -184,8 +197,11 @@ def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
 
 MB = 1 << 20
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|outofmemory|cudaErrorMemoryAllocation|insufficient (workspace|memory)", re.I
+    r"out of memory|outofmemory|cudaErrorMemoryAllocation|insufficient (workspace|memory)"
+    r"|workspace limit",
+    re.I,
 )
+OTHERS = "; use --engine ort or openvino"
 
 
 def graph_bytes(network: Network, settings: Settings) -> bytes:
@@ -221,8 +237,13 @@ def _build(
     builder = trt.Builder(log)
     typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     definition = builder.create_network(typed)
+    definition.name = network.name  # or it is "Unnamed Network N", and no build repeats another
     parser = trt.OnnxParser(definition, log)
-    _parse(edition, parser, graph_bytes(network, settings), network.name, log)
+    try:
+        graph = graph_bytes(network, settings)
+    except BatchHeldError as exc:
+        raise edition.error(str(exc)) from exc
+    _parse(edition, parser, graph, network, log)
     config = builder.create_builder_config()
     monitor = progress_monitor(trt, progress)
     config.progress_monitor = monitor
@@ -248,28 +269,43 @@ def _build(
     target.write_bytes(plan)
     if edition.measures:
         _save_timings(config, cache)
-    return {edition.module: trt.__version__, **facts}
+    return {edition.module: trt.__version__, **facts, "notes": log.notes()}
 
 
-def _parse(edition: Edition, parser: Any, graph: bytes, name: str, log: Any) -> None:
+def _parse(edition: Edition, parser: Any, graph: bytes, network: Network, log: Any) -> None:
+    _refuse_bytes(edition, network.graph.graph)
     if parser.parse(graph):
         return
     errors = [parser.get_error(at) for at in range(parser.num_errors)]
-    said = [
-        f"{error.node_operator()} at {error.node_name() or error.node()}: {error.desc()}"
-        for error in errors
-    ]
+    said = [f"{_culprits(error, network.graph.graph)}: {error.desc()}" for error in errors]
     reason = "; ".join(dict.fromkeys(" ".join(text.split()) for text in said)) or log.reason()
-    cure = (
-        "; use --engine ort or openvino" if any(_is_unsupported(error) for error in errors) else ""
-    )
     raise edition.error(
-        f"{edition.title} {edition.trt.__version__} cannot read the graph of {name}: {reason}{cure}"
+        f"{edition.title} {edition.trt.__version__} cannot read the graph of {network.name}: "
+        f"{reason}{'' if OUT_OF_MEMORY.search(reason) else OTHERS}"
     )
 
 
-def _is_unsupported(error: Any) -> bool:
-    return str(error.code().name).startswith("UNSUPPORTED")
+def _refuse_bytes(edition: Edition, graph: onnx.GraphProto) -> None:
+    """TensorRT reads the uint8 of Q and DQ as int8, with a warning at most: other values."""
+    from onnx import TensorProto
+
+    infos = (*graph.value_info, *graph.output)
+    kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
+    kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and any(
+            kinds.get(name) == TensorProto.UINT8 for name in (*node.input, *node.output)
+        ):
+            raise edition.error(
+                f"node {node.name} ({node.op_type}) is uint8, which TensorRT reads as int8{OTHERS}"
+            )
+
+
+def _culprits(error: Any, graph: onnx.GraphProto) -> str:
+    """Operator and node of an error; all nodes of the operator if the parser names none."""
+    operator = error.node_operator() or error.func().removeprefix("import")
+    names = ", ".join(node.name for node in graph.node if node.op_type == operator)
+    return " at ".join(filter(None, (operator, error.node_name() or names)))
 
 
 def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> None:
@@ -314,9 +350,22 @@ def _why_no_plan(
         return "the build was cancelled; nothing was kept"
     text = f"{edition.title} could not build a plan for {network.name}: {reason}"
     if not OUT_OF_MEMORY.search(reason):
-        return text
-    smaller = f"try --batch {options.batch // 2}, or " if options.batch > 1 else "try "
-    return f"{text}; {smaller}--engine-options workspace_mb=256, or a GPU with more free memory"
+        return f"{text}{_named(reason, network.graph.graph)}{OTHERS}"
+    smaller = f"--batch {options.batch // 2}, or " if options.batch > 1 else ""
+    limit, workspace = read(options).workspace_mb, "--engine-options workspace_mb"
+    cure = f"a larger {workspace} than {limit}, or none" if limit else f"{workspace}=256"
+    return f"{text}; try {smaller}{cure}, or a GPU with more free memory"
+
+
+def _named(reason: str, graph: onnx.GraphProto) -> str:
+    """The node that TensorRT names, with its operator. TensorRT may number a node's layers."""
+    for node in sorted(graph.node, key=lambda node: len(node.name), reverse=True):
+        # A name of letters alone may be a word of the text.
+        if not node.name.isalpha() and re.search(
+            rf"(?<![\w./]){re.escape(node.name)}(_\d+)?(?![\w/])", reason
+        ):
+            return f" (node {node.name}, {node.op_type})"
+    return ""
 
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:

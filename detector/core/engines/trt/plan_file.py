@@ -8,6 +8,7 @@ plan.
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from typing import Any
 
@@ -16,11 +17,15 @@ from detector.core.engines.trt.edition import EDITIONS, Edition
 from detector.core.models.layouts.plans import Tensor
 
 HEAD_BYTES = 4
-KEPT = 40  # messages of TensorRT's log
+KEPT = 40  # errors of TensorRT's log, and warnings
+WARNINGS = 5  # that a user sees of a build
+# In front of a warning of the parser: the line of its source.
+SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")
+HARMLESS = "Empty initializer"  # the input of a Resize that an exporter filled with nothing
 
 
 def kept_log(trt: Any) -> Any:
-    """An ``ILogger`` that keeps the last errors and prints nothing.
+    """An ``ILogger`` that keeps the last errors and the first warnings, and prints nothing.
 
     TensorRT returns None or False where a call fails and says the reason in its log. ``errors()``
     returns the errors and forgets them.
@@ -30,10 +35,16 @@ def kept_log(trt: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self._errors: deque[str] = deque(maxlen=KEPT)
+            self._warnings: dict[str, None] = {}
 
         def log(self, severity: Any, msg: str) -> None:
-            if int(severity) <= int(trt.ILogger.Severity.ERROR):
-                self._errors.append(" ".join(str(msg).split()))
+            text, kind = " ".join(str(msg).split()), trt.ILogger.Severity
+            if int(severity) <= int(kind.ERROR):
+                self._errors.append(text)
+            elif int(severity) > int(kind.WARNING) or HARMLESS in text:
+                return
+            elif len(self._warnings) < KEPT:
+                self._warnings[SOURCE_LINE.sub("", text)] = None
 
         def errors(self) -> list[str]:
             found = list(self._errors)
@@ -43,6 +54,12 @@ def kept_log(trt: Any) -> Any:
         def reason(self) -> str:
             """The errors since the last call, in order: the first is usually the cause."""
             return "; ".join(dict.fromkeys(self.errors())) or "TensorRT gave no reason"
+
+        def notes(self) -> list[str]:
+            """The warnings, each once, as a few lines for the user."""
+            notes = [f"TensorRT warns: {warning}" for warning in self._warnings]
+            more = len(notes) - WARNINGS
+            return [*notes[:WARNINGS], *([f"TensorRT warns {more} times more"] if more > 0 else [])]
 
     return KeptLog()
 

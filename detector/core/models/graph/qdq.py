@@ -63,7 +63,8 @@ class Wiring:
 
         self.graph = model.graph
         self.nodes = {node.name: node for node in self.graph.node}
-        self.constants = {tensor.name for tensor in self.graph.initializer}
+        # Constant -> how many dimensions it has.
+        self.constants = {tensor.name: len(tensor.dims) for tensor in self.graph.initializer}
         self.outputs = [info.name for info in self.graph.output]
         self.maker = {name: node.name for node in self.graph.node for name in node.output}
         self.readers: dict[str, list[str]] = {}
@@ -102,7 +103,10 @@ class Wiring:
             return False
         computed = self._computed_floats(node)
         if node.op_type in MULTIPLYING:
-            return computed == [node.input[0]] and node.input[1] in self.constants
+            if computed != [node.input[0]] or node.input[1] not in self.constants:
+                return False
+            # By a vector there are no output channels; for a stack ONNX Runtime has no kernel.
+            return node.op_type != "MatMul" or self.constants[node.input[1]] == 2
         if node.op_type == "Resize":
             return _attribute(node, "mode") == b"nearest"
         if node.op_type in COMPUTING:

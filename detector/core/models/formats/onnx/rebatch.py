@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from detector.core.errors import ModelError
-from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
+from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of, describe_tensor
 
 if TYPE_CHECKING:
     import onnx
@@ -87,6 +87,11 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
     Raises ModelError with the node that stands in the way.
     """
     dims = graph.input.type.tensor_type.shape.dim
+    if len(dims) < 4:
+        raise ModelError(
+            f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}, one "
+            "picture without a batch; use --batch 1, or export it with a dynamic batch"
+        )
     old = int(dims[0].dim_value)
     walk = _Walk(graph, old, new, {graph.input.name: 0})
     before = dict(graph.dims)
