@@ -15,17 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gpu import (
-    carry,
-    children,
-    failing,
-    findings,
-    memory_steps,
-    plan,
-    stand_ins,
-    tool_steps,
-    torch_steps,
-)
+from gpu import carry, children, findings, memory_steps, plan, stand_ins, tool_steps
 from gpu import machine as here
 from gpu.plan import STEPS, Step
 
@@ -117,12 +107,6 @@ def test_the_plan_says_what_is_certain_to_run():
     lines = list(plan.table(steps(("a", 80, 5), ("b", 60, 40), ("c", 30, 5)), 100))
     assert [line.split()[3] for line in lines[2:5]] == ["0", "-", "-"]
     assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
-
-
-def test_more_time_is_for_every_step():
-    rows = steps(("a", 80, 5), ("b", 60, 40))
-    assert [one.budget_s for one in plan.stretched(rows, 2 * plan.MINUTES)] == [160, 120]
-    assert plan.stretched(rows, 1) == rows
 
 
 def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
@@ -292,12 +276,6 @@ def test_without_a_gpu_it_says_so_and_does_not_end_with_0(tmp_path):
     assert "exit 5" in states["no_driver"][1]["value"]
 
 
-def test_an_unknown_step_is_refused():
-    done = called("--only", "everything")
-    assert done.returncode == 2
-    assert "everything; steps: environment, torch" in done.stderr
-
-
 # ---- each step, with its stand-in
 
 NO_TOOLS = ("nsys", "ncu", "ncu_names")
@@ -315,13 +293,13 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
     "trace": (1, "the loop's own range is in it"),
     "video": (4, "--encoder nvenc: refused in one line without a GPU"),
     "settings": (3, "torch fp32: settings beside the default"),
-    "lean": (0, "nothing to rehearse"),
+    "rtx": (15, "rtx: files of compiled kernels: 1"),
     "no_driver": (0, "detect-video --engine trt: exit 5"),
 }
 
 
 # By day one step of each kind: a run, and what needs no GPU.
-BY_DAY = ("video", "gil", "lean", "no_driver")
+BY_DAY = ("video", "gil", "no_driver")
 
 
 @pytest.mark.slow
@@ -390,25 +368,6 @@ def test_names_and_ranges_are_asked_of_ncu(tmp_path):
     done = called("--rehearse", "--only", "ncu_names", "--ncu", folder, "--minutes", "28")
     assert done.returncode == 1
     assert "unknown: ['sm__warps_active." in done.stdout
-
-
-def test_kernels_in_the_csv_of_ncu():
-    text = (
-        "==PROF== Connected to process 7\n"
-        '"ID","Process ID","Kernel Name","Metric Name","Metric Value"\n'
-        '"0","7","conv(float *, int)","gpu__time_duration.sum","1,024"\n'
-        "==PROF== Disconnected from process 7\n"
-    )
-    assert tool_steps.kernels_of(text) == ["conv(float *, int)"]
-    assert tool_steps.kernels_of("==WARNING== No kernels were profiled.\n") == []
-
-
-def test_without_the_tools_nothing_is_said_of_them(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    for step in (tool_steps.nsys, tool_steps.ncu, tool_steps.ncu_names):
-        ((only),) = list(step())
-        assert only["state"] == "not run"
-        assert "--n" in only["value"]
 
 
 @pytest.mark.slow
@@ -510,147 +469,4 @@ def test_a_wait_that_holds_the_interpreter_is_told_from_one_that_does_not():
     assert [one[0] for one in (released, held, short)] == [True, False, None]
 
 
-def test_one_wait_in_which_python_ran_is_enough():
-    """Where others load the cores, the other thread may not come to its turn in one."""
-    import ctypes
-
-    waits = iter([ctypes.PyDLL] * 2 + [ctypes.CDLL] * (memory_steps.TRIES - 2))
-    prepared = []
-    found = memory_steps.runs_meanwhile(
-        lambda: next(waits)(None).usleep(80_000), lambda: prepared.append(1)
-    )
-    assert found[0]
-    assert len(prepared) >= 3
-
-
-@pytest.mark.parametrize(
-    ("facts", "state"),
-    [
-        ({"counters": ["gpu"], "rows": [{"tag": "idle", "gpu": 3.0}, {"tag": "run", "gpu": 0.0}],
-          "idle_watts": {"gpu": 1.5}}, "fail"),
-        ({"available": False, "reason": "no counter"}, "fail"),
-        ({"counters": ["gpu"], "rows": [{"tag": "idle", "gpu": 3.0}, {"tag": "run", "gpu": 2.0}],
-          "idle_watts": {"gpu": 1.5}}, "pass"),
-    ],
-)  # fmt: skip
-def test_joules_must_be_above_0(facts, state):
-    from gpu.session_steps import energy_rows
-
-    states = [one["state"] for one in energy_rows(facts)]
-    assert len(states) == 4
-    assert ("fail" in states) is (state == "fail")
-
-
-def test_busy_and_idle_time_must_add_up():
-    from gpu.session_steps import device_rows
-
-    facts = {"busy_ms": 3.0, "window_ms": 10.0, "idle_ms": {"host": 7.0}, "kernels": 9,
-             "launch_bound": True}  # fmt: skip
-    assert [one["state"] for one in device_rows("fp32", facts)] == ["pass", "pass"]
-    (first, _) = device_rows("fp32", {**facts, "idle_ms": {"host": 2.0}})
-    assert first["state"] == "fail"
-    (only,) = device_rows("fp32", {"available": False, "reason": "no kernel"})
-    assert (only["state"], only["value"]) == ("fail", "no kernel")
-
-
-@pytest.mark.parametrize(
-    ("code", "said", "states"),
-    [
-        (5, "detect-video: engine torch: out of GPU memory at batch 256; batch 8 fits: use "
-            "--batch 8\n", ["pass", "pass"]),
-        (1, "Traceback\nout of GPU memory\n", ["fail", "not run"]),
-        (0, "", ["fail", "not run"]),
-    ],
-)  # fmt: skip
-def test_a_refusal_is_one_line_and_what_it_names_fits(monkeypatch, code, said, states):
-    asked = []
-
-    def handicapped(what, value, folder, *words):
-        asked.append(words[1])
-        return (code, "", said) if len(asked) == 1 else (0, "", "")
-
-    monkeypatch.setattr(failing, "_handicapped", handicapped)
-    monkeypatch.setattr(here, "torch_lacks", lambda: None)
-    assert [one["state"] for one in failing.limited()] == states
-    assert asked == (["256", "8"] if code == 5 else ["256"])
-
-
 # ---- torch's settings
-
-
-def test_every_setting_of_torch_is_measured_in_turns(monkeypatch):
-    """12 of them, three rounds; one that is refused is not asked again."""
-    pytest.importorskip("torch", reason="machine: torch is not installed")
-    monkeypatch.setattr(here, "torch_lacks", lambda: None)
-    monkeypatch.setattr(torch_steps, "save_reference", lambda folder: None)
-    asked = []
-
-    def measured(setting, folder):
-        asked.append(setting)
-        if setting.precision == "tf32":
-            return {"fps": None, "value": "no", "ok": False}
-        fps = 100.0 + len(asked) / 100 + 50 * setting.benchmark
-        return {"fps": fps, "value": f"{fps} FPS", "ok": True}
-
-    monkeypatch.setattr(torch_steps, "measure_apart", measured)
-    rows = list(torch_steps.settings())
-    settings = torch_steps.SETTINGS
-    assert len({(one.precision, one.channels_last, one.benchmark) for one in asked}) == 12
-    assert [asked.count(one) for one in settings] == [3, 3, 3, 3, 3, 3, 3, 3, 1, 1, 1, 1]
-    assert asked[:12] == list(settings)
-    assert rows[-2]["what"].endswith("beside the default")
-    for text in (rows[-2]["value"], rows[-1]["value"]):
-        usual, *others = text.split("; ")
-        assert "1.00 times" in usual
-        assert "beyond the noise" not in usual
-        beyond = ["benchmark=1" in one for one in others]
-        assert ["beyond the noise" in one for one in others] == beyond
-
-
-def test_a_round_that_would_not_end_in_time_is_not_begun(monkeypatch):
-    monkeypatch.setattr(here, "torch_lacks", lambda: None)
-    monkeypatch.setattr(torch_steps, "save_reference", lambda folder: None)
-    clock = SimpleNamespace(left=150.0)
-
-    def measured(setting, folder):
-        clock.left -= 8
-        return {"fps": 100.0, "value": "", "ok": True}
-
-    monkeypatch.setattr(torch_steps, "measure_apart", measured)
-    monkeypatch.setattr(torch_steps, "left_s", lambda: clock.left)
-    rows = list(torch_steps.settings())
-    assert [one["what"] for one in rows if one["state"] == "not run"] == ["round 2"]
-    assert len([one for one in rows if "beside the default" in one["what"]]) == 3
-
-
-def test_a_setting_that_crashes_is_a_row(monkeypatch, tmp_path):
-    dying = tmp_path / "gpu_check"
-    dying.write_text("import sys\nsys.exit('CUDA error: an illegal memory access')\n")
-    monkeypatch.setattr(torch_steps, "SCRIPT", dying)
-    monkeypatch.setenv(children.UNTIL, str(time.monotonic() + PATIENCE_S))
-    found = torch_steps.measure_apart(torch_steps.SETTINGS[0], str(tmp_path))
-    assert (found["fps"], found["ok"]) == (None, False)
-    assert "illegal memory access" in found["value"]
-
-
-def test_calls_are_counted_in_the_trace_of_the_loop_alone():
-    class Seen:
-        def export_chrome_trace(self, path: str) -> None:
-            def event(name: str, ts: int, cat: str = "cuda_runtime", dur: int = 1) -> dict:
-                return {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur}
-
-            events = [
-                event("the loop", 10, "user_annotation", 80),
-                event("cudaDeviceSynchronize", 5),  # before
-                event("cudaLaunchKernel", 20),
-                event("cudaEventSynchronize", 30),
-                event("cudaDeviceSynchronize", 95),  # the profiler's own, at its end
-                event("aten::conv", 40, "cpu_op"),
-            ]
-            with open(path, "w") as file:
-                json.dump({"traceEvents": events}, file)
-
-    assert torch_steps.cuda_calls(Seen(), "the loop") == {
-        "cudaLaunchKernel": 1,
-        "cudaEventSynchronize": 1,
-    }

@@ -16,7 +16,8 @@ STEPS_OF = {  # packages that only some steps need; the others are detect-video'
     "psutil": "session",
     "cuda-python": "gil, memory, tensorrt: carry cuda-bindings and cuda-pathfinder, its parts",
     "tensorrt": "tensorrt: the wheel of its libraries is over 1 GB and not on PyPI",
-    "tensorrt_lean_cu13": "lean: 45 MB, if tensorrt cannot be carried",
+    "tensorrt-rtx-cu13-bindings": "rtx: with a GeForce or RTX card (not Hopper)",
+    "tensorrt-rtx-cu13-libs": "rtx: 95 MB",
 }
 
 

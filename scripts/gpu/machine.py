@@ -24,7 +24,7 @@ CLIP = ROOT / "videos/street.mp4"
 PACKAGES = (
     "torch",
     "tensorrt",
-    "tensorrt_lean_cu13",
+    "tensorrt_rtx_cu13",
     "pycuda",
     "cuda-bindings",
     "onnxruntime",

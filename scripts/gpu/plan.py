@@ -55,6 +55,7 @@ STEPS = (
     Step("leaks", "memory_steps", "opened and closed 50 times: memory and handles", 60, 15),
     Step("compile", "torch_steps", "torch.compile: agreement, nothing compiled after load", 90, 30),
     Step("tensorrt", "trt_steps", "build, run, cached plans, layers, refusals", 200, 60),
+    Step("rtx", "trt_steps", "TensorRT for RTX: the same, its cache, CUDA graphs", 200, 60),
     Step("trace", "torch_steps", "no wait for the whole device", 30, 10),
     Step("video", "video_steps", "decoding by NVDEC, encoding by NVENC", 40, 10),
     Step(
@@ -67,7 +68,6 @@ STEPS = (
     ),
     Step("ncu", "tool_steps", "ncu --nvtx-include on our ranges", 60, 20),
     Step("settings", "torch_steps", "cudnn.benchmark and channels_last, on and off", 160, 40),
-    Step("lean", "trt_steps", "TensorRT's lean runtime beside torch", 20, 5),
     Step("no_driver", "trt_steps", "every GPU hidden: exit 5 and one line", 30, 5, False),
 )
 MINUTES = 9.5  # of ten: the rest is for what the machine's owner does at both ends

@@ -18,7 +18,9 @@ class AbsentError(Exception):
 
 
 @contextmanager
-def fake_gpu(memory: str = "cuda-python", slow_copies: bool = False) -> Iterator[Any]:
+def fake_gpu(
+    memory: str = "cuda-python", slow_copies: bool = False, release: int = 11
+) -> Iterator[Any]:
     """A driver, a TensorRT that computes, and one package of CUDA, in this process.
 
     ``slow_copies``: each takes 10 ms, so that there is something to wait for."""
@@ -32,7 +34,7 @@ def fake_gpu(memory: str = "cuda-python", slow_copies: bool = False) -> Iterator
     patch = pytest.MonkeyPatch()
     try:
         try:
-            machine = install(patch, 11, memory)
+            machine = install(patch, release, memory)
         except pytest.skip.Exception as error:
             raise AbsentError(str(error)) from error
         if slow_copies:

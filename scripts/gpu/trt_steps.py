@@ -1,15 +1,18 @@
-"""TensorRT: build and run, kept plans, layer times, refusals, and what happens without a driver."""
+"""TensorRT and TensorRT for RTX: build and run, kept plans, layer times, refusals; no driver."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from detector.core.engines.trt import driver
+from detector.core.engines.trt.edition import FULL, RTX, Edition
 from gpu import machine as here
 from gpu.children import detect_video, run
 from gpu.findings import Row, rehearsing, row
@@ -37,37 +40,67 @@ TRT: Variants = (
 
 def tensorrt() -> Iterator[Row]:
     """Where the full library is installed; it comes from NVIDIA's own index."""
+    yield from _step(FULL, TRT)
+
+
+def rtx() -> Iterator[Row]:
+    """TensorRT for RTX, from PyPI. A card outside its support matrix is one row."""
+    if not rehearsing() and find_spec(RTX.module) is not None:
+        for gpu in driver.gpus():
+            if reason := RTX.refusal("fp32", gpu):
+                yield row("rtx", reason, None)
+                return
+    yield from _step(RTX, TRT[:3] + TRT[4:])
+
+
+def _step(edition: Edition, variants: Variants) -> Iterator[Row]:
     if not rehearsing():
-        if find_spec("tensorrt") is None:
-            yield row("tensorrt", "not installed: pip install 'detect-video[trt]'", None)
+        if find_spec(edition.module) is None:
+            yield row(edition.module, f"not installed: {edition.install}", None)
             return
-        yield from built(TRT)
+        yield from built(edition, variants)
         return
     try:
-        with fake_gpu():
-            yield from built(TRT[:3])
+        with fake_gpu(release=1 if edition is RTX else 11):
+            yield from built(edition, variants[:3])
     except AbsentError as error:
-        yield row("tensorrt", error, None)
+        yield row(edition.module, error, None)
 
 
-def built(variants: Variants) -> Iterator[Row]:
+def built(edition: Edition, variants: Variants) -> Iterator[Row]:
+    engine = edition.engine
     with tempfile.TemporaryDirectory() as folder:
         reference = here.ort_reference(folder)
         for name, limit, options in variants[:3]:
-            yield from here.variant("trt", name, folder, reference, limit, **options)
-        yield kept_plans(folder)
-        yield from layers(folder)
+            yield from here.variant(engine, name, folder, reference, limit, **options)
+        yield kept_plans(engine, folder)
+        yield from layers(engine, folder)
+        if edition.records_graphs:
+            yield from compiled_again(engine, folder)
         if rehearsing():
-            yield row("detect-video --engine trt", "another process, without the fake", None)
+            yield row(f"detect-video --engine {engine}", "another process, without the fake", None)
         else:
-            yield here.command("trt", "fp16", folder, "--precision", "fp16")
-        import tensorrt as trt
-
+            yield here.command(engine, "fp16", folder, "--precision", "fp16")
         plan = next(Path(folder).glob("*.plan")).read_bytes()
-        yield from refusals(trt, plan)
-        yield from by_each_package(folder, reference)
+        yield from refusals(edition, plan)
+        if edition is FULL:
+            yield from by_each_package(folder, reference)
         for name, limit, options in variants[3:]:
-            yield from here.variant("trt", name, folder, reference, limit, **options)
+            yield from here.variant(engine, name, folder, reference, limit, **options)
+
+
+def compiled_again(engine: str, folder: str) -> Iterator[Row]:
+    """Seconds to open a plan, without and with what an earlier run compiled for this GPU; and
+    which of single kernels and a CUDA graph the engine took."""
+    for kept in Path(folder).glob("*.jit*"):
+        kept.unlink()
+    for what in ("without its cache", "with it"):
+        start = time.perf_counter()
+        with here.opened(engine, folder, device="cuda:0").engine as opened:
+            seconds, notes = time.perf_counter() - start, " ".join(opened.notes)
+        yield row(f"{engine}: a plan opened {what}", f"{seconds:.2f} s; {notes}")
+        files = list(Path(folder).glob("*.jit"))
+        yield row(f"{engine}: files of compiled kernels", len(files), bool(files))
 
 
 def by_each_package(folder: str, reference: list[Any]) -> Iterator[Row]:
@@ -84,7 +117,7 @@ def by_each_package(folder: str, reference: list[Any]) -> Iterator[Row]:
             )
 
 
-def kept_plans(folder: str) -> Row:
+def kept_plans(engine: str, folder: str) -> Row:
     """A plan that was built is taken again, and not built anew."""
 
     def plans() -> dict[str, int]:
@@ -92,14 +125,14 @@ def kept_plans(folder: str) -> Row:
 
     before = plans()
     options = {"precision": "fp16", "concurrency": 2}
-    with here.opened("trt", folder, device="cuda:0", **options).engine:
+    with here.opened(engine, folder, device="cuda:0", **options).engine:
         after = plans()
     same = bool(before) and before == after
     value = f"{len(before)} plans, then {len(after)}" + (", the same files" if same else "")
-    return row("trt fp16: reopened, the cached plan is used", value, same)
+    return row(f"{engine} fp16: reopened, the cached plan is used", value, same)
 
 
-def layers(folder: str) -> Iterator[Row]:
+def layers(engine: str, folder: str) -> Iterator[Row]:
     """The profiler's names must be the inspector's, else a timed layer has no type, no precision
     and no nodes.
     """
@@ -107,19 +140,19 @@ def layers(folder: str) -> Iterator[Row]:
 
     from detector.core import engines
 
-    machine = here.opened("trt", folder, device="cuda:0", precision="fp16")
+    machine = here.opened(engine, folder, device="cuda:0", precision="fp16")
     with machine.engine:
         slots = [picture[None] for picture in here.pictures(machine)]
     told = engines.time_layers(
-        "trt", machine.network, machine.options, slots, 2 if rehearsing() else 50
+        engine, machine.network, machine.options, slots, 2 if rehearsing() else 50
     )
     total = sum(layer.median_ms for layer in told.layers)
     forward = f"a forward pass {told.forward_ms:.3f} ms with its copies"
     value = f"{len(told.layers)} take {total:.3f} ms, {forward}"
-    yield row("trt fp16: layer times", value, bool(np.isfinite(total) and total > 0))
+    yield row(f"{engine} fp16: layer times", value, bool(np.isfinite(total) and total > 0))
     unknown = [layer.name for layer in told.layers if layer.precision == "unknown"]
     yield row(
-        "trt fp16: timed layers that the inspector does not know",
+        f"{engine} fp16: timed layers that the inspector does not know",
         ", ".join(unknown) or "none",
         not unknown,
     )
@@ -132,75 +165,35 @@ def layers(folder: str) -> Iterator[Row]:
         for name in convolutions
         if name not in nodes and name.removesuffix("_fp16") not in nodes
     )
-    yield row("trt fp16: convolutions in no timed layer", ", ".join(lost) or "none", not lost)
+    yield row(f"{engine} fp16: convolutions in no timed layer", ", ".join(lost) or "none", not lost)
 
 
-def lean() -> Iterator[Row]:
-    """The runtime alone (45 MB from PyPI): it starts beside torch's context and refuses what it
-    cannot run.
-    """
-    if rehearsing():
-        yield row(
-            "tensorrt_lean", "without a driver it kills the process: nothing to rehearse", None
-        )
-        return
-    if find_spec("tensorrt_lean") is None:
-        yield row("tensorrt_lean", "not installed: pip install tensorrt-lean-cu13", None)
-        return
-    held = None
-    if here.torch_lacks() is None:
-        import torch
-
-        held = torch.ones(1 << 20, device="cuda")
-        yield _sum(held, "torch's context exists before")
-    import tensorrt_lean as trt
-
-    yield from refusals(trt, b"ftrt" + bytes(4096))
-    if held is not None:
-        yield _sum(held, "torch continues after it")
-
-
-def _sum(held: Any, what: str) -> Row:
-    total = held.sum().item()
-    return row(what, f"sum of ones {total:.0f}", total == 1 << 20)
-
-
-def refusals(trt: Any, plan: bytes) -> Iterator[Row]:
+def refusals(edition: Edition, plan: bytes) -> Iterator[Row]:
     """Damaged and foreign plans are refused by name; the process goes on."""
-    from detector.core.engines.trt import driver
     from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split
 
-    with driver.current(0):
+    gpu, middle = driver.gpu_of("cuda:0"), len(plan) // 2
+    version = 24 if edition is RTX else 8  # where its header has it
+    with driver.current(gpu.index):
         for what, data in (
-            ("zeros after the magic", b"ftrt" + bytes(4096)),
-            ("truncated", plan[: len(plan) // 2]),
-            (
-                "one byte changed in the middle",
-                plan[: len(plan) // 2] + b"\xff" + plan[len(plan) // 2 + 1 :],
-            ),
-            ("another version in its header", plan[:8] + b"\x7f" + plan[9:]),
+            ("zeros after the magic", edition.magic + bytes(4096)),
+            ("truncated", plan[:middle]),
+            ("one byte changed in the middle", plan[:middle] + b"\xff" + plan[middle + 1 :]),
+            ("another version in its header", plan[:version] + b"\x7f" + plan[version + 1 :]),
             ("not a plan", b"PK\3\4" + bytes(100)),
         ):
+            name = f"{edition.module}: plan, {what}"
             try:
                 _, body = split(data)
-                deserialize(trt, body, kept_log(trt))
-                yield row(
-                    f"{trt.__name__}: plan, {what}",
-                    "was accepted",
-                    None if "changed" in what else False,
-                )
+                deserialize(edition, body, kept_log(edition.trt), gpu)
+                yield row(name, "was accepted", None if "changed" in what else False)
             except PlanError as error:
-                yield row(f"{trt.__name__}: plan, {what}", f"refused: {error}")
+                yield row(name, f"refused: {error}")
 
 
 NO_DRIVER = """
 import sys
 from pathlib import Path
-try:
-    import tensorrt_lean
-    sys.modules.setdefault("tensorrt", tensorrt_lean)  # whichever TensorRT there is, it is loaded
-except ImportError:
-    pass
 from detector.core import engines
 from detector.core.errors import DetectVideoError
 from detector.core.models import ModelRequest, open_network

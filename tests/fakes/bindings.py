@@ -24,7 +24,7 @@ import pytest
 
 WHEELS = Path(os.environ.get("DETECT_VIDEO_WHEELS", Path(sys.prefix) / "wheels"))
 BINDINGS = {10: "tensorrt_cu12_bindings", 11: "tensorrt_cu13_bindings"}
-RTX = "rtx"  # TensorRT for RTX, which is installed whole
+RTX = 1  # the major of TensorRT for RTX, which is installed whole
 # What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
 SYMBOLS = [
     "createInferBuilder_INTERNAL",
@@ -120,7 +120,7 @@ def rtx_release() -> str:
 
 
 @cache  # thousands of signatures, for each of hundreds of fake machines
-def read_api(major: int | str) -> dict[str, Any]:
+def read_api(major: int) -> dict[str, Any]:
     """Classes, enums and aliases of a real release, with the signatures of methods.
 
     Reading takes seconds, so the answer stays beside the wheels.

@@ -17,10 +17,8 @@ from tests.fakes.tensorrt_state import edition_of
 MAJORS = (10, 11)
 
 
-def install(
-    monkeypatch, major: int | str = 11, memory: str = "cuda-python", **gpu
-) -> SimpleNamespace:
-    """A driver, a TensorRT of that major (or ``RTX``) and one CUDA package.
+def install(monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu) -> SimpleNamespace:
+    """A driver, a TensorRT of that major (``bindings.RTX``: TensorRT for RTX) and one CUDA package.
 
     ``gpu``: total (bytes), gpus, cuda, error.
     """

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from detector.core.engines.trt.settings import TARGETS
+from tests.fakes.bindings import RTX
 from tests.fakes.tensorrt_state import Crash, make, shapes_of
 
 HEADER_BYTES = 64  # of TensorRT for RTX
@@ -60,7 +61,7 @@ class Builder:
     def create_network(self, flags: int) -> Any:
         trt = self._trt
         typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
-        strong = bool(int(flags) & typed) or trt.fake.major >= 11
+        strong = bool(int(flags) & typed) or trt.fake.major != 10
         name = f"Unnamed Network {len(trt.fake.builds)}"
         state = {"_name": name, "_model": None, "_strong": strong, "_inputs": []}
         return make(trt, "INetworkDefinition", **state)
@@ -122,7 +123,7 @@ class Builder:
 def _header(trt: Any, config: Any, body: int) -> bytes:
     """TensorRT: the magic alone. TensorRT for RTX: 64 bytes, with the version and the targets."""
     fake = trt.fake
-    if fake.major != "rtx":
+    if fake.major != RTX:
         return fake.magic
     numbers = bytes(int(number) for number in trt.__version__.split("."))
     known = list(TARGETS.values())

@@ -45,14 +45,14 @@ class EngineInspector:
             layers = []
         elif engine._facts["verbosity"] != "DETAILED":
             layers = [layer["Name"] for layer in layers]
-        elif major < 11 and self._execution_context is None and engine._facts["profiles"]:
+        elif major == 10 and self._execution_context is None and engine._facts["profiles"]:
             for layer in layers:
                 for tensor in (*layer["Inputs"], *layer["Outputs"]):
                     tensor["Format/Datatype"] = "N/A due to dynamic shapes"
         names = list(engine._tensors)
         tensors = (
             {"Bindings": names}
-            if major < 11
+            if major == 10
             else {"I/O Tensors": [{"Name": name} for name in names]}
         )
         return json.dumps({"Layers": layers, **tensors})
@@ -156,7 +156,7 @@ def _copy(layer: dict[str, Any]) -> dict[str, Any]:
 
 def _tensor(name: str, kind: str, major: int) -> dict[str, Any]:
     word = WORDS.get(kind, kind.capitalize())
-    if major < 11:
+    if major == 10:
         return {"Name": name, "Format/Datatype": FORMATS.get(kind, word)}
     return {"Name": name, "Format": "Row major linear format (kLINEAR)", "Datatype": word}
 

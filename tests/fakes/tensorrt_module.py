@@ -39,7 +39,7 @@ class EnumMember:
 
 
 def make_module(
-    major: int | str, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)
+    major: int, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)
 ) -> ModuleType:
     """The module, on fake GPUs; what tests look at is ``module.fake``."""
     api = read_api(major)

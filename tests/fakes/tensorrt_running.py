@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from detector.core.engines.trt.edition import read_header
+from tests.fakes.bindings import RTX
 from tests.fakes.device import Device, DeviceFaultError
 from tests.fakes.tensorrt_building import HEADER_BYTES
 from tests.fakes.tensorrt_inspecting import layers_of
@@ -57,7 +58,7 @@ class Runtime:
                 "Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed.Magic tag "
                 "does not match"
             )
-        head_bytes = HEADER_BYTES if trt.fake.major == "rtx" else len(trt.fake.magic)
+        head_bytes = HEADER_BYTES if trt.fake.major == RTX else len(trt.fake.magic)
         checksum, content = data[head_bytes : head_bytes + 4], data[head_bytes + 4 :]
         if zlib.crc32(content).to_bytes(4, "little") != checksum:
             return say("Serialization assertion: checksum of the archive does not match")
@@ -73,7 +74,7 @@ class Runtime:
                 "Version tag does not match. Note: Current Version: 2, Serialized Engine Version: 1"
             )
         if (
-            trt.fake.major != "rtx"
+            trt.fake.major != RTX
             and facts["capability"] != list(trt.fake.gpu[1])
             and facts["hardware"] == "NONE"
         ):

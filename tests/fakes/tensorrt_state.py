@@ -28,8 +28,8 @@ Gpu = tuple[str, tuple[int, int]]
 """Name and compute capability."""
 
 
-def edition_of(major: int | str) -> Edition:
-    return RTX if major == "rtx" else FULL
+def edition_of(major: int) -> Edition:
+    return RTX if major == 1 else FULL
 
 
 class State:
@@ -38,9 +38,7 @@ class State:
     or that others were faster: Q and DQ then stay layers around a convolution in float.
     """
 
-    def __init__(
-        self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int | str
-    ) -> None:
+    def __init__(self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int) -> None:
         self.module, self.device, self.gpus, self.major = module, device, gpus, major
         self.alive = True
         self.int8_kernels = self.tf32_kernels = True
