@@ -114,8 +114,9 @@ def test_known_answers(kind: str) -> None:
     assert np.abs(found - exact).max() > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("engine", ["ort", "openvino"])
+@pytest.mark.parametrize(
+    ("engine", "kind"), [("ort", "int8-u8"), ("ort", "int8-s8"), ("openvino", "int8-u8")]
+)
 @pytest.mark.parametrize("sides", [(4,), (4, 5), (3, 4, 5)])
 def test_a_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str) -> None:
     """A vector has no output channels to scale; for a stack ONNX Runtime has no integer kernel."""
@@ -126,8 +127,9 @@ def test_a_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: s
     network = network_of(builder, [last])
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
     ranges = measure_ranges(network.graph, tensors_to_measure(network.graph), pictures, "minmax")
-    quantised = replace(network, graph=quantised_graph(network.graph, ranges, (), kind))
-    assert ("1.weight" in constants(quantised.graph)) == (len(sides) != 2)
+    graph = quantised_graph(network.graph, ranges, (), kind)
+    quantised = replace(network, graph=graph, precision=kind)
+    assert ("1.weight" in constants(graph)) == (len(sides) != 2)
     exact, found = run_once(network, pictures)[0], run_once(quantised, pictures, engine)[0]
     assert np.abs(found - exact).max() <= np.abs(exact).max() / 50
 
