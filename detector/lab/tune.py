@@ -259,7 +259,7 @@ class Search:
             seconds=self.clock() - self._start,
             floor=self.floor,
             settings={},
-            before=Interval.over([old.fps for old, _ in pairs] or [plain.fps]),
+            before=Interval.over([old.fps for old, _ in pairs] or [self._longest_plain()]),
             trials=tuple(self.trials),
             notes=tuple(self._remarks()),
         )
@@ -278,6 +278,11 @@ class Search:
                 last[1].video_bytes / last[0].video_bytes if last[0].video_bytes else None
             ),
         )
+
+    def _longest_plain(self) -> float:
+        """FPS of the defaults in their longest trial, the last one of several."""
+        plain = [one for one in self.trials if not one.settings and one.fps is not None]
+        return max(reversed(plain), key=lambda one: one.frames).fps or 0.0
 
     def _remarks(self) -> Iterator[str]:
         yield from self.notes

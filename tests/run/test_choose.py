@@ -239,7 +239,7 @@ def test_doctor_lists_the_newest_of_each_model_and_kind_of_source(tmp_path):
     told = [re.findall(r"\d\S*x\d*", one["reason"])[0] for one in listed]
     assert told == ["2.1x", "2.9x", "1280x720", "640x360"]
     undo = f"delete {tmp_path / measurements.FILE} to undo it"
-    tune_undo = "detect-video tune --undo undoes it"
+    tune_undo = "to undo: detect-video tune --undo"
     assert [one["undo"] for one in listed] == [undo, undo, tune_undo, tune_undo]
     compared(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # now nothing is faster
     assert len(choose.list_in_force(config(tmp_path))) == 3

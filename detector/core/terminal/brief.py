@@ -1,6 +1,4 @@
-"""The end of a run in twenty lines at most: what was found, the two rates, the ledger, and
-one sentence on what limits the run. ``run.py`` has the whole, which -v prints.
-"""
+"""The end of a run in twenty lines at most; ``run.py`` has the whole, which -v prints."""
 
 from __future__ import annotations
 
@@ -34,9 +32,14 @@ BESIDE = "   "
 
 
 def brief_lines(
-    console: SafeConsole, summary: Summary, steady: bool, closing: Sequence[str] = ()
+    console: SafeConsole,
+    summary: Summary,
+    steady: bool,
+    closing: Sequence[str] = (),
+    faster: Sequence[str] = (),
 ) -> Iterator[Text]:
-    """``steady``: whether what limits the run can be said. ``closing``: what others say of it."""
+    """``steady``: whether what limits the run can be said. ``closing``: what others say of it.
+    ``faster``: what was measured to be faster, which no advice needs to guess."""
     for line in _found(summary):
         yield Text(line)
     if summary.frames.written:
@@ -47,8 +50,8 @@ def brief_lines(
             others, cores = summary.verdict.others_cores or 0.0, summary.cpu.cores
             if others > OTHERS_MUCH * cores:
                 said = f"Other programs used {others:.1f} of {counted(cores, 'core')}"
-                yield Text(f"{said}, so these timings are inflated.")
-            yield from map(Text, _advice(summary))
+                yield Text(f"{said}, which slowed this run.")
+            yield from map(Text, faster or _advice(summary))
     yield from map(Text, (*_remarks(summary), *closing, *_written(summary)))
 
 
@@ -162,17 +165,16 @@ def _rate(fps: float | None) -> str:
 
 
 def _stages(summary: Summary, width: int) -> Iterator[Text]:
-    """Milliseconds a frame, in the order of a frame's way, in lines of whole words."""
+    """Milliseconds per frame, in the order of a frame's way, in lines of whole words."""
     rows = stage_rows(summary, summary.frames.written)
     words = [f"{row.stage} {row.busy_ms:.1f}" for row in rows if row.busy_ms is not None]
-    line = " "
-    for number, word in enumerate(words):
-        word += " ms a frame" if number == len(words) - 1 else ""
-        if cell_len(line) + 2 + cell_len(word) > width and line.strip():
-            yield Text(line)
-            line = " "
-        line += f" {word} "
-    yield Text(line.rstrip())
+    line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}: "
+    for word in words:
+        if cell_len(line) + cell_len(word) > width:
+            yield Text(line.rstrip())
+            line = "    "
+        line += f"{word}, " if word is not words[-1] else word
+    yield Text(line)
 
 
 def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
@@ -262,4 +264,4 @@ def _session(summary: Summary) -> Iterator[str]:
     if summary.session:
         folder = Path(summary.session)
         newest = "" if folder.parent == Path("runs") else f" {shorten(summary.session, 200)}"
-        yield f"to see why: detect-video report{newest}"
+        yield f"details: detect-video report{newest}"

@@ -185,7 +185,10 @@ def explain_sum(
         )
     elif outside_ms > ALIKE * profiled_ms:
         copies = ", including the copies to and from the GPU" if on_gpu else ""
-        why = f"{outside_ms:.3f} ms of a profiled pass belong to no layer{copies}"
+        why = (
+            f"a profiled pass takes {profiled_ms:.3f} ms, of which {outside_ms:.3f} ms are outside "
+            f"the layers{copies}"
+        )
     else:
         why = "they agree under the profiler: the computer was busier during the unprofiled passes"
     return off, f"the sum of the layers differs from the forward pass by {off:+.1%}: {why}"
@@ -193,8 +196,8 @@ def explain_sum(
 
 def describe_outside(facts: LayersFacts) -> str | None:
     """What a pass under the profiler holds besides its layers; None where the session is too old
-    to say."""
-    if facts.outside_ms is None or facts.profiled_ms is None:
+    to say, or the flag says it."""
+    if facts.outside_ms is None or facts.profiled_ms is None or "outside the" in (facts.flag or ""):
         return None
     slower = facts.profiled_ms / facts.forward_ms - 1 if facts.forward_ms else 0.0
     return (

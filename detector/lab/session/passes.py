@@ -161,9 +161,9 @@ class FramesFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change, measured beside the run as it is. ``stage``: the one that a stand-in replaced;
-    None where the loop changed. ``how``: what took its place. Over the rounds: ``fps`` and
-    ``frame_ms`` end to end with the change, and their ratios to the run as it was just before and
-    just after, which are above and below 1 where the change helps."""
+    None where the loop changed. ``how``: what took its place. Over the rounds: ``fps_ratio`` and
+    ``frame_ratio`` to the unchanged runs just before and just after, above and below 1 where the
+    change helps; ``fps`` and ``frame_ms`` are these times the median of all unchanged runs."""
 
     change: str
     stage: str | None = None

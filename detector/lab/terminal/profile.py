@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -10,6 +11,7 @@ from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
+from detector.lab.analysis.next_steps import MEASURED, next_steps
 from detector.lab.report.part import find_part
 from detector.lab.report.parts.loop import path_table
 from detector.lab.report.tables import STEPS
@@ -46,6 +48,14 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
     else:
         lines += _lines(session)
     print_pieces(console, [*said, *lines])
+
+
+def list_faster(session: SavedSession) -> list[str]:
+    """The change that gained most, as an option to add; empty where none was measured."""
+    best = next(iter(next_steps(session)), None)
+    if best is None or best.figure is None or best.figure.kind != MEASURED or not best.option:
+        return []
+    return [f"Faster: {shlex.join(best.option)} (measured: {best.figure.fps:.0f} FPS)"]
 
 
 def _what_ran(session: SavedSession) -> list[str]:

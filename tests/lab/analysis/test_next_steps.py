@@ -29,6 +29,7 @@ def session(folder, tmp_path):
     document["outputs"]["video"] = "street-null-detected.mp4"
     document["config"]["output"]["save"] = None
     document["verdict"]["bottleneck"] = "write"
+    document["fps"]["end_to_end"] = 40.0  # as the passes have it
     (copy / "session.json").write_text(json.dumps(document))
     return copy
 
@@ -154,6 +155,11 @@ def test_a_stage_that_gains_nothing_bounds_no_offer(low, offered, session):
     changes = [change("write free", 42.0, (low, 1.1)), change("no video", 42.0, (1.01, 1.1))]
     steps = by_option(add_passes(session, what_if={"changes": changes}))
     assert ("--quality fast" in steps) is offered
+    document = json.loads((session / "session.json").read_text())
+    document["fps"]["end_to_end"] = 43.0  # more than what-if's first frames reach without writing
+    (session / "session.json").write_text(json.dumps(document))
+    slower = by_option(read_session(session)).get("--quality fast")
+    assert slower is None or slower.figure is None
     assert steps["--no-video"].figure.basis == "no video"  # which was measured itself
 
 

@@ -31,7 +31,7 @@ def _causes(row: PathStage) -> str:
 
 PATH = (
     Column("name", "stage"),
-    Column("share", form=".1%"),
+    Column("share", "self + wait", ".1%"),
     Column("self_s", "self", ".3f", "s"),
     Column("wait_s", "wait", ".3f", "s"),
     Column("calls", out=2),
@@ -44,7 +44,8 @@ def path_table(facts: CriticalPathFacts) -> Table:
         f"critical path of {counted(facts.frames, 'frame')}, "
         f"{facts.wall_s:.3f} s of steady state = 100%"
     )
-    return Table("path", PATH, facts.stages, title)
+    note = "a stage can be busy most of the time and yet seldom be on this path"
+    return Table("path", PATH, facts.stages, title, note)
 
 
 def path(session: SavedSession, facts: CriticalPathFacts) -> str:
@@ -144,7 +145,9 @@ def _slower(record: PassRecord) -> Share | str | None:
     """A pass that took less time than the plain run was measured within the noise."""
     if record.slowdown is None:
         return None
-    return Share(record.slowdown - 1) if record.slowdown > 1 else "too small to measure"
+    loop = record.facts
+    noise = record.slowdown <= 1 or (isinstance(loop, LoopFacts) and loop.instruments.low <= 0)
+    return "within the noise" if noise else Share(record.slowdown - 1)
 
 
 def _went(record: PassRecord) -> str:
