@@ -69,12 +69,12 @@ class _ListsPasses(LogsRuns):
 @click.option(
     "--moments",
     is_flag=True,
-    help="Also record clocks, page faults and waits at each frame; costs about 0.2 ms per frame.",
+    help="Also record clocks and page faults at each frame; costs about 0.2 ms per frame.",
 )
 @click.option(
     "--nsys",
     metavar="FILE",
-    help="Read this Nsight Systems recording (.nsys-rep, .sqlite) instead of running SOURCE.",
+    help="Read this Nsight Systems recording instead. It is a .nsys-rep or .sqlite file.",
 )
 @click.option(
     "--nsys-run",
@@ -88,7 +88,7 @@ class _ListsPasses(LogsRuns):
     type=click.FloatRange(1, 3600),
     default=60.0,
     show_default=True,
-    help="Time budget of what_if; it sets the length and number (3 to 10) of the rounds.",
+    help="Time budget of what_if, which sets the length and number (3 to 10) of the rounds.",
 )
 @click.option(
     "--peak",
@@ -103,7 +103,7 @@ class _ListsPasses(LogsRuns):
     "--csv",
     "as_csv",
     is_flag=True,
-    help="Also write times by step and layer, and energy, as CSV files into the run's folder.",
+    help="Also write the times as CSV files: by step, by layer, and energy.",
 )
 @click.option(
     "--verbose", "-v", is_flag=True, help="Print all tables of all passes, as the report does."
@@ -130,7 +130,7 @@ def command(
 ) -> int:
     """Show where every millisecond goes.
 
-    Passes with a profiler are separate runs and do not affect the FPS.
+    SOURCE runs once for the FPS, then again under each profiler.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.errors import GateError, UsageError

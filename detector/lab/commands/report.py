@@ -36,7 +36,7 @@ FORMATS = ("html", "table", "json", "csv", "trace")
     "-o",
     "--output",
     metavar="OUT",
-    help="File, or folder for csv; - for stdout. Default: in the session.",
+    help="File, or folder for csv; - for stdout. Default: in the run's folder.",
 )
 def command(run: str | None, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the report of a saved run. RUN is its folder; default: the newest in runs/."""
