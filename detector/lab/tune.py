@@ -1,11 +1,10 @@
 """``tune``: which settings run this source fastest here, within a floor of agreement with fp32.
 
-The measure is the real job: decoding, inference, drawing and writing of the source's first frames,
-into a temporary folder. The search goes axis by axis: engine and precision; then requests, threads
-and batch; then queue and encoding. On each axis it halves: all candidates run on few frames, the
-better half on twice as many, until one is left (successive halving; Jamieson and Talwalkar,
-arXiv:1502.07943). At last the best and the defaults run in turns. What does not win every round
-by more than the rounds differ is no winner.
+A trial is the real job on the source's first frames, written into a temporary folder. The search
+goes axis by axis: engine and precision; then requests, threads and batch; then queue and encoding.
+On each axis all candidates run on few frames, the faster half on twice as many, until one is left
+(successive halving; Jamieson and Talwalkar, arXiv:1502.07943). Then the best and the defaults run
+in turns. A winner has to win every round by more than the rounds differ.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def _name(source: SourceSummary) -> str:
 def _frames(summary: Summary) -> str:
     frames = summary.frames
     pictures = {source.video.kind for source in summary.each} == {"pictures"}
-    noun = "picture" if pictures else "frame"
+    noun = "image" if pictures else "frame"
     text = _many(frames.written, noun)
     if frames.read != frames.written:
         text = f"{frames.written:,} of {_many(frames.read, noun)}"

@@ -112,7 +112,7 @@ def _remarks(summary: Summary) -> list[str]:
     if isinstance(memory, LiveMemory):
         lines.append(f"memory: {live_memory_text(memory)}")
     if summary.session:
-        lines.append(f"session: {summary.session}")
+        lines.append(f"saved run: {summary.session}")
     return lines
 
 

@@ -160,10 +160,9 @@ def explain_sum(
     """How far the sum of the layers is off the forward pass (0.1: 10% more), and the reason where
     that is more than it should be.
 
-    ``sum_ms``: the sum of the layers' medians. ``run_sum_ms``: the median of the sums of single
-    runs. A run's sum includes interruptions; the median of each layer does not. ``profiled_ms``: a
-    pass under the profiler, of which ``outside_ms`` belong to no layer. ``on_gpu``: a forward pass
-    includes the copies to and from the device, and is one launch where it is a CUDA graph.
+    ``sum_ms``: of the layers' medians. ``run_sum_ms``: the median of single runs' sums, which
+    include interruptions. ``profiled_ms``: a pass under the profiler, of which ``outside_ms``
+    belong to no layer. ``on_gpu``: with copies to and from the device, maybe as one CUDA graph.
     """
     if not forward_ms:
         return 0.0, None

@@ -87,8 +87,7 @@ def next_steps(session: SavedSession) -> list[NextStep]:
     if document.streams is not UNSET:  # a camera can be neither compared nor read twice
         steps = [replace(step, measure=THIS) for step in steps if step.option[:1] in LIVE_OPTIONS]
     steps = [step for step in steps if step.figure is None or step.figure.helps]
-    now = document.fps.end_to_end or 0.0
-    # What-if's first frames may be slower than the whole run: such a bound says nothing of it.
+    now = document.fps.end_to_end or 0.0  # a bound below it says nothing
     steps = [
         replace(step, figure=None)
         if step.figure and step.figure.kind == AT_MOST and step.figure.fps <= now

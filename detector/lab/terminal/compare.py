@@ -193,7 +193,7 @@ def _decisions(document: Comparison) -> list[str]:
     least, rounds = fewest_rounds(len(names), noise.share), counted(noise.rounds, "round")
     few = list(dict.fromkeys(name for _, name, verdict in told if verdict.low is None))
     which = "these rows" if few == names else f"{', '.join(few)} from {document.baseline}"
-    few = few if document.comparable else []  # else more rounds would not help
+    few = few if document.comparable else []  # more rounds would not help
     lines = [f"{rounds} cannot separate {which}; use --rounds {least} or more"] if few else []
     lines += [
         f"{WORDS[metric]}: {name} {_decision(verdict, document.baseline)}"
@@ -202,7 +202,7 @@ def _decisions(document: Comparison) -> list[str]:
     ]
     seen = [noise.smallest[metric] for metric in METRICS if noise.smallest.get(metric) is not None]
     floors = [noise.floor[metric] for metric in METRICS]
-    how = "the first row run twice" if noise.measured else "typical between two processes"
+    how = "measured: the first row ran twice" if noise.measured else "assumed between processes"
     sees = f"; enough to detect a difference of {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
     why = {
         "rounds": "",
@@ -210,8 +210,7 @@ def _decisions(document: Comparison) -> list[str]:
         "most": ", the maximum of --rounds auto",
         "time": ", until time ran out",
     }[noise.stopped]
-    word = "measured" if noise.measured else "assumed"
-    lines.append(f"{word} noise {max(floors):.1%} ({how}); {rounds}{why}{sees}")
+    lines.append(f"noise {max(floors):.1%} ({how}); {rounds}{why}{sees}")
     return lines
 
 

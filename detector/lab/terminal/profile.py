@@ -18,6 +18,7 @@ from detector.lab.report.tables import STEPS
 from detector.lab.session.profile import RecordingDocument
 from detector.lab.session.read import SavedSession
 
+ALIKE = ", like the run, "  # in Ran.text; what differs follows
 MOST_NAMES = 10  # rows of the dependency table on the path, and off it
 MOST_ROWS = 50  # stages and threads of a recording; other programs number their ranges
 MOST_CALLS = 15  # of CUDA, in each phase
@@ -41,9 +42,9 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
     lines = _what_ran(session)
     if short:
         lines = [
-            f"not shown: {', '.join(left)}; use -v or see the report",
+            f"not shown: {', '.join(left)} (-v or the report shows them)",
             *lines,
-            f"session: {session.folder}",
+            f"saved run: {session.folder}",
         ]
     else:
         lines += _lines(session)
@@ -52,20 +53,20 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
 
 def list_faster(session: SavedSession) -> list[str]:
     """The change that gained most, as an option to add; empty where none was measured."""
-    best = next(iter(next_steps(session)), None)
-    if best is None or best.figure is None or best.figure.kind != MEASURED or not best.option:
-        return []
-    return [f"Faster: {shlex.join(best.option)} (measured: {best.figure.fps:.0f} FPS)"]
+    for best in next_steps(session)[:1]:
+        if best.figure is not None and best.figure.kind == MEASURED and best.option:
+            return [f"Faster: {shlex.join(best.option)} (measured: {best.figure.fps:.0f} FPS)"]
+    return []
 
 
 def _what_ran(session: SavedSession) -> list[str]:
-    """What the passes measured, those that say the same on one line."""
+    """In what passes differed from the run, those that say the same together."""
     by_text: dict[str, list[str]] = {}
     for name, record in session.passes.items():
-        ran = getattr(record, "ran", None)
-        if record.available and ran is not None:
-            by_text.setdefault(ran.text, []).append(name)
-    return [f"{', '.join(names)}: measured with {text}" for text, names in by_text.items()]
+        if record.available and record.ran and (own := record.ran.text.partition(ALIKE)[2]):
+            by_text.setdefault(own, []).append(name)
+    told = "; ".join(f"{', '.join(names)} ({own})" for own, names in by_text.items())
+    return [f"measured like the run, except: {told}"] if told else []
 
 
 def _lines(session: SavedSession) -> list[str]:
@@ -79,7 +80,7 @@ def _lines(session: SavedSession) -> list[str]:
             lines.append(f"{name}: the run {took} under this pass")
         elif record.undisturbed is not None:
             lines.append(f"{name}: no overhead: {record.undisturbed}")
-    return [*lines, f"session: {session.folder}"]
+    return [*lines, f"saved run: {session.folder}"]
 
 
 # ----------------------------------------------------------------------

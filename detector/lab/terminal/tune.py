@@ -18,11 +18,8 @@ def print_tuning(console: SafeConsole, found: Tuning, words: dict[int, str]) -> 
         Column("agreement", form=".3f", value=lambda one: one[1].agreement, out=1),
     )
     # The longest trials first. Settings that ran twice at one length are one row, with the later.
-    tried = {
-        (words[at], one.frames): (at, one)
-        for at, one in enumerate(found.trials)
-        if one.error is None
-    }
+    ran = [pair for pair in enumerate(found.trials) if pair[1].error is None]
+    tried = {(words[at], one.frames): (at, one) for at, one in ran}
     ranked = sorted(tried.values(), key=lambda pair: (-pair[1].frames, -(pair[1].fps or 0.0)))
     trials = Table("trials", columns, ranked, "trials, the longest first")
     print_pieces(console, [trials, *(f"note: {note}" for note in found.notes)])

@@ -163,8 +163,8 @@ def _next(session: SavedSession) -> str:
     if facts is not None:
         now = facts.fps.median
         was = (
-            f"FPS are measured end to end on {_whole(session, facts)}, alternating with the "
-            f'unchanged run: <b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
+            f"FPS are end to end on {_whole(session, facts)}, where the unchanged run reaches "
+            f'<b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
         )
     base = base_command(session.document)
     once = len(shlex.join(base)) > LONG_COMMAND

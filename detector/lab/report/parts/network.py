@@ -61,8 +61,8 @@ def shape_text(row: LayerRow) -> str | None:
 LAYERS = (
     Column("layer", value=lambda row: row.name),
     Column("type", out=11),
-    Column("order", "at", out=2),
-    Column("shape", "writes", value=lambda row: shape_text(row), whole=True, out=3),
+    Column("order", "position", out=2),
+    Column("shape", "output shape", value=lambda row: shape_text(row), whole=True, out=3),
     Column("ms", form=".3f"),
     Column("share", form=".1%"),
     Column("parameters", out=1),
@@ -73,8 +73,8 @@ LAYERS = (
     Column("gbytes_s", "GB/s", ".1f", out=5),
     Column("intensity", "FLOP/byte", ".1f", out=4),
     Column("precision", "runs in", out=7),
-    Column("utilisation", "of roofline", ".0%", out=12),
-    Column("bound", value=lambda row: row.bound or "-", out=9),
+    Column("utilisation", "share of roofline", ".0%", out=12),
+    Column("bound", "limited by", value=lambda row: row.bound or "-", out=9),
     Column("flag", "note", value=lambda row: row.flag or ""),
     Column("calls"),
 )
@@ -106,7 +106,7 @@ def blocks_table(facts: LayersFacts) -> Table:
 def roof_table(facts: LayersFacts) -> Table:
     """The layers nearest to their roof and those farthest from it."""
     best, worst = far_from_roof(facts.rows, OF_THE_ROOF)
-    title = f"nearest to and farthest from their roofline (layers from {WORTH:.0%} of the time)"
+    title = f"closest to and farthest from the roofline (layers from {WORTH:.0%} of the time)"
     whole = Table("roof", LAYERS, [*best, *worst], title)
     return whole.pick("layer", "type", "ms", "share", "intensity", "utilisation", "bound")
 

@@ -51,9 +51,9 @@ def _peaks(facts: MemoryFacts) -> dict[str, float]:
 
 def memory_says(facts: MemoryFacts) -> Sequence[str]:
     said = f"memory: {memory_text(facts)}"
-    if peaks := _peaks(facts):
-        highest = ", ".join(f"{name} {mb:.0f}" for name, mb in peaks.items())
-        said += f"; peak by stage: {highest}"
+    each = [f"{name} {mb:.0f}" for name, mb in _peaks(facts).items()]
+    if len({one.split()[1] for one in each}) > 1:  # else the line above says it
+        said += f"; peak by stage: {', '.join(each)}"
     gpu = facts.gpu
     if gpu is not None and gpu.used_mb is not None:
         said += f"; {gpu_text(gpu)}"
