@@ -171,8 +171,8 @@ def explain_sum(
         return off, None
     if sum_ms < (1 - ALIKE) * run_sum_ms:
         why = (
-            "they agree within each run: other work took the cores at times, which a layer's "
-            "median does not show"
+            "they agree within each run; other work interrupted some layers, which their medians "
+            "do not show"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"

@@ -15,6 +15,7 @@ from detector.lab.analysis.next_steps import MEASURED, next_steps
 from detector.lab.report.part import find_part
 from detector.lab.report.parts.loop import path_table
 from detector.lab.report.tables import STEPS
+from detector.lab.session.passes import WhatIfFacts
 from detector.lab.session.profile import RecordingDocument
 from detector.lab.session.read import SavedSession
 
@@ -53,9 +54,12 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
 
 def list_faster(session: SavedSession) -> list[str]:
     """The change that gained most, as an option to add; empty where none was measured."""
-    for best in next_steps(session)[:1]:
-        if best.figure is not None and best.figure.kind == MEASURED and best.option:
-            return [f"Faster: {shlex.join(best.option)} (measured: {best.figure.fps:.0f} FPS)"]
+    facts = session.facts(WhatIfFacts)
+    gains = {row.change: row.fps_ratio.median - 1 for row in facts.gains} if facts else {}
+    for one in next_steps(session)[:1]:  # the first is the best measured, if any is
+        if one.option and one.figure and one.figure.kind == MEASURED and one.figure.basis in gains:
+            gain = f"{gains[one.figure.basis]:+.0%} FPS"
+            return [f"Faster: {shlex.join(one.option)} (measured: {gain})"]
     return []
 
 

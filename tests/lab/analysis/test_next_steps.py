@@ -13,6 +13,7 @@ from detector.core import wings
 from detector.lab.analysis.next_steps import AT_MOST, MEASURED, base_command, next_steps
 from detector.lab.analysis.noise import decimals, decimals_of_rate, spread_of_run
 from detector.lab.session.read import read_session
+from detector.lab.terminal.profile import list_faster
 from tests.lab.report.sessions import PASSES, change, ran, with_passes
 
 
@@ -103,6 +104,8 @@ def test_every_figure_is_a_measurement(session):
     assert any(option.startswith("--size ") and steps[option].figure is None for option in steps)
     # What ran in turns with the run as it is is worth more than the sweep's own runs.
     assert steps["--batch 4"].figure.basis == "batch 4"
+    # A run is compared with the unchanged ones beside it, so its gain is said, not its rate.
+    assert list_faster(loaded) == ["Faster: --batch 4 (measured: +18% FPS)"]
 
 
 def test_a_larger_batch_that_nothing_measured_has_no_figure(session):

@@ -78,11 +78,11 @@ def list_doubts(
         few = counted(frames, "frame", "is")
         reasons.append(f"{few} few: start and end weigh as much as the steady state")
     if (apart := max(plain) / min(plain) - 1) > APART:
-        reasons.append(f"the unchanged run varied by {apart:.0%} between turns")
+        reasons.append(f"the unchanged run varied by {apart:.0%} between its runs")
     others = None if document is None else others_cores(document)
     if document is not None and others and others > OTHERS_MUCH * document.cpu.cores:
         reasons.append(
-            f"other programs took {others:.1f} of {counted(document.cpu.cores, 'core')}, so they "
+            f"other programs used {others:.1f} of {counted(document.cpu.cores, 'core')}, so they "
             "also use what a change frees"
         )
     return reasons

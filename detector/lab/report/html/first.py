@@ -171,8 +171,7 @@ def _next(session: SavedSession) -> str:
     if once:
         was += f" Add each option to this command, shown as … below: <code>{_words(base)}</code>"
     rows = "".join(_step(step, once) for step in steps)
-    titles = ("command", "FPS", "effect")
-    heads = "".join(f'<th scope="col" class="text">{one}</th>' for one in titles)
+    heads = '<th scope="col" class="text">'.join(("", "command</th>", "FPS</th>", "effect</th>"))
     listed = (
         f'<div class="scroll"><table id="next"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"

@@ -47,8 +47,7 @@ def path_table(facts: CriticalPathFacts) -> Table:
         f"critical path of {counted(facts.frames, 'frame')}, "
         f"{facts.wall_s:.3f} s of steady state = 100%"
     )
-    note = "a stage can be busy most of the time and yet seldom be on this path"
-    return Table("path", PATH, facts.stages, title, note)
+    return Table("path", PATH, facts.stages, title, "a busy stage need not be on this path")
 
 
 def path(session: SavedSession, facts: CriticalPathFacts) -> str:
@@ -83,6 +82,9 @@ CHANGES = (
 )
 
 
+FREE = "free: the stage costs nothing; FPS: the unchanged run's, times the gain"
+
+
 def in_rounds(values: Interval) -> Rounded:
     """The median, with no more decimals than the rounds agree on."""
     return Rounded(values.median, decimals_of(values))
@@ -95,8 +97,7 @@ def what_if_says(facts: WhatIfFacts) -> Iterator[Table | str]:
         f"what if, measured: {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
         f"alternating with the unchanged run ({now:.{now.decimals}f} FPS end to end)"
     )
-    note = "free: the stage costs nothing; FPS: the unchanged run's, times the gain"
-    yield Table("whatif", CHANGES, facts.changes, title, note).without("how")
+    yield Table("whatif", CHANGES, facts.changes, title, FREE).without("how")
     yield from (f"unreliable: {reason}" for reason in facts.doubts)
     yield from (f"not measured: {change}: {why}" for change, why in facts.not_measured.items())
 

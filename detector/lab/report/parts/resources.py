@@ -39,10 +39,8 @@ def memory_text(facts: MemoryFacts) -> str:
         if slope is None
         else f"{slope:+.2f} MB per 1000 frames in the second half"
     )
-    return (
-        f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak; "
-        f"growth: {growth}"
-    )
+    at = f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak"
+    return f"{at}; growth: {growth}"
 
 
 def _peaks(facts: MemoryFacts) -> dict[str, float]:
