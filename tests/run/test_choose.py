@@ -255,7 +255,7 @@ def test_the_fastest_that_was_measured_and_agrees(tmp_path):
     engine, precision, reason = chosen(tmp_path)
     assert (engine, precision) == ("torch", "bf16")
     assert reason.startswith("engine torch, bf16: measured 2.9x ")
-    assert reason.endswith("), agreement 0.97")
+    assert reason.endswith("), agreement with fp32 0.97")
 
 
 @pytest.mark.parametrize(

@@ -399,7 +399,7 @@ class OutputConfig:
     )
     lead: float | None = option(
         None,
-        "Seconds before and after a detection that --only-detections keeps in a video; default: 2.",
+        "With --only-detections: seconds of video kept before and after a detection; default: 2.",
         "S",
         at_least=0.0,
         at_most=600.0,

@@ -156,7 +156,7 @@ def _judge(
     return Choice(
         _with(config, record, {"engine": best.engine, "precision": best.precision}),
         f"engine {best.engine}, {best.precision}: measured {times:.1f}x as fast as "
-        f"{default.engine} {default.precision} on this machine ({when}), agreement "
+        f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32 "
         f"{_round_down(best.agreement or 0.0)}"
         + ("; --no-self-timing turns this off" if is_timing and not now else ""),
     )

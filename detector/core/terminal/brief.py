@@ -153,7 +153,7 @@ def _rates(summary: Summary) -> Text:
     if summary.fps.device is not None:
         fps += [f"{_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
-    batch += f" · {summary.tiles} inputs a frame" if summary.tiles > 1 else ""
+    batch += f" · {summary.tiles} inputs per frame" if summary.tiles > 1 else ""
     what = f"{summary.model} · {summary.engine} {summary.precision} · {input_text(summary)}{batch}"
     return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
 
@@ -165,15 +165,16 @@ def _rate(fps: float | None) -> str:
 
 
 def _stages(summary: Summary, width: int) -> Iterator[Text]:
-    """Milliseconds per frame, in the order of a frame's way, in lines of whole words."""
-    rows = stage_rows(summary, summary.frames.written)
-    words = [f"{row.stage} {row.busy_ms:.1f}" for row in rows if row.busy_ms is not None]
-    line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}: "
-    for word in words:
-        if cell_len(line) + cell_len(word) > width:
-            yield Text(line.rstrip())
-            line = "    "
-        line += f"{word}, " if word is not words[-1] else word
+    """Milliseconds per frame, in the order of a frame's way; the writer's stages below."""
+    rows = [row for row in stage_rows(summary, summary.frames.written) if row.busy_ms is not None]
+    line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}:"
+    for before, row in zip((None, *rows), rows, strict=False):
+        word = f" {row.stage} {row.busy_ms:.1f}{',' if row is not rows[-1] else ''}"
+        first = before and group_of(before.stage) != WRITING == group_of(row.stage)
+        if first or cell_len(line) + cell_len(word) > width:
+            yield Text(line)
+            line = "   "
+        line += word
     yield Text(line)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from detector.lab.session.read import SavedSession
 
 FORMATS = ("html", "table", "json", "csv", "trace")
+HELP_FORMATS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}; default: html."
 
 
 @subcommand(
@@ -31,7 +32,9 @@ FORMATS = ("html", "table", "json", "csv", "trace")
     ),
 )
 @click.argument("run", type=Files(), metavar="[RUN]", required=False)
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
+@click.option(
+    "--format", "kind", metavar="F", type=click.Choice(FORMATS), default="html", help=HELP_FORMATS
+)
 @click.option(
     "-o",
     "--output",

@@ -64,7 +64,7 @@ def _rates(session: SavedSession) -> str:
 
 def _card(name: str, rate: float | None, session: SavedSession) -> str:
     if rate is None:
-        return f'<div class="card"><b>–</b>{name}</div>'
+        return f'<div class="card"><b>-</b>{name}</div>'
     shown = f"{rate:.{decimals_of_rate(session, rate)}f}"
     return f'<div class="card"><b data-value="{rate!r}">{shown}</b>{name}</div>'
 
@@ -122,7 +122,7 @@ def _limit(session: SavedSession) -> str:
 
 FOUND = (
     Column("name", "class"),
-    Column("count", "detections"),
+    Column("count", "detections", ","),
     Column("share", form=".1%"),
     Column("a_frame", "per frame", ".1f"),
 )

@@ -166,8 +166,8 @@ LEDGER = How(
     "ledger",
     'Each thread reads the clock around every stage call and every wait; "other" is the rest of '
     "its wall time. For stretches longer than 50 us, the thread's CPU clock and the kernel's run "
-    'queue show how long it was on a core and how long it had none. "all CPU" includes the threads '
-    "that libraries run for the stage.",
+    'queue show how long it was on a core and how long it had none, "(others)" because of other '
+    'programs. "all CPU" includes the threads that libraries run for the stage.',
     "Time per stage and thread",
 )
 PARTS = (

@@ -105,11 +105,7 @@ def _slow_frame(one: WhyFrame, boxes: float | None, mhz: float | None) -> str:
         labels=False,
     )
     known = ", ".join(facts_of(one, boxes, mhz))
-    inside = (
-        f"<p>{escape(cause_text(one))}</p><p>{escape(known)}</p>"
-        if known
-        else f"<p>{escape(cause_text(one))}</p>"
-    )
+    inside = f"<p>{escape(cause_text(one))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
     described = Table(f"why-{one.frame}", PIECES, shown_parts(one))
     head = f"frame {one.frame}: {one.ms:.1f} ms ({where(one)}: {one.cause.text})"
     return folded(head, inside, bar, drawings.table(described))
