@@ -1,20 +1,18 @@
 """``profile --target``: the cheapest set of changes with which this source runs so fast here.
 
-Cheapest: first the least loss of agreement with fp32 (in steps of STEP, from that of the run as it
-is), then the least loss of quality of the video (the order of ``VIDEO``), then the fewest options.
-The search goes in that order.
+Cheapest: the least loss of agreement with fp32 (in steps of STEP, from that of the unchanged run),
+then the least loss of video quality (the order of ``VIDEO``), then the fewest options. It tries:
 
-1. The run as it is; then what costs no agreement: other engines in its precision, requests,
+1. The unchanged run; then what costs no agreement: other engines in its precision, requests,
    threads, batches, by ``tune``'s halving.
-2. Each change that costs something alone, on top of the best of those: precisions, smaller inputs,
-   still frames that are not inferred, tracks that move the boxes of every second or third frame
-   on, every second or third frame, encodings of the video.
-3. Sets of them, the cheapest first, where the gains of their parts multiplied come within REACH of
-   the target. Gains of parts need not multiply: two stages may limit a run in turn. A set that
-   touches inference alone, or the video alone, is left out where the pass what_if measured that
-   the run misses the target even if that costs nothing.
+2. Each costly change alone, on top of the best of those: precisions, smaller inputs, skipping still
+   frames, inferring or taking every second or third frame, encodings of the video.
+3. Sets of these, the cheapest first, if the product of their gains comes within REACH of the
+   target. (Gains need not multiply: two stages may limit a run in turn.) A set that touches
+   inference alone, or the video alone, is skipped if what_if measured that the run misses the
+   target even without it.
 4. The first set that comes NEAR the target in a trial runs in rounds, in turns with the defaults.
-   It reaches the target if it does in each round; else the search goes on. Once the time is over,
+   It reaches the target if it does in each round; else the search continues. When the time is over,
    the cheapest LATE of those that reached it in a trial still run in rounds, else the fastest.
 
 Every run is one of a comparison: in a process of its own, with all that it writes.

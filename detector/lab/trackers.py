@@ -16,7 +16,7 @@ LOG_TO = click.Option(
     type=click.Choice(TRACKERS),
     metavar="TRACKER",
     multiple=True,
-    help="Log figures, tables and the report with mlflow or tensorboard. Can be repeated.",
+    help="Log to mlflow or tensorboard: figures, tables and the report. Can be repeated.",
 )
 
 

@@ -1,11 +1,10 @@
 """``tune``: which settings run this source fastest here, within a floor of agreement with fp32.
 
-The measure is the real job: decoding, inference, drawing and writing of the source's first frames,
-into a temporary folder. The search goes axis by axis: engine and precision; then requests, threads
-and batch; then queue and encoding. On each axis it halves: all candidates run on few frames, the
-better half on twice as many, until one is left (successive halving; Jamieson and Talwalkar,
-arXiv:1502.07943). At last the best and the defaults run in turns. What does not win every round
-by more than the rounds differ is no winner.
+A trial is the real job on the source's first frames, written into a temporary folder. The search
+goes axis by axis: engine and precision; then requests, threads and batch; then queue and encoding.
+On each axis all candidates run on few frames, the faster half on twice as many, until one is left
+(successive halving; Jamieson and Talwalkar, arXiv:1502.07943). Then the best and the defaults run
+in turns. A winner has to win every round by more than the rounds differ.
 """
 
 from __future__ import annotations
@@ -259,7 +258,7 @@ class Search:
             seconds=self.clock() - self._start,
             floor=self.floor,
             settings={},
-            before=Interval.over([old.fps for old, _ in pairs] or [plain.fps]),
+            before=Interval.over([old.fps for old, _ in pairs] or [self._longest_plain()]),
             trials=tuple(self.trials),
             notes=tuple(self._remarks()),
         )
@@ -278,6 +277,11 @@ class Search:
                 last[1].video_bytes / last[0].video_bytes if last[0].video_bytes else None
             ),
         )
+
+    def _longest_plain(self) -> float:
+        """FPS of the defaults in their longest trial, the last one of several."""
+        plain = [one for one in self.trials if not one.settings and one.fps is not None]
+        return max(reversed(plain), key=lambda one: one.frames).fps or 0.0
 
     def _remarks(self) -> Iterator[str]:
         yield from self.notes

@@ -90,16 +90,12 @@ def sentence(load: Load) -> str:
     """What is fullest, and how many cameras this machine could take."""
     could = capacity(load)
     if could is None:
-        return "no camera is live, so no verdict is possible"
+        return "no camera is live, so the capacity is unknown"
     needed = shares_needed(load)
     fullest = max(needed, key=lambda name: needed[name])
     many = f"{could:.1f} such camera{'' if f'{could:.1f}' == '1.0' else 's'}"
     if load.dropped >= DROPPING:
         begin = f"{fullest} limits this run: {load.dropped:.0%} of the frames are dropped."
     else:
-        begin = f"{fullest} is the busiest: {min(1.0, needed[fullest]):.0%} of the time."
-    return f"{begin} This machine could handle {many} (there {_are(load.cameras)} now)."
-
-
-def _are(count: int) -> str:
-    return f"is {count}" if count == 1 else f"are {count}"
+        begin = f"{fullest} is busiest ({min(1.0, needed[fullest]):.0%} of the time)."
+    return f"{begin} This machine could handle about {many} ({load.cameras} live now)."

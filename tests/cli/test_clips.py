@@ -235,8 +235,8 @@ def test_piped_output_is_tables_without_progress_noise(tmp_path):
     for text in (
         "inference FPS",
         "end-to-end FPS",
-        "library threads",
-        "wait for output",
+        "libraries",
+        "output wait",
         "other",
         "limits this run",
     ):

@@ -22,7 +22,7 @@ def test_the_folder_lists_the_engines_and_not_their_parts():
     assert not {"base", "ort_graph", "tensorrt_parts", "torch_graph"} & set(engines.names())
 
 
-ORT = "engine ort: onnxruntime is installed, the first choice on a CPU"
+ORT = "engine ort: onnxruntime is installed, the default on a CPU"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from detector.core.run.choose import in_words
 from detector.core.run.signals import Stopped
 from detector.core.types import Detections
 from detector.lab import tune as module
+from detector.lab.terminal.tune import verdict
 from detector.lab.tune import ROUNDS, Ran, Search, as_config
 from tests.cli.command import detect_video
 
@@ -122,9 +124,17 @@ def test_the_floor_leaves_out_what_finds_other_things():
 
 
 def test_the_defaults_stand_where_nothing_beats_them():
-    found = search(Job(lambda settings: 50.0 if not settings else 40.0))
-    assert found.settings == {}
-    assert found.after is None
+    """Their figure is that of their longest trial, beside others of the same length."""
+    speeds = itertools.count(50.0)
+    found = search(Job(lambda settings: next(speeds) if not settings else 40.0))
+    assert (found.settings, found.after) == ({}, None)
+    plain = [one for one in found.trials if not one.settings]
+    longest = max(one.frames for one in plain)
+    assert longest > plain[0].frames
+    assert found.before.median == [one.fps for one in plain if one.frames == longest][-1]
+    (line,) = verdict(found, "")
+    assert f"{found.before.median:.1f} FPS" in line
+    assert "[" not in line
 
 
 def test_what_wins_only_sometimes_is_no_winner():

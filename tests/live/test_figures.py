@@ -102,7 +102,7 @@ class TestCapacity:
 
     def test_the_busiest_group_limits(self):
         assert capacity(self.load()) == pytest.approx(4.0)
-        assert "Inference is the busiest: 50%" in sentence(self.load())
+        assert "Inference is busiest (50%" in sentence(self.load())
         assert "4.0 such cameras" in sentence(self.load())
 
     def test_the_stage_to_change_first(self):
@@ -127,7 +127,7 @@ class TestCapacity:
         )
         assert capacity(load) <= 0.65
         assert "35% of the frames" in sentence(load)
-        said = float(re.search(r"could handle ([\d.]+) such", sentence(load))[1])
+        said = float(re.search(r"could handle about ([\d.]+) such", sentence(load))[1])
         assert said == pytest.approx(capacity(load), abs=0.051)
         assert said < load.cameras
 
@@ -154,7 +154,7 @@ class TestCapacity:
     @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
     def test_nothing_is_said_where_nothing_is_known(self, more):
         assert capacity(self.load(**more)) is None
-        assert "no verdict is possible" in sentence(self.load(**more))
+        assert "capacity is unknown" in sentence(self.load(**more))
 
 
 class TestSelection:

@@ -239,7 +239,7 @@ def test_doctor_lists_the_newest_of_each_model_and_kind_of_source(tmp_path):
     told = [re.findall(r"\d\S*x\d*", one["reason"])[0] for one in listed]
     assert told == ["2.1x", "2.9x", "1280x720", "640x360"]
     undo = f"delete {tmp_path / measurements.FILE} to undo it"
-    tune_undo = "detect-video tune --undo undoes it"
+    tune_undo = "to undo: detect-video tune --undo"
     assert [one["undo"] for one in listed] == [undo, undo, tune_undo, tune_undo]
     compared(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # now nothing is faster
     assert len(choose.list_in_force(config(tmp_path))) == 3
@@ -255,7 +255,7 @@ def test_the_fastest_that_was_measured_and_agrees(tmp_path):
     engine, precision, reason = chosen(tmp_path)
     assert (engine, precision) == ("torch", "bf16")
     assert reason.startswith("engine torch, bf16: measured 2.9x ")
-    assert reason.endswith("), agreement 0.97")
+    assert reason.endswith("), agreement with fp32 0.97")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ PROGRESS_EVERY_S = 1.0
     quiet="Print nothing but errors.",
     interrupted="the batch job stopped; continue with --resume",
     examples=(
-        "detect-video batch videos -o out           # every video and picture in it",
+        "detect-video batch videos -o out           # every video and image in it",
         "detect-video batch videos -o out --resume  # continue: skip what is done",
         "detect-video batch 'cam*/2026-11-*' list.txt -o out --workers 4 --no-video",
         "detect-video batch -o out --status         # during or after the job",
@@ -67,7 +67,7 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Do the Ith of N parts, while other runs do the rest, here or on other machines.",
+    help="Do part I of N; other runs do the rest, here or on other machines.",
 )
 @click.option(
     "--split",
@@ -117,13 +117,13 @@ def command(
 ) -> int:
     """Detect objects in many videos, locally or on a cluster.
 
-    SOURCES are folders, quoted globs, list files, single files, and the same at s3://, gs:// and
-    https://.
+    SOURCE is a folder, a quoted glob, a list file or a single file, on this machine or at s3://,
+    gs:// or https://.
 
-    Each video gets a folder OUT/files/PATH with its detections, its annotated video and, once these
-    are complete, a marker. A job that was killed continues with --resume. A video that crashes or
-    hangs its worker is tried twice and then listed in OUT/failures.jsonl. The exit code is 7 if
-    some videos failed; if all did, it is that of the first.
+    Each video gets a folder OUT/files/PATH with its detections and its annotated video; a marker
+    file is added when both are complete. --resume continues a job that was killed. A video that
+    crashes or hangs its worker is tried twice and then listed in OUT/failures.jsonl. The exit code
+    is 7 if some videos failed, and that of the first failure if all did.
     """
     from detector.batch.job import Request
     from detector.batch.listing import parse_shard

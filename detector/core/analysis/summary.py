@@ -448,7 +448,7 @@ def seconds_text(summary: Summary) -> str:
     interpreter's start in it. Of the run, also those in the loop; the rest is opening the source
     and closing files."""
     walls = [thread.wall_s for thread in summary.threads.values()]
-    inside = f" ({max(walls):.2f} in the loop)" if walls else ""
+    inside = f" (loop {max(walls):.2f})" if walls else ""
     phases = ", ".join(
         f"{name} {seconds:.2f}{inside if name == 'run' else ''}"
         for name, seconds in summary.seconds.items()

@@ -70,9 +70,10 @@ LEDGER = (
     Column("on_cpu_ms", "on CPU", ".2f", "ms"),
     Column("ready_ms", "no core", ".2f", "ms"),
     Column("blocked_ms", "blocked", ".2f", "ms"),
-    Column("cpu_ms", "CPU", ".2f", "ms", out=6),
+    Column("cpu_ms", "all CPU", ".2f", "ms", out=6),
     Column("run_by", "thread", out=1),
 )
+LEDGER_NOTE = "no core: ready, but waiting for a core; all CPU: with threads of libraries"
 EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
 
 
@@ -93,30 +94,32 @@ def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Tabl
         inside = summary.cpu.stages_include_libraries
         seconds = summary.cpu.library_threads_s if inside else unbooked_cpu_s(summary)
         where = "in the stages" if inside else "of no stage"
-        row = {"stage": "library threads", "cpu_ms": seconds * 1e3 / frames, "run_by": where}
+        row = {"stage": "libraries", "cpu_ms": seconds * 1e3 / frames, "run_by": where}
         rows.append(EMPTY | row)
-    title = f"ledger of {counted(frames, 'frame')}, ms a frame"
-    return Table("ledger", LEDGER, rows, title, unit="ms", dim=range(stages, len(rows)))
+    title = f"time per stage over {counted(frames, 'frame')}, ms per frame"
+    dim = range(stages, len(rows))
+    return Table("ledger", LEDGER, rows, title, LEDGER_NOTE, unit="ms", dim=dim)
 
 
 THREADS = (
     Column("thread"),
     Column("busy_ms", "busy", ".2f", "ms"),
-    Column("wait_input_ms", "wait for input", ".2f", "ms"),
-    Column("wait_output_ms", "wait for output", ".2f", "ms"),
-    Column("other_ms", "other", ".2f", "ms", out=3),
-    Column("wall_ms", "= wall", ".2f", "ms", out=4),
+    Column("wait_input_ms", "input wait", ".2f", "ms"),
+    Column("wait_output_ms", "output wait", ".2f", "ms"),
+    Column("other_ms", "other", ".2f", "ms", out=4),
+    Column("wall_ms", "wall", ".2f", "ms", out=5),
     Column("ready_ms", "no core", ".2f", "ms"),
-    Column("foreign_ms", "for others", ".2f", "ms"),
-    Column("lock_ms", "at a lock", ".2f", "ms", out=2),
-    Column("rest", form=".1%", out=5),
+    Column("foreign_ms", "(others)", ".2f", "ms"),
+    Column("lock_ms", "lock", ".2f", "ms", out=3),
+    Column("rest", "unexplained", ".1%", out=2),
     Column("waits", "waited for", value=lambda row: ", ".join(row.waits), out=1),
 )
+THREADS_NOTE = "busy + waits + other = wall; (others): the core was taken by other programs"
 
 
 def threads_table(summary: Summary, frames: int) -> Table:
     rows = thread_rows(summary, frames)
-    return Table("threads", THREADS, rows, "threads, ms a frame", unit="ms")
+    return Table("threads", THREADS, rows, "threads, ms per frame", THREADS_NOTE, unit="ms")
 
 
 # ----------------------------------------------------------------------

@@ -63,6 +63,7 @@ NAMES = {
     WRITE: "Writing the results",
 }
 WRITING = {"video": "Writing the video", "pictures": "Writing the pictures"}
+UNMEASURED = "The gain cannot be estimated from this run; `detect-video profile` measures it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,24 +429,20 @@ def _too_few(frames: int) -> str:
 
 
 def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
-    """``Writing the video limits this run: `write` takes 68.6% of its thread's time. The next limit
-    is inference`` and so on. A figure stands there only where it holds (``is_said``)."""
+    """``Writing the video limits this run: its thread spends 68.6% of its time in `write`. The next
+    limit is inference`` and so on. A figure stands there only where it holds (``is_said``)."""
     advice = _advice(stage, choices)
     try_it = f"Try {advice}." if advice else ""
-    whose = "threads'" if stage == INFER and times.workers > 1 else "thread's"
-    sentences = [
-        f"{_name(stage, choices)} limits this run: `{stage}` takes {times.shares[stage]:.1%} of "
-        f"its {whose} time."
-    ]
+    several = stage == INFER and times.workers > 1
+    spent = "its threads spend {:.1%} of their" if several else "its thread spends {:.1%} of its"
+    limits = f"{_name(stage, choices)} limits this run"
+    sentences = [f"{limits}: {spent.format(times.shares[stage])} time in `{stage}`."]
     if times.others_took_much:
         return " ".join([*sentences, _beside_others(times), *([try_it] if advice else [])])
     if stage in gains:
         sentences += _next_limit(limit_without(times, stage), gains[stage])
     else:
-        sentences.append(
-            "An estimate of the gain without it could be off by more than 10 points; "
-            "`detect-video profile` measures it."
-        )
+        sentences.append(UNMEASURED)
     sentences += [try_it] if advice else []
     smaller = choices.smaller_input
     if smaller is not None:
@@ -474,9 +471,8 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
 def _beside_others(times: FrameTimes) -> str:
     cores = counted(times.cores, "core")
     return (
-        f"Other programs used {times.others_cores:.1f} of {cores}, so the stage is judged without "
-        "its waits for a core, and no gain is predicted. Measure again when the machine is less "
-        "busy."
+        f"Other programs used {times.others_cores:.1f} of {cores}, so waiting for a core is "
+        "ignored and no gain is estimated. Measure again when the machine is less busy."
     )
 
 

@@ -56,7 +56,7 @@ def subcommand(
             click.Option(["--config", "config_file"], type=Files(), metavar="FILE", help=text)
         )
     if json is not None:
-        text = f"Print {json} as one JSON document, and nothing else."
+        text = f"Print {json} as one JSON document."
         shared.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
     if quiet is not None:
         shared.append(click.Option(["--quiet", "-q"], is_flag=True, help=quiet))

@@ -116,7 +116,7 @@ class DefaultGroup(click.Group):
             self._detect().format_options(ctx, formatter)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(ctx.command_path, "[COMMAND] SOURCE... [OPTIONS]")
+        formatter.write_usage(ctx.command_path, "[COMMAND] [OPTIONS] SOURCE...")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of ``detect``, which most people look for, then the commands."""

@@ -220,8 +220,10 @@ class HelpfulCommand(click.Command):
             formatter.write_dl(rows, col_max=26)
         formatter.write_paragraph()
         with formatter.indentation():
-            groups_named = ", ".join(map(key_of, groups))
-            formatter.write_text(f"More: --help all, --help OPTION, --help GROUP: {groups_named}.")
+            named = ", ".join(map(key_of, groups))
+            formatter.write_text(
+                f"More: --help all, --help OPTION, or --help with a group: {named}."
+            )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(self.examples, formatter)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "detect-video in.mp4                          # in-detected.mp4 and .jsonl",
     "detect-video in.mp4 -o out.mp4 --conf 0.4    # a higher threshold",
-    "detect-video shots/ --classes person -o out/ # pictures, one class",
+    "detect-video shots/ --classes person -o out/ # a folder of images, one class",
     "detect-video in.mp4 --model x.onnx           # a model of your own",
     "detect-video in.mp4 --save csv --no-video    # a table, no video",
     "detect-video cameras.yaml --serve 8080       # cameras, on a web page",
-    "detect-video - -o - < in.mkv                 # read a pipe, print rows",
+    "detect-video - -o - < in.mkv                 # read a pipe, print detections",
     "detect-video in.mp4 --only-detections        # clips around detections",
     "detect-video rtsp://10.0.0.5/stream          # a camera: daily files in live/",
     "detect-video in.mp4 --blur person            # pixelate people",
@@ -41,7 +41,7 @@ FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # make rich take a pipe for a termin
 VERBOSE = click.Option(
     ["--verbose", "-v"],
     is_flag=True,
-    help="Print more details: why this engine, percentiles of the stages, threads, phases.",
+    help="Print tables instead of the short summary: percentiles, threads, phases, notes.",
 )
 
 
@@ -61,7 +61,7 @@ def command(
     verbose: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in SOURCE: write an annotated copy, and rows."""
+    """Write an annotated copy of SOURCE and its detections."""
     from detector.core import wings
     from detector.core.config.levels import resolve_config
     from detector.core.run.inputs import gather_sources

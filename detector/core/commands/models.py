@@ -126,7 +126,7 @@ def families(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the list as one JSON document.")
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """List known models; show or pull one."""
+    """List, inspect or download models."""
     if context.invoked_subcommand is None:
         context.invoke(list_models, as_json=as_json)
 

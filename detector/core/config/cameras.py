@@ -23,8 +23,8 @@ class LiveConfig:
     )
     max_age: float = option(
         5.0,
-        "With --live every: the highest age of a frame, in seconds. Beyond that, whole groups of "
-        "pictures are dropped, up to the newest key frame.",
+        "With --live every: the maximum age of a frame, in seconds. Beyond that, whole groups of "
+        "pictures (GOPs) are dropped, up to the newest key frame.",
         "S",
         at_least=0.1,
         at_most=3600.0,

@@ -62,6 +62,7 @@ ABSENT = {
     "segment": "masks are not supported yet; models must give boxes",
     "pose": "keypoints are not supported yet; models must give boxes",
     "classify": "classification is not supported; models must give boxes",
+    "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",
 }
 # Of a keyword that is no option from Python: what to write instead.
 IN_PYTHON = {

@@ -96,7 +96,8 @@ class RuntimeConfig:
     engine: str = option(
         "auto",
         "Engine: {choices}. auto picks the one that compare --use, tune --use or --self-timing "
-        "found fastest on this machine, else the best one installed, and says why.",
+        "found fastest on this machine, else the best one installed, and says why. null runs no "
+        "network, to time all the rest.",
         "E",
         choices=_engines,
         short="{choices}",
@@ -116,9 +117,9 @@ class RuntimeConfig:
     )
     rect: bool = option(
         False,
-        "Give each picture an input of its own shape: the longest side is --size, or that of the "
-        "model's own input; the other side fits the picture.",
-        short="Fit the input's shape to each picture",
+        "Give each image an input of its own shape: the longest side is --size, or that of the "
+        "model's own input; the other side fits the image.",
+        short="Fit the input's shape to each image",
     )
     threads: int = option(
         0, "CPU threads per request; 0: the engine's choice.", "N", at_least=0, at_most=1024
@@ -179,10 +180,10 @@ PACKAGED = "packaged"  # in place of a source to calibrate on
 class CalibrationConfig:
     calibrate: str | None = option(
         None,
-        "Video or pictures to calibrate int8 on, like those that you will run. packaged: the "
+        "Video or images to calibrate int8 on, like those that you will run. packaged: the "
         "calibration that comes with the default model.",
         "IN",
-        short="Video or pictures to calibrate int8 on",
+        short="Video or images to calibrate int8 on",
     )
     calibrate_method: str = option(
         "minmax",
@@ -196,8 +197,8 @@ class CalibrationConfig:
     )
     budget: float = option(
         0.95,
-        "Agreement with fp32 that int8 must keep: 2 x matched / (A + B). Layers stay in float "
-        "until it does.",
+        "Agreement with fp32 that int8 must keep: twice the matched boxes divided by the boxes of "
+        "both. As many layers stay in float as this needs.",
         "A",
         at_least=0.0,
         at_most=1.0,
@@ -239,25 +240,25 @@ class TrackingConfig:
 
     track: str | None = option(
         None,
-        "Give each object a lasting id, by this tracker: {choices}; --track alone uses bytetrack.",
+        "Give each object a persistent id, by this tracker: {choices}; default: bytetrack.",
         "T",
         choices=TRACKERS,
         bare="bytetrack",
-        short="Lasting object ids: bytetrack, ocsort or sort",
+        short="Persistent object ids: bytetrack, ocsort or sort",
         common=True,
     )
     infer_every: str | None = option(
         None,
-        "Infer only every Nth frame, or as many as the tracks need (auto). In between, tracks "
-        "move the boxes, which are drawn dashed and marked in rows. Turns on --track.",
+        "Infer only every Nth frame; auto infers as often as the tracks need. In between, tracks "
+        "move the boxes, which are drawn dashed and marked in the outputs. Turns on --track.",
         "N",
         short="Infer every Nth frame; tracks move the boxes",
     )
     smooth: bool = option(
         False,
         "Draw steady boxes: filtered along their tracks, and dashed for up to half a second if "
-        "one is missed. Rows stay as detected. Turns on --track.",
-        short="Draw steady boxes; rows stay as detected",
+        "one is missed. Files of detections stay unfiltered. Turns on --track.",
+        short="Draw steady boxes; detections stay unfiltered",
     )
     trails: str | None = option(
         None,
@@ -295,18 +296,18 @@ class InputConfig:
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1, at_most=10**6)
     skip_still: str | None = option(
         None,
-        "Skip inference for frames in which at most this share of the picture (0.5%) changed "
-        "since the last inferred frame. They repeat its detections and are marked.",
+        "Skip inference for frames in which at most this share of the image (0.5%) changed since "
+        "the last inferred frame. They repeat its detections and are marked.",
         "SHARE",
-        short="Skip inference if at most this changed: 0.5%",
+        short="Skip inference if at most this much changed: 0.5%",
     )
     tiles: str | None = option(
         None,
-        "Cut each picture into tiles (columns x rows) and run the network on them as well as on "
-        "the whole picture. This finds small objects, at that many times the inference. auto "
+        "Cut each image into tiles (columns x rows) and run the network on them as well as on the "
+        "whole image. This finds small objects, but 2x2 takes five inferences per image. auto "
         "inspects the source and decides.",
         "2x2",
-        short="Also infer tiles of each picture: 2x2 or auto",
+        short="Also infer tiles of each image: 2x2 or auto",
     )
     start: str | None = option(
         None,
@@ -364,8 +365,8 @@ ENCODERS = ("x264", "svtav1", "nvenc", "qsv")
 class OutputConfig:
     output: str | None = option(
         None,
-        "File (for one source), folder, or - for rows on standard output (for the video with "
-        "--save video); default: IN-detected.* in the current folder, with --engine "
+        "File (for one source), folder, or - to print the detections (with --save video: the "
+        "video); default: IN-detected.* in the current folder, with --engine "
         "IN-ENGINE-detected.*.",
         "OUT",
         flags=("-o", "--output"),
@@ -375,7 +376,7 @@ class OutputConfig:
     save: tuple[str, ...] | None = option(
         None,
         "What to write, separated by commas: {choices}; default: video,jsonl (pictures,jsonl for "
-        "pictures).",
+        "images).",
         "A,B",
         choices=_sinks,
         short="Outputs: video,jsonl,csv,coco,yolo,mot,crops...",
@@ -383,22 +384,22 @@ class OutputConfig:
     )
     save_conf: bool = option(
         False,
-        "Append the score to each row of --save yolo, which otherwise has five numbers.",
+        "Append the score to each line of --save yolo, which otherwise has five numbers.",
         short="Write scores into the labels of --save yolo",
     )
     save_times: bool = option(
         False,
-        "Write the milliseconds of each stage into the rows of --save jsonl and csv; each frame "
+        "Write the milliseconds of each stage into each line of --save jsonl and csv; each frame "
         "of a batch gets its share of the inference.",
-        short="Write the milliseconds of each stage into rows",
+        short="Add each stage's milliseconds to jsonl and csv",
     )
-    no_video: bool = option(False, "Write no annotated video or pictures.", common=True)
+    no_video: bool = option(False, "Write no annotated video or images.", common=True)
     only_detections: bool = option(
         False, "Write only frames with detections; of a video, clips around them (see --lead)."
     )
     lead: float | None = option(
         None,
-        "Seconds before and after a detection that --only-detections keeps in a video; default: 2.",
+        "With --only-detections: seconds of video kept before and after a detection; default: 2.",
         "S",
         at_least=0.0,
         at_most=600.0,
@@ -407,8 +408,8 @@ class OutputConfig:
     quality: str | None = option(
         None,
         "How to encode a video: {choices}; default: balanced. In H.264, fast uses up to a quarter "
-        "less CPU, and files are half as large again; small uses over twice the CPU, and files "
-        "are about half the size.",
+        "less CPU and makes files 1.5 times as large; small uses over twice the CPU and makes "
+        "files about half as large.",
         "Q",
         choices=QUALITIES,
     )
@@ -438,7 +439,7 @@ class OutputConfig:
         short="Encoder of the video: x264, svtav1, nvenc, qsv",
     )
     run_dir: str | None = option(
-        None, "Folder for the session; default: runs/IN, with --engine runs/IN-ENGINE.", "DIR"
+        None, "Folder of the saved run; default: runs/IN, with --engine runs/IN-ENGINE.", "DIR"
     )
 
 
@@ -464,10 +465,10 @@ class DrawingConfig:
     hide_scores: bool = option(False, "Omit scores from labels.")
     blur: tuple[str, ...] | None = option(
         None,
-        "Pixelate the boxes of these classes in every picture that is written: names or ids, "
-        "separated by commas. Objects that are not detected stay visible.",
+        "Pixelate the boxes of these classes in every image and video that is written: names or "
+        "ids, separated by commas. Objects that are not detected stay visible.",
         "A,B",
-        short="Pixelate these classes in all written pictures",
+        short="Pixelate these classes in videos and images",
         common=True,
     )
 

@@ -176,7 +176,7 @@ def _why(network: Network, config: Config, picture: Size | None) -> str:
     return Background(
         f"{network.name} runs at {network.input.width}x{network.input.height}, which fits "
         f"{picture[0]}x{picture[1]} at about the area of the model's {own_width}x{own_height}; "
-        f"--size {own_width}x{own_height} undoes it"
+        f"--size {own_width}x{own_height} turns this off"
     )
 
 

@@ -97,7 +97,7 @@ def choose(
     if hint:
         notes.append(hint if now else Background(hint))
     choice = choice or by_rank
-    reason = choice.reason if search is None else f"{describe(search)}; {UNDO} undoes it"
+    reason = choice.reason if search is None else f"{describe(search)}; to undo: {UNDO}"
     return Choice(choice.config, reason, tuned, tuple(notes), timed_s)
 
 
@@ -156,9 +156,9 @@ def _judge(
     return Choice(
         _with(config, record, {"engine": best.engine, "precision": best.precision}),
         f"engine {best.engine}, {best.precision}: measured {times:.1f}x as fast as "
-        f"{default.engine} {default.precision} on this machine ({when}), agreement "
+        f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32 "
         f"{_round_down(best.agreement or 0.0)}"
-        + ("; --no-self-timing undoes it" if is_timing and not now else ""),
+        + ("; --no-self-timing turns this off" if is_timing and not now else ""),
     )
 
 
@@ -257,7 +257,7 @@ def list_in_force(config: Config) -> list[dict[str, Any]]:
     undo: dict[Kind, str] = {
         "self-timing": f"cached in {file}",
         "compare": f"delete {file} to undo it",
-        "tune": f"{UNDO} undoes it",
+        "tune": f"to undo: {UNDO}",
     }
     return [
         {

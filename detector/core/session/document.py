@@ -69,8 +69,8 @@ class FrameCounts:
     corrupt: Annotated[Count, statistic("frames read with damage", "1")]
     skipped: Annotated[Count, statistic("frames skipped", "1")]
     dropped: Annotated[Count, statistic("frames dropped", "1")]
-    reused: Annotated[Count, statistic("frames with the detections of another", "1")] = 0
-    coasted: Annotated[Count, statistic("frames with boxes that tracks moved", "1")] = 0
+    reused: Annotated[Count, statistic("frames reusing earlier detections", "1")] = 0
+    coasted: Annotated[Count, statistic("frames with tracked, not detected, boxes", "1")] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +189,8 @@ class CpuTime:
 
     cores: Annotated[Size, statistic("cores that may be used", "1")]
     process_s: Annotated[Duration, statistic("CPU time", "s")]
-    our_threads_s: Annotated[Duration, statistic("CPU time of our threads", "s")]
-    library_threads_s: Annotated[Duration, statistic("CPU time of libraries' threads", "s")]
+    our_threads_s: Annotated[Duration, statistic("CPU time of detect-video's threads", "s")]
+    library_threads_s: Annotated[Duration, statistic("CPU time of library threads", "s")]
     # In the plain loop a stage's CPU time is the process's, library threads included.
     stages_include_libraries: bool
     libraries: LibraryThreads | None = None
@@ -212,7 +212,7 @@ class Verdict:
     cpu_share: Annotated[Amount | UnsetType, statistic("share of the cores used", "1")] = UNSET
     smaller_input: tuple[Size, Size] | UnsetType = UNSET
     advice: str = ""
-    others_cores: Annotated[Amount | None, statistic("cores that others used", "1")] = None
+    others_cores: Annotated[Amount | None, statistic("cores used by other programs", "1")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,7 +420,7 @@ class Summary:
     precision_effect: str | None = None
     batch: Size
     model_input: tuple[Size, Size]  # height, width
-    tiles: Annotated[Size, statistic("inputs of the network for a frame", "1")] = 1
+    tiles: Annotated[Size, statistic("network inputs per frame", "1")] = 1
     engine_threads: Count
     concurrency: Size
     sync: bool

@@ -1,6 +1,4 @@
-"""The end of a run in twenty lines at most: what was found, the two rates, the ledger, and
-one sentence on what limits the run. ``run.py`` has the whole, which -v prints.
-"""
+"""The end of a run in twenty lines at most; ``run.py`` has the whole, which -v prints."""
 
 from __future__ import annotations
 
@@ -34,9 +32,14 @@ BESIDE = "   "
 
 
 def brief_lines(
-    console: SafeConsole, summary: Summary, steady: bool, closing: Sequence[str] = ()
+    console: SafeConsole,
+    summary: Summary,
+    steady: bool,
+    closing: Sequence[str] = (),
+    faster: Sequence[str] = (),
 ) -> Iterator[Text]:
-    """``steady``: whether what limits the run can be said. ``closing``: what others say of it."""
+    """``steady``: whether what limits the run can be said. ``closing``: what others say of it.
+    ``faster``: what was measured to be faster, which no advice needs to guess."""
     for line in _found(summary):
         yield Text(line)
     if summary.frames.written:
@@ -47,8 +50,8 @@ def brief_lines(
             others, cores = summary.verdict.others_cores or 0.0, summary.cpu.cores
             if others > OTHERS_MUCH * cores:
                 said = f"Other programs used {others:.1f} of {counted(cores, 'core')}"
-                yield Text(f"{said}, so these timings are inflated.")
-            yield from map(Text, _advice(summary))
+                yield Text(f"{said}, which slowed this run.")
+            yield from map(Text, faster or _advice(summary))
     yield from map(Text, (*_remarks(summary), *closing, *_written(summary)))
 
 
@@ -117,7 +120,7 @@ def _name(source: SourceSummary) -> str:
 def _frames(summary: Summary) -> str:
     frames = summary.frames
     pictures = {source.video.kind for source in summary.each} == {"pictures"}
-    noun = "picture" if pictures else "frame"
+    noun = "image" if pictures else "frame"
     text = _many(frames.written, noun)
     if frames.read != frames.written:
         text = f"{frames.written:,} of {_many(frames.read, noun)}"
@@ -150,7 +153,7 @@ def _rates(summary: Summary) -> Text:
     if summary.fps.device is not None:
         fps += [f"{_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
-    batch += f" · {summary.tiles} inputs a frame" if summary.tiles > 1 else ""
+    batch += f" · {summary.tiles} inputs per frame" if summary.tiles > 1 else ""
     what = f"{summary.model} · {summary.engine} {summary.precision} · {input_text(summary)}{batch}"
     return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
 
@@ -162,17 +165,17 @@ def _rate(fps: float | None) -> str:
 
 
 def _stages(summary: Summary, width: int) -> Iterator[Text]:
-    """Milliseconds a frame, in the order of a frame's way, in lines of whole words."""
-    rows = stage_rows(summary, summary.frames.written)
-    words = [f"{row.stage} {row.busy_ms:.1f}" for row in rows if row.busy_ms is not None]
-    line = " "
-    for number, word in enumerate(words):
-        word += " ms a frame" if number == len(words) - 1 else ""
-        if cell_len(line) + 2 + cell_len(word) > width and line.strip():
+    """Milliseconds per frame, in the order of a frame's way; the writer's stages below."""
+    rows = [row for row in stage_rows(summary, summary.frames.written) if row.busy_ms is not None]
+    line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}:"
+    for before, row in zip((None, *rows), rows, strict=False):
+        word = f" {row.stage} {row.busy_ms:.1f}{',' if row is not rows[-1] else ''}"
+        first = before and group_of(before.stage) != WRITING == group_of(row.stage)
+        if first or cell_len(line) + cell_len(word) > width:
             yield Text(line)
-            line = " "
-        line += f" {word} "
-    yield Text(line.rstrip())
+            line = "   "
+        line += word
+    yield Text(line)
 
 
 def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
@@ -262,4 +265,4 @@ def _session(summary: Summary) -> Iterator[str]:
     if summary.session:
         folder = Path(summary.session)
         newest = "" if folder.parent == Path("runs") else f" {shorten(summary.session, 200)}"
-        yield f"to see why: detect-video report{newest}"
+        yield f"details: detect-video report{newest}"

@@ -27,7 +27,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
             Text(f"auto for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}")
         )
     # What was measured comes before the rank, so the rank is not all that a user must know.
-    beside = "auto otherwise: " if findings["in_force"] and default["why"] else ""
+    beside = "auto for other models: " if findings["in_force"] and default["why"] else ""
     parts.append(Text(beside + (default["why"] or "no engine")))
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
@@ -39,7 +39,8 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
 def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
     """The machine for a narrow terminal: each row a heading, and what it says below."""
     for what, found in _lines(findings):
-        yield Text(what, style="bold")
+        if what:
+            yield Text(what, style="bold")
         yield Padding(Text(found, overflow="fold"), (0, 0, 0, 2))
 
 
@@ -87,10 +88,9 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
             f"usable{quota}",
         ),
         ("memory", " of ".join(_size(memory[name]) for name in ("available", "total")) + " free"),
-        (
-            "features",
-            "; ".join(f"{name} ({what})" for name, what in cpu["meaning"].items())
-            or "none that we use",
+        *(
+            ("" if at else "features", f"{name} ({what})")
+            for at, (name, what) in enumerate(cpu["meaning"].items() or [("none", "that we use")])
         ),
         *(
             (f"--precision {name}", text)
@@ -98,9 +98,9 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
             if name != "fp32"
         ),
         (
-            "threads",
+            "thread settings",
             " ".join(f"{name}={value}" for name, value in findings["threads"]["settings"].items())
-            or "no environment variable sets them",
+            or "none in the environment (such as OMP_NUM_THREADS)",
         ),
         ("GPU", _gpu(findings["gpu"])),
         ("decoders", _decoders(media)),

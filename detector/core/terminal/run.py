@@ -45,19 +45,23 @@ def number(value: float | None, form: str) -> str:
 
 
 def print_run(
-    console: SafeConsole, summary: Summary, verbose: bool = False, closing: Sequence[str] = ()
+    console: SafeConsole,
+    summary: Summary,
+    verbose: bool = False,
+    closing: Sequence[str] = (),
+    faster: Sequence[str] = (),
 ) -> None:
     """Prints what a person is told after a run, most wanted first: what was found and where it is,
     the two rates, what limits the run, and where a frame's time went.
 
     ``verbose`` prints all of it, with percentiles, threads and the seconds of each phase; else
     there is what brief.py says. Pictures have no steady state, so nothing is said about what
-    limits them. ``closing``: lines that others have to say. Sets ``console`` to at least 80
-    columns.
+    limits them. ``closing``: lines that others have to say; ``faster``: what they measured to be
+    faster. Sets ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):
-        console.print(Group(*brief_lines(console, summary, _is_video(summary), closing)))
+        console.print(Group(*brief_lines(console, summary, _is_video(summary), closing, faster)))
         return
     written = summary.frames.written
     parts: list[RenderableType] = [Text(line) for line in _found_lines(summary)]
@@ -108,7 +112,7 @@ def _remarks(summary: Summary) -> list[str]:
     if isinstance(memory, LiveMemory):
         lines.append(f"memory: {live_memory_text(memory)}")
     if summary.session:
-        lines.append(f"session: {summary.session}")
+        lines.append(f"saved run: {summary.session}")
     return lines
 
 
@@ -153,7 +157,7 @@ def _precision(summary: Summary) -> list[str]:
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
     if summary.precision_executed:
-        return [f"precision {summary.precision}: executed as {summary.precision_text}"]
+        return [f"executed precision: {summary.precision_text}"]
     return []
 
 

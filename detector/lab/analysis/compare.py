@@ -411,7 +411,7 @@ def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
     return [
         f"other programs used {first:.1f} of {counted(cores, 'core')} during {base.name} and "
         f"{', '.join(told)}, so these rows are not comparable; measure again when the machine is "
-        "less busy, or use more rounds"
+        "less busy"
     ]
 
 

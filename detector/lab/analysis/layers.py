@@ -160,10 +160,9 @@ def explain_sum(
     """How far the sum of the layers is off the forward pass (0.1: 10% more), and the reason where
     that is more than it should be.
 
-    ``sum_ms``: the sum of the layers' medians. ``run_sum_ms``: the median of the sums of single
-    runs. A run's sum includes interruptions; the median of each layer does not. ``profiled_ms``: a
-    pass under the profiler, of which ``outside_ms`` belong to no layer. ``on_gpu``: a forward pass
-    includes the copies to and from the device, and is one launch where it is a CUDA graph.
+    ``sum_ms``: of the layers' medians. ``run_sum_ms``: the median of single runs' sums, which
+    include interruptions. ``profiled_ms``: a pass under the profiler, of which ``outside_ms``
+    belong to no layer. ``on_gpu``: with copies to and from the device, maybe as one CUDA graph.
     """
     if not forward_ms:
         return 0.0, None
@@ -172,8 +171,8 @@ def explain_sum(
         return off, None
     if sum_ms < (1 - ALIKE) * run_sum_ms:
         why = (
-            "they agree within each run: other work took the cores at times, which a layer's "
-            "median does not show"
+            "they agree within each run; other work interrupted some layers, which their medians "
+            "do not show"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"
@@ -185,7 +184,10 @@ def explain_sum(
         )
     elif outside_ms > ALIKE * profiled_ms:
         copies = ", including the copies to and from the GPU" if on_gpu else ""
-        why = f"{outside_ms:.3f} ms of a profiled pass belong to no layer{copies}"
+        why = (
+            f"a profiled pass takes {profiled_ms:.3f} ms, of which {outside_ms:.3f} ms are outside "
+            f"the layers{copies}"
+        )
     else:
         why = "they agree under the profiler: the computer was busier during the unprofiled passes"
     return off, f"the sum of the layers differs from the forward pass by {off:+.1%}: {why}"
@@ -193,8 +195,8 @@ def explain_sum(
 
 def describe_outside(facts: LayersFacts) -> str | None:
     """What a pass under the profiler holds besides its layers; None where the session is too old
-    to say."""
-    if facts.outside_ms is None or facts.profiled_ms is None:
+    to say, or the flag says it."""
+    if facts.outside_ms is None or facts.profiled_ms is None or "outside the" in (facts.flag or ""):
         return None
     slower = facts.profiled_ms / facts.forward_ms - 1 if facts.forward_ms else 0.0
     return (

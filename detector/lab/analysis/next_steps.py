@@ -87,6 +87,13 @@ def next_steps(session: SavedSession) -> list[NextStep]:
     if document.streams is not UNSET:  # a camera can be neither compared nor read twice
         steps = [replace(step, measure=THIS) for step in steps if step.option[:1] in LIVE_OPTIONS]
     steps = [step for step in steps if step.figure is None or step.figure.helps]
+    now = document.fps.end_to_end or 0.0  # a bound below it says nothing
+    steps = [
+        replace(step, figure=None)
+        if step.figure and step.figure.kind == AT_MOST and step.figure.fps <= now
+        else step
+        for step in steps
+    ]
     bottleneck = document.verdict.bottleneck
 
     def rank(step: NextStep) -> tuple[bool, float, bool]:
@@ -143,21 +150,14 @@ def _of_writing(document: SessionDocument, changes: Changes) -> Iterator[NextSte
         yield _add(
             document,
             ("--no-video",),
-            "writes detections as rows, without an annotated video",
+            "writes the detections alone, without an annotated video",
             ANNOTATE if drawing else WRITE,
             _measured(changes.get(NO_VIDEO)),
             WHAT_IF,
         )
     faster = faster_encoding(given_encoding(document.config.get("output", {})))
     if "video" in outputs and has_encodings(outputs["video"]) and faster is not None:
-        yield _add(
-            document,
-            faster,
-            "encodes faster into a larger file; run it to measure the gain",
-            WRITE,
-            _bound(free),
-            THIS,
-        )
+        yield _add(document, faster, "encodes faster into a larger file", WRITE, _bound(free), THIS)
 
 
 def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
@@ -170,7 +170,7 @@ def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
         smaller = [trained[1], trained[0]]
     fewer = 1 - smaller[0] * smaller[1] / (width * height)
     if fewer > 0:
-        allowed = "if the model allows it" if trained is UNSET else "the model's training size"
+        allowed = "if the model allows it" if trained is UNSET else "the size it was trained at"
         yield _add(
             document,
             ("--size", f"{smaller[0]}x{smaller[1]}"),
@@ -186,7 +186,7 @@ def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
     yield _add(
         document,
         (*frames, "--precision", f"{document.precision},{other}"),
-        f"measures {other} and how many boxes stay the same",
+        f"compares {document.precision} with {other}: speed, and agreement with fp32",
         INFER,
         _best_swept(session) or bound,
         THIS,
@@ -195,7 +195,7 @@ def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
     yield _add(
         document,
         (),
-        f"compares every engine here with {document.engine}; then add --engine NAME",
+        "compares all usable engines; run the fastest with --engine NAME",
         INFER,
         bound,
         THIS,

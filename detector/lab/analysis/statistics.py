@@ -1,11 +1,11 @@
 """What chance alone does to a ratio of two speeds, and when a comparison may stop.
 
-Rounds. In each round every variant has one turn, in an order that is drawn anew. Where two variants
-are equal, the sign of the logarithm of their ratio is then the toss of a coin, whatever the
-computer did meanwhile: drift, bursts and noise that depends on itself change its size only. So
-Wilcoxon's signed-rank test keeps its level by the draw, not by an assumption about the noise
-(Fisher, The Design of Experiments, 1935; randomized multiple interleaved trials: Abedi and Brecht,
-ICPE 2017). Its interval is that of Hodges and Lehmann (Ann. Math. Statist. 34, 1963).
+Rounds. In each round every variant has one turn, in a new random order. If two variants are equal,
+the sign of the logarithm of their ratio is then the toss of a coin: drift, bursts and noise that
+depends on itself change its size only. So Wilcoxon's signed-rank test keeps its level by the draw,
+not by an assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple
+interleaved trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math.
+Statist. 34, 1963).
 
 Looks. Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over the looks, the
 simplest spending function (Lan and DeMets, Biometrika 70, 1983). It holds for any dependence

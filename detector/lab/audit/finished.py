@@ -30,5 +30,5 @@ def closing_line(summary: Summary, verbose: bool) -> str | None:
         return None
     names = list(dict.fromkeys(one.rule for one in found if one.severity != "note"))
     said = ", ".join(names) if verbose else names[0]
-    folder = "" if summary.session is UNSET else f"; detect-video audit {summary.session}"
+    folder = "" if summary.session is UNSET else f"; details: detect-video audit {summary.session}"
     return f"audit: {', '.join(counts)} ({said}){folder}"

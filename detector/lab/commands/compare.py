@@ -44,9 +44,7 @@ WITHOUT = (
     help="Also write the table: .csv, .md, .tex, or .html with a plot. Can be repeated.",
 )
 @click.option(
-    "--dataset",
-    metavar="D",
-    help="Labelled pictures for average precision, in a format that eval reads.",
+    "--dataset", metavar="D", help="Labelled dataset for average precision; formats: see eval."
 )
 @click.option(
     "--precision",
@@ -62,8 +60,8 @@ WITHOUT = (
     metavar="N|auto",
     default="8",
     show_default=True,
-    help="Rounds; every variant runs once in each. auto: until every row is decided, with "
-    "the first row twice.",
+    help="Rounds; every variant runs once in each. auto: until each row is faster, slower or "
+    "equal; the first row then runs twice.",
 )
 @click.option(
     "--seconds",
@@ -83,7 +81,7 @@ WITHOUT = (
 @click.option(
     "--labels",
     metavar="F",
-    help="Labels of the frames for average precision, in a format that eval reads.",
+    help="Labels of SOURCE's frames, for average precision; formats: see eval.",
 )
 @click.option(
     "--mapping",
@@ -94,7 +92,7 @@ WITHOUT = (
     "--where",
     nargs=2,
     metavar="A B",
-    help="First stage where two configurations differ, from pixels to boxes; each in quotes. "
+    help="Find the first stage at which A and B differ, from pixels to boxes; each in quotes. "
     "Exit with 8 if one does.",
 )
 @click.option(
@@ -102,7 +100,7 @@ WITHOUT = (
     metavar="F.png",
     default="where.png",
     show_default=True,
-    help="Picture of the difference that --where finds.",
+    help="Image of the difference that --where finds.",
 )
 def command(
     source: str,
@@ -125,12 +123,12 @@ def command(
 ) -> int:
     """Compare engines, precisions and models on the same frames.
 
-    Every variant runs in its own process. They take turns in several rounds of --frames frames
-    (60), in a new random order each round. The table shows the median and the interval of the
-    rounds. No winner is named if the difference is within the noise; --rounds auto continues until
-    that is decided. Each row also shows how well its detections agree with fp32 and, with --labels,
-    its average precision. With --use, later auto runs use the fastest variant that agrees; eval
-    never does.
+    Every variant (engine, precision, batch, model) runs in its own process and is one row of the
+    table. In each round, every variant runs the same --frames frames (60), in a new random order.
+    The table shows the median and the interval of the rounds. compare names no winner if the
+    difference is within the noise. Each row also shows how well its detections agree with fp32
+    and, with --labels, its average precision. With --use, later auto runs use the fastest variant
+    that keeps the agreement of --budget; eval ignores it.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.models import progress_bar

@@ -30,7 +30,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     examples=(
         "detect-video eval coco/annotations.json         # COCO",
         "detect-video eval data.yaml --split val         # YOLO",
-        "detect-video eval labels.json --min-ap50 0.5    # a gate: exit 8 below it",
+        "detect-video eval labels.json --min-ap50 0.5    # exit with 8 below it",
         "detect-video eval labels.json --tiles none,2x2  # small objects, in tiles",
         "detect-video eval MOT17-04 --track ocsort       # HOTA, IDF1, MOTA, too",
     ),
@@ -41,7 +41,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     metavar="F",
     help="YAML that maps model classes to label classes; or person-vehicle.",
 )
-@click.option("--images", metavar="P", help="Folder of the pictures, or the labelled video.")
+@click.option("--images", metavar="P", help="Folder of the images, or the labelled video.")
 @click.option(
     "--format", default="auto", metavar="F", help="Format of the labels: coco, yolo, mot, or auto."
 )
@@ -49,7 +49,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     "--split", default="val", metavar="S", show_default=True, help="Split of a YOLO data.yaml."
 )
 @click.option(
-    "--subset", metavar="S", help="Only pictures of this set (COCO json), or this MOT sequence."
+    "--subset", metavar="S", help="Only images of this set (COCO JSON), or this MOT sequence."
 )
 @click.option(
     "--detections",
@@ -60,7 +60,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     "--min-ap50",
     type=click.FloatRange(0, 1),
     metavar="A",
-    help="Gate: exit with 8 if AP50 is below this.",
+    help="Exit with 8 if AP50 is below this.",
 )
 def command(
     config_file: str | None,
@@ -72,10 +72,10 @@ def command(
 ) -> int:
     """Measure average precision on DATASET, and speed.
 
-    DATASET is a COCO json, a YOLO data.yaml or folder (images/, labels/), or a MOT sequence; its
-    pictures can be frames of a video. --engine (ort,torch) and --tiles (none,2x2) accept several
-    values and show how each differs from the first. Without --engine, --precision and a gate, eval
-    also scores the engine and precision of a plain run.
+    DATASET is a COCO JSON, a YOLO data.yaml or folder (images/, labels/), or a MOT sequence; its
+    images can be frames of a video. --engine (ort,torch) and --tiles (none,2x2) accept several
+    values and show how each differs from the first. Without --engine, --precision and --min-ap50,
+    eval also scores the engine and precision that a plain run uses.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
+from msgspec import UNSET
 
 from detector.core.cli.command import subcommand
 from detector.core.cli.help import Files
@@ -67,18 +69,18 @@ class _ListsPasses(LogsRuns):
 @click.option(
     "--moments",
     is_flag=True,
-    help="Also record the computer's state at each frame, for why. Costs about 0.2 ms per frame.",
+    help="Also record clocks and page faults at each frame; costs about 0.2 ms per frame.",
 )
 @click.option(
     "--nsys",
     metavar="FILE",
-    help="Read this instead of SOURCE: an nsys recording of this program (.nsys-rep, .sqlite).",
+    help="Read this Nsight Systems recording instead. It is a .nsys-rep or .sqlite file.",
 )
 @click.option(
     "--nsys-run",
     type=click.IntRange(min=1),
     metavar="N",
-    help=("Which run of a recording with several to read; default: the one with most frames."),
+    help="Which run to read if the recording has several; default: the one with the most frames.",
 )
 @click.option(
     "--what-if-seconds",
@@ -86,23 +88,25 @@ class _ListsPasses(LogsRuns):
     type=click.FloatRange(1, 3600),
     default=60.0,
     show_default=True,
-    help="Time budget of what_if; it sets the length and number (3 to 10) of the rounds.",
+    help="Time budget of what_if, which sets the length and number (3 to 10) of the rounds.",
 )
 @click.option(
     "--peak",
     metavar="RATE",
-    help="Peak of the data sheet (8.1TFLOPS), shown next to the measured one.",
+    help="Data-sheet peak compute (8.1TFLOPS), shown next to the measured one.",
 )
-@click.option("--bandwidth", metavar="RATE", help="Its bandwidth (320GB/s), with --peak.")
+@click.option(
+    "--bandwidth", metavar="RATE", help="Data-sheet memory bandwidth (320GB/s), with --peak."
+)
 @click.option("--prove", is_flag=True, hidden=True)
 @click.option(
     "--csv",
     "as_csv",
     is_flag=True,
-    help="Also write steps_timer.csv, layer_timer.csv and energy.csv into the session.",
+    help="Also write the times as CSV files: by step, by layer, and energy.",
 )
 @click.option(
-    "--verbose", "-v", is_flag=True, help="Print all tables of all passes, as in the report."
+    "--verbose", "-v", is_flag=True, help="Print all tables of all passes, as the report does."
 )
 def command(
     source: str | None,
@@ -126,7 +130,7 @@ def command(
 ) -> int:
     """Show where every millisecond goes.
 
-    Passes with a profiler are separate runs and do not affect the FPS.
+    SOURCE runs once for the FPS, then again under each profiler.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.errors import GateError, UsageError
@@ -142,7 +146,7 @@ def command(
     from detector.lab.report.tables import csv_files
     from detector.lab.session.passes import TargetFacts
     from detector.lab.target import parse_target, profile_for_target
-    from detector.lab.terminal.profile import print_profile
+    from detector.lab.terminal.profile import list_faster, print_profile
 
     if prove:
         raise UsageError("--prove was removed: what_if measures every change itself; omit it")
@@ -193,7 +197,10 @@ def command(
     else:
         # Whoever names passes wants to read them.
         whole = verbose or only is not None
-        print_run(terminal(piped_width=140), session.document, verbose=whole)
+        # What the run itself would suggest, print_profile has measured; it names the session too.
+        shown = replace(session.document, session=UNSET)
+        faster = list_faster(session)
+        print_run(terminal(piped_width=140), shown, verbose=whole, faster=faster)
         print_profile(terminal(piped_width=140), session, short=not whole)
         echo(f"report: {report}")
     for name, text in csv_files(session).items() if as_csv else ():

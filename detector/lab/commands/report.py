@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from detector.lab.session.read import SavedSession
 
 FORMATS = ("html", "table", "json", "csv", "trace")
+HELP_FORMATS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}; default: html."
 
 
 @subcommand(
@@ -31,12 +32,14 @@ FORMATS = ("html", "table", "json", "csv", "trace")
     ),
 )
 @click.argument("run", type=Files(), metavar="[RUN]", required=False)
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
+@click.option(
+    "--format", "kind", metavar="F", type=click.Choice(FORMATS), default="html", help=HELP_FORMATS
+)
 @click.option(
     "-o",
     "--output",
     metavar="OUT",
-    help="File, or folder for csv; - for stdout. Default: in the session.",
+    help="File, or folder for csv; - for stdout. Default: in the run's folder.",
 )
 def command(run: str | None, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the report of a saved run. RUN is its folder; default: the newest in runs/."""

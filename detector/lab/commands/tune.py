@@ -42,7 +42,7 @@ WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth"
     type=click.FloatRange(0, 1),
     default=0.97,
     show_default=True,
-    help="Agreement with fp32 that every setting must keep, 2 x matched / (A + B).",
+    help="Minimum agreement with fp32: twice the matched boxes divided by the boxes of both.",
 )
 @click.option(
     "--seconds",
@@ -73,10 +73,10 @@ def command(
 ) -> None:
     """Find the settings that run SOURCE fastest on this machine.
 
-    Short runs of the real job, with all its outputs, try engines, precisions, requests, threads,
-    batches, queue sizes and encodings. The better half continues until one is left, which then
-    alternates with the defaults. Without --use or -o, nothing is kept. The outputs of these runs
-    are deleted.
+    tune runs the real job, with all its outputs, on the first frames: one short run for each engine
+    and precision, then for numbers of requests, threads and batches, then for queues and encodings.
+    The faster half gets longer runs, until one setting is left; that one alternates with the
+    defaults. The outputs are deleted. Without --use or -o, nothing is kept.
 
     A later run uses the kept settings, and prints a note, if the model, size and codec are the same
     and none of --engine, --precision, --batch, --threads and --concurrency is given.

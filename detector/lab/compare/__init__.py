@@ -49,14 +49,13 @@ def compare_command(
     dataset: str | None = None,
     seconds: float = 300.0,
 ) -> tuple[Comparison, int]:
-    """The document, and the exit code: 0 where a row has figures, else that of the first error.
+    """Return the document, and the exit code: 0 if a row has figures, else the first error's.
 
     ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads; ``dataset``: what
     it judges in place of the frames. ``models``: files or names, with commas. ``rounds``: None for
-    as many as decide it, within ``seconds``. Raises UsageError
-    for an unknown engine or precision or an impossible batch, and SourceError, both before a model
-    is loaded. Without ``engines`` and ``precisions`` every usable engine runs in fp32, and so does
-    what a run of these options takes by itself.
+    as many as decide it, within ``seconds``. By default every usable engine runs in fp32, next to
+    what a plain run takes. Raises UsageError for an unknown engine or precision or an impossible
+    batch, and SourceError, both before a model is loaded.
     """
     refuse_cameras([source])
     refuse_rect(config)

@@ -1,9 +1,8 @@
 """Labels of a comparison's source: checked before a model is loaded, then each row's average
 precision.
 
-They are read, mapped and scored as ``eval`` does (``detector.lab.evaluate``). The detections come
-from a pass of its own at ``eval``'s thresholds, because average precision needs the boxes of low
-score that ``--conf`` keeps out of a timed round.
+They are read, mapped and scored as ``eval`` does (``detector.lab.evaluate``), in a pass at its
+thresholds: average precision needs the low scores that ``--conf`` keeps out of a timed round.
 """
 
 from __future__ import annotations

@@ -57,11 +57,9 @@ class Plan:
     """Every engine with every precision and every batch.
 
     ``config``: the other options, the same for all. ``rounds``: timed turns of each variant; None:
-    until every row is decided, or ``seconds`` have passed.
-    ``labels``: of the frames of a round, where there are any. ``models``: side by side; none: the
-    one of ``config``. ``dataset``: on which each variant's average precision is taken. ``usual``:
-    engine and precision that a run takes by itself, which have a row too. ``dice``: draws the order
-    of turns.
+    until every row is decided, or ``seconds`` have passed. ``labels``: of a round's frames, if any.
+    ``models``: side by side; none: ``config``'s. ``dataset``: for average precision. ``usual``: the
+    engine and precision of a plain run, which have a row too. ``dice``: draws the order of turns.
     """
 
     source: str

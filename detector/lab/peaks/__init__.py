@@ -5,10 +5,9 @@ kernels.py   convolutions of an engine, timed by its own profiler, as its layers
 kept.py      the record in the engines' folder: a machine is measured once
 
 A first measurement takes three seconds for each number of threads up to those of the run (1, 2,
-4, ...), once, and one to two for each engine and precision. A peak is a maximum: what
-disturbs a measurement makes it too low. So another one raises peaks and never lowers them, and it
-is made where layers come out above the roof. What was measured beside another precision of the
-engine (fp32 always is), and bandwidths beside other engines, counts, too.
+4, ...), and one to two for each engine and precision. A peak is a maximum: disturbances make it too
+low. So another measurement, made if layers come out above the roof, only raises peaks. What was
+measured for another precision (fp32 always is), and bandwidths for other engines, count, too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """How fast threads read and write a working set of a given size again and again: the bandwidth of
 the cache that holds it, or of the memory.
 
-Two kernels: the maximum over an array, which only reads, and a copy, half of it read and half
-written. The faster one is the roof, since layers read more than they write, in shares of their own.
-Both loop inside numpy and the C library; where the call itself costs as much as the work, the
-smaller sets are read many times in one call.
+Two kernels: the maximum over an array, which only reads, and a copy, which reads half and writes
+half. The faster one is the roof, since layers read more than they write. Both loop inside numpy and
+the C library; one call reads small sets many times, so that the call itself costs little.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
 """The passes of ``detect-video profile``: one module of this folder each, run one after the other.
 
-A module ``NAME.py`` holds ``PASS``, a ``base.Pass``: what it does, when its turn is, the function
-that measures, and the type of the facts that the function returns. That file is all it takes:
-``--only NAME``, the help and passes/NAME.json of the session follow from it. ``critical_path.py``
-is the shortest example. A pass imports what it profiles with inside its function, and only the
-passes that are chosen are imported. Facts that reports use have their type in
-detector/lab/session/passes.py; facts of any other type are written all the same.
+A module ``NAME.py`` holds ``PASS``, a ``base.Pass``: what it does, its place in the order, the
+function that measures, and the type of its facts. ``--only NAME``, the help and passes/NAME.json
+follow from it. ``critical_path.py`` is the shortest example. A pass imports its profiler inside its
+function. Facts that reports use have their type in detector/lab/session/passes.py.
 
-A pass measures what the run was: ``Occasion.config`` holds what ``auto`` decided there, ``again``
-and ``batches.open_with_batches`` note what ran, and its record says so ("openvino int8, as the
-run"). What it changes on purpose it declares in ``varies``; anything else is refused.
-
-A pass that slows down what it measures has a fact ``slowdown``: its time a frame, or a forward
-pass, over the plain one's. A pass that does not gives the reason in ``undisturbed``.
+A pass measures what the run was: ``Occasion.config`` holds what ``auto`` decided, ``again`` and
+``batches.open_with_batches`` note what ran, and the record says so ("openvino int8, like the run").
+A pass declares in ``varies`` what it changes on purpose; anything else is refused. If it slows the
+run down, its facts have ``slowdown``: its time a frame, or a forward pass, over the plain one's.
+Otherwise ``undisturbed`` gives the reason.
 """
 
 from __future__ import annotations

@@ -129,4 +129,4 @@ def compute_rates(counts: dict[str, float], frames: int, slowdown: float) -> Cou
     )
 
 
-PASS = Pass(order=110, what="another run under perf stat", facts=CountersFacts, run=count_events)
+PASS = Pass(order=110, what="CPU counters, by perf stat", facts=CountersFacts, run=count_events)

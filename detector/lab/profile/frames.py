@@ -72,7 +72,7 @@ def _write_jpeg(session: Session, name: str, picture: Image) -> None:
 
 PASS = Pass(
     order=3,
-    what="pictures of the slowest frames",
+    what="images of the slowest frames",
     facts=FramesFacts,
     run=picture_slowest,
     undisturbed="uses the plain run",

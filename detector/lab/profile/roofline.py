@@ -45,7 +45,7 @@ def _layers_of(occasion: Occasion) -> LayersFacts:
 
 PASS = Pass(
     order=41,
-    what="the whole model compared with the peaks of this computer",
+    what="compute and bandwidth, as shares of measured peaks",
     facts=RooflineFacts,
     run=place_on_roofline,
     undisturbed="uses the layers pass",

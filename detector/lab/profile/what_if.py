@@ -312,7 +312,7 @@ def _abort(sinks: list[Sink]) -> None:
 
 PASS = Pass(
     order=2,
-    what="runs with a stage replaced by a stand-in",
+    what="runs in which one stage costs nothing, or the loop changes",
     facts=WhatIfFacts,
     run=measure_changes,
     undisturbed="its runs use no profiler",

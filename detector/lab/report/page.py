@@ -31,15 +31,9 @@ def page(session: SavedSession) -> bytes:
     """The whole file in UTF-8. Facts that a session lacks have no section."""
     document = session.document
     title = escape(f"{document.model} on {document.engine}: {_video(document)}")
-    body = "".join(
-        [
-            first_screen(session),
-            *map(_drawn, wings.sections(document)),
-            *(part.drawn(session) for part in list_parts()),
-            _how(),
-        ]
-    )
-    return html_page(title, body)
+    parts = [first_screen(session), *map(_drawn, wings.sections(document))]
+    body = "".join([*parts, *(part.drawn(session) for part in list_parts())])
+    return html_page(title, body + _how(body))
 
 
 def html_page(title: str, body: str) -> bytes:
@@ -83,10 +77,12 @@ def list_hows() -> list[How]:
     return list(dict.fromkeys([*(part.how for part in list_parts() if part.how), AGES]))
 
 
-def _how() -> str:
+def _how(body: str) -> str:
+    """Of the sections that link to it."""
     rows = "".join(
         f'<dt id="how-{one.name}">{escape(one.what)}</dt><dd>{escape(one.text)} '
         f"<cite>documentation, {Path(one.file).stem}: {escape(one.heading)}</cite></dd>"
         for one in list_hows()
+        if f'href="#how-{one.name}"' in body
     )
     return section("how", "How each number is measured", f"<dl>{rows}</dl>")

@@ -1,10 +1,8 @@
 """The columns of spans.npz, read from a file that may be damaged or made to do harm.
 
-An .npz is a zip archive with one array file a column. All that it says of itself is checked before
-memory is taken: the sizes in the archive's directory, then the shape and type in each array's
-header against the bytes that are there. Nothing in it is unpickled. The values are checked
-after that, so that whoever uses a column can trust it: a code is one of a name, a span does not end
-before it starts.
+An .npz is a zip archive with one array file a column. Before we take memory we check the sizes in
+the archive's directory, then the shape and type in each array's header against its bytes. Nothing
+is unpickled. Then we check the values: a code is one of a name, no span ends before it starts.
 """
 
 from __future__ import annotations

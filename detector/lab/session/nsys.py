@@ -3,14 +3,13 @@
     nsys profile -t nvtx,osrt,cuda -o run detect-video in.mp4
     nsys export --type sqlite run.nsys-rep
 
-The SQLite export holds our NVTX ranges. Its tables and columns are those of schema 3.28 (nsys
-2026.4); exports of nsys 2022.4.2, 2023.4.4 and 2024.2.3 are read as well
-(tests/lab/session/nsys). A table that would be empty is absent from an export, so every table is
-optional here. Times are nanoseconds from the start of the recording.
+The SQLite export holds our NVTX ranges, in schema 3.28 (nsys 2026.4); exports of nsys 2022.4.2,
+2023.4.4 and 2024.2.3 are read as well (tests/lab/session/nsys). An export lacks empty tables, so
+every table is optional here. Times are nanoseconds from the start of the recording.
 
-A recording may hold several runs: of several sources, of worker processes, of the passes of a
-profile. Each has a range "run" around it and a mark that says how long its queues are. Ranges that
-lie outside of every run of their process are handed out behind the runs, as one more.
+A recording may hold several runs: of sources, of worker processes, of passes. Each has a range
+"run" around it and a mark with the lengths of its queues. Ranges outside of every run of their
+process follow the runs, as one more.
 """
 
 from __future__ import annotations

@@ -161,9 +161,9 @@ class FramesFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change, measured beside the run as it is. ``stage``: the one that a stand-in replaced;
-    None where the loop changed. ``how``: what took its place. Over the rounds: ``fps`` and
-    ``frame_ms`` end to end with the change, and their ratios to the run as it was just before and
-    just after, which are above and below 1 where the change helps."""
+    None where the loop changed. ``how``: what took its place. Over the rounds: ``fps_ratio`` and
+    ``frame_ratio`` to the unchanged runs just before and just after, above and below 1 where the
+    change helps; ``fps`` and ``frame_ms`` are these times the median of all unchanged runs."""
 
     change: str
     stage: str | None = None
@@ -375,9 +375,8 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
-    """A row for each frame, at ``at_ns`` of the clock of the spans, when it was written; of what
-    was since the row before, the first since ``began_ns``.
-    ``threads``: by their names in the spans; those of libraries together are ``library``.
+    """A row for each frame, when it was written (``at_ns`` of the spans' clock): what was since the
+    row before, or ``began_ns``. ``threads``: as the spans name them; all libraries': ``library``.
     ``faults``, ``disk_faults``: page faults of the process since the row before, and those that
     read from a disk. ``mhz``: the mean clock of the cores; empty where the system does not tell.
     ``keys``: the key frames of the source; null where its file does not tell. ``cost_us``: what a

@@ -34,7 +34,8 @@ def print_comparison(
     pieces += _notes(document)
     console.print(Text(_title(document), style="bold"))
     print_pieces(console, pieces)
-    last = [f"warning: {warning}" for warning in document.warnings]
+    why = "no winner" if document.comparable is False else "warning"
+    last = [f"{why}: {warning}" for warning in document.warnings]
     decisions = _decisions(document)
     last += _winners(document, told=bool(decisions)) if document.baseline else []
     for line in decisions:
@@ -78,7 +79,7 @@ def _speeds(document: Comparison, bounds: bool) -> Table:
     columns = [*VARIANT, *(one for metric in METRICS for one in _rates(metric, bounds))]
     agreed = Column("agreement", value=lambda row: _agreement(document, row), right=True, out=9)
     interval = f" [{document.interval}]" if bounds else ""
-    caption = f"median{interval}; ratio: median of the rounds' own ratios to {document.baseline}"
+    caption = f"median of the rounds{interval}; ratio: to {document.baseline} in the same round"
     shown = caption if document.baseline else ""
     return Table("speeds", (*columns, agreed), document.rows, caption=shown)
 
@@ -157,8 +158,7 @@ def _failures(document: Comparison) -> list[str]:
 
 def _notes(document: Comparison) -> list[str]:
     lines = [
-        f"agreement: 2 x matched / (A + B) at IoU 0.5 with {document.reference}, on the same "
-        "pictures"
+        f"agreement: 2 x matched boxes / all boxes of both, at IoU 0.5, with {document.reference}"
     ]
     if document.random_weights is not None:
         lines.append(f"note: {MEANINGLESS}")
@@ -193,6 +193,7 @@ def _decisions(document: Comparison) -> list[str]:
     least, rounds = fewest_rounds(len(names), noise.share), counted(noise.rounds, "round")
     few = list(dict.fromkeys(name for _, name, verdict in told if verdict.low is None))
     which = "these rows" if few == names else f"{', '.join(few)} from {document.baseline}"
+    few = few if document.comparable else []  # more rounds would not help
     lines = [f"{rounds} cannot separate {which}; use --rounds {least} or more"] if few else []
     lines += [
         f"{WORDS[metric]}: {name} {_decision(verdict, document.baseline)}"
@@ -201,15 +202,15 @@ def _decisions(document: Comparison) -> list[str]:
     ]
     seen = [noise.smallest[metric] for metric in METRICS if noise.smallest.get(metric) is not None]
     floors = [noise.floor[metric] for metric in METRICS]
-    how = "from the first row, run twice" if noise.measured else "typical of two processes"
+    how = "measured: the first row ran twice" if noise.measured else "assumed between processes"
     sees = f"; enough to detect a difference of {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
     why = {
         "rounds": "",
         "decided": ", every row decided",
         "most": ", the maximum of --rounds auto",
-        "time": ", until the time was used up",
+        "time": ", until time ran out",
     }[noise.stopped]
-    lines.append(f"noise floor {max(floors):.1%}, {how}; {rounds}{why}{sees}")
+    lines.append(f"noise {max(floors):.1%} ({how}); {rounds}{why}{sees}")
     return lines
 
 
@@ -229,7 +230,7 @@ def _winners(document: Comparison, told: bool) -> list[str]:
     """Which row is fastest, or why none is. ``told``: a line above says that rounds are too few."""
     if all(document.fastest[metric] is None for metric in METRICS):
         if document.comparable is False:
-            return ["no winner, because the rows are not comparable"]
+            return []  # the warnings say why
         if len([row for row in document.rows if row.error is None]) < 2:
             return ["only one row ran, so there is nothing to compare"]
         if document.rounds < ROUNDS_FOR_A_WINNER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -10,12 +11,15 @@ from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
+from detector.lab.analysis.next_steps import MEASURED, next_steps
 from detector.lab.report.part import find_part
 from detector.lab.report.parts.loop import path_table
 from detector.lab.report.tables import STEPS
+from detector.lab.session.passes import WhatIfFacts
 from detector.lab.session.profile import RecordingDocument
 from detector.lab.session.read import SavedSession
 
+ALIKE = ", like the run, "  # in Ran.text; what differs follows
 MOST_NAMES = 10  # rows of the dependency table on the path, and off it
 MOST_ROWS = 50  # stages and threads of a recording; other programs number their ranges
 MOST_CALLS = 15  # of CUDA, in each phase
@@ -39,23 +43,34 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
     lines = _what_ran(session)
     if short:
         lines = [
-            f"not shown: {', '.join(left)}; use -v or see the report",
+            f"not shown: {', '.join(left)} (-v or the report shows them)",
             *lines,
-            f"session: {session.folder}",
+            f"saved run: {session.folder}",
         ]
     else:
         lines += _lines(session)
     print_pieces(console, [*said, *lines])
 
 
+def list_faster(session: SavedSession) -> list[str]:
+    """The change that gained most, as an option to add; empty where none was measured."""
+    facts = session.facts(WhatIfFacts)
+    gains = {row.change: row.fps_ratio.median - 1 for row in facts.gains} if facts else {}
+    for one in next_steps(session)[:1]:  # the first is the best measured, if any is
+        if one.option and one.figure and one.figure.kind == MEASURED and one.figure.basis in gains:
+            gain = f"{gains[one.figure.basis]:+.0%} FPS"
+            return [f"Faster: {shlex.join(one.option)} (measured: {gain})"]
+    return []
+
+
 def _what_ran(session: SavedSession) -> list[str]:
-    """What the passes measured, those that say the same on one line."""
+    """In what passes differed from the run, those that say the same together."""
     by_text: dict[str, list[str]] = {}
     for name, record in session.passes.items():
-        ran = getattr(record, "ran", None)
-        if record.available and ran is not None:
-            by_text.setdefault(ran.text, []).append(name)
-    return [f"{', '.join(names)}: measured with {text}" for text, names in by_text.items()]
+        if record.available and record.ran and (own := record.ran.text.partition(ALIKE)[2]):
+            by_text.setdefault(own, []).append(name)
+    told = "; ".join(f"{', '.join(names)} ({own})" for own, names in by_text.items())
+    return [f"measured like the run, except: {told}"] if told else []
 
 
 def _lines(session: SavedSession) -> list[str]:
@@ -69,7 +84,7 @@ def _lines(session: SavedSession) -> list[str]:
             lines.append(f"{name}: the run {took} under this pass")
         elif record.undisturbed is not None:
             lines.append(f"{name}: no overhead: {record.undisturbed}")
-    return [*lines, f"session: {session.folder}"]
+    return [*lines, f"saved run: {session.folder}"]
 
 
 # ----------------------------------------------------------------------

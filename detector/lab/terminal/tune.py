@@ -17,14 +17,21 @@ def print_tuning(console: SafeConsole, found: Tuning, words: dict[int, str]) -> 
         Column("fps", "end-to-end FPS", ".1f", value=lambda one: one[1].fps),
         Column("agreement", form=".3f", value=lambda one: one[1].agreement, out=1),
     )
-    tried = [pair for pair in enumerate(found.trials) if pair[1].error is None]
-    trials = Table("trials", columns, sorted(tried, key=lambda pair: -(pair[1].fps or 0.0)))
+    # The longest trials first. Settings that ran twice at one length are one row, with the later.
+    ran = [pair for pair in enumerate(found.trials) if pair[1].error is None]
+    tried = {(words[at], one.frames): (at, one) for at, one in ran}
+    ranked = sorted(tried.values(), key=lambda pair: (-pair[1].frames, -(pair[1].fps or 0.0)))
+    trials = Table("trials", columns, ranked, "trials, the longest first")
     print_pieces(console, [trials, *(f"note: {note}" for note in found.notes)])
 
 
 def verdict(found: Tuning, best: str) -> list[str]:
     """The last lines. ``best``: the settings as they are typed."""
-    before = f"{found.engine}, {found.precision}: {_spread(found.before)} FPS end to end"
+    plain = f"{found.engine} {found.precision}"
+    if not found.settings and not found.rounds:
+        speed = f"{found.before.median:.1f} FPS in the longest trial"
+        return [f"Keep the defaults ({plain}, {speed}): no other setting was faster."]
+    before = f"{plain}: {_spread(found.before)} FPS end to end"
     if not found.settings:
         return [f"Keep the defaults ({before}): nothing beat them by more than the noise."]
     assert found.after is not None

@@ -114,7 +114,8 @@ class Page:
         try:
             right = self._guard.is_token(form.get("token", [""])[0], request.scope)
         except RefusedError as refusal:
-            return _login_page(f"Too many attempts: {refusal.error}.", 429, refusal.headers)
+            said = f"{refusal.error[0].upper()}{refusal.error[1:]}."
+            return _login_page(said, 429, refusal.headers)
         if not right:
             return _login_page("Wrong token.", 403)
         answer = RedirectResponse("/", 303)

@@ -201,14 +201,15 @@ class Guard:
             return True
         if wait_s > 0:
             seconds = str(max(1, round(wait_s)))
-            raise RefusedError(429, f"too many tries; wait {seconds} s", {"retry-after": seconds})
+            said = f"too many attempts; wait {seconds} s"
+            raise RefusedError(429, said, {"retry-after": seconds})
         return False
 
     async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > BODY_BYTES:
             raise RefusedError(
-                413, f"a body has at most {BODY_BYTES} bytes", {"connection": "close"}
+                413, f"request body over {BODY_BYTES} bytes", {"connection": "close"}
             )
         body = b""
         try:
@@ -220,7 +221,7 @@ class Guard:
                     body += message.get("body", b"")
                     if len(body) > BODY_BYTES:
                         raise RefusedError(
-                            413, f"a body has at most {BODY_BYTES} bytes", {"connection": "close"}
+                            413, f"request body over {BODY_BYTES} bytes", {"connection": "close"}
                         )
                     if not message.get("more_body"):
                         break

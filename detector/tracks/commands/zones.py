@@ -30,7 +30,7 @@ from detector.core.errors import EXIT_DONE
     "the current folder.",
 )
 def command(source: str, output: str | None, **flags: Any) -> int:
-    """Write a template for --zones, a still, and a page to draw on."""
+    """Write a template for --zones and a page to draw it on."""
     from detector.core.config.levels import resolve_config
     from detector.core.errors.guard import guarded
     from detector.tracks.template import write_template

@@ -13,6 +13,7 @@ from detector.core import wings
 from detector.lab.analysis.next_steps import AT_MOST, MEASURED, base_command, next_steps
 from detector.lab.analysis.noise import decimals, decimals_of_rate, spread_of_run
 from detector.lab.session.read import read_session
+from detector.lab.terminal.profile import list_faster
 from tests.lab.report.sessions import PASSES, change, ran, with_passes
 
 
@@ -29,6 +30,7 @@ def session(folder, tmp_path):
     document["outputs"]["video"] = "street-null-detected.mp4"
     document["config"]["output"]["save"] = None
     document["verdict"]["bottleneck"] = "write"
+    document["fps"]["end_to_end"] = 40.0  # as the passes have it
     (copy / "session.json").write_text(json.dumps(document))
     return copy
 
@@ -102,6 +104,8 @@ def test_every_figure_is_a_measurement(session):
     assert any(option.startswith("--size ") and steps[option].figure is None for option in steps)
     # What ran in turns with the run as it is is worth more than the sweep's own runs.
     assert steps["--batch 4"].figure.basis == "batch 4"
+    # A run is compared with the unchanged ones beside it, so its gain is said, not its rate.
+    assert list_faster(loaded) == ["Faster: --batch 4 (measured: +18% FPS)"]
 
 
 def test_a_larger_batch_that_nothing_measured_has_no_figure(session):
@@ -154,6 +158,11 @@ def test_a_stage_that_gains_nothing_bounds_no_offer(low, offered, session):
     changes = [change("write free", 42.0, (low, 1.1)), change("no video", 42.0, (1.01, 1.1))]
     steps = by_option(add_passes(session, what_if={"changes": changes}))
     assert ("--quality fast" in steps) is offered
+    document = json.loads((session / "session.json").read_text())
+    document["fps"]["end_to_end"] = 43.0  # more than what-if's first frames reach without writing
+    (session / "session.json").write_text(json.dumps(document))
+    slower = by_option(read_session(session)).get("--quality fast")
+    assert slower is None or slower.figure is None
     assert steps["--no-video"].figure.basis == "no video"  # which was measured itself
 
 

@@ -85,7 +85,7 @@ def test_every_figure_is_there_within_100_columns():
         "with torch fp32",
         "int8 96% of",
         "openvino int8 is fastest, 9.30x [8.66 .. 10.05] of torch fp32",
-        "median [lowest and highest",
+        "median of the rounds [lowest",
     ):
         assert fact in text, fact
     assert max(map(len, text.splitlines())) <= 100
@@ -95,6 +95,12 @@ def test_inside_the_noise_and_below_the_budget_are_said():
     text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 10))
     assert "beyond the noise" in text
     assert "a fp32, b fp32" in text
+    busy = replace(variant("b", "fp32", 11, 12, 10), frames_digest="other")
+    told = [line for line in printed(variant("a", "fp32", 10, 11, 12), busy).splitlines() if line]
+    assert [line.split(":")[0] for line in told[-2:]] == [
+        "noise 1.0% (assumed between processes); 3 rounds",
+        "no winner",
+    ]
     six = (10, 11, 12, 10, 11, 12)
     doubled = [2 * rate for rate in six]
     text = printed(variant("a", "fp32", *six), variant("b", "int8", *doubled, share=0.8))

@@ -54,7 +54,7 @@ def test_all_of_it(printed):
         assert (f"<{one.name}: whole>" in text) == (one.name != "energy")
     assert "not available: no RAPL" in text
     assert "not shown" not in text
-    assert "session: runs/x" in text
+    assert "saved run: runs/x" in text
 
 
 def test_the_short_form_names_what_it_leaves_out(printed):
@@ -67,4 +67,4 @@ def test_the_short_form_names_what_it_leaves_out(printed):
         elif one.name != "energy":
             assert f"<{one.name}: {'short' if one.brief else 'whole'}>" in text
     assert "the other layers" in left
-    assert "session: runs/x" in text
+    assert "saved run: runs/x" in text

@@ -42,7 +42,7 @@ def test_every_fact_is_printed():
         "20.00",
         "80.00",
         "= wall",
-        "library threads",
+        "libraries",
         "10.00",
         "Inference limits this run",
         "11 read, 10 written, 1 dropped, 2 bad",
@@ -78,7 +78,7 @@ def test_the_most_wanted_comes_first():
             "2 person",
             "FPS end to end",
             "FPS inference",
-            "ms a frame",
+            "ms per frame",
             "busy",
             "infer limits this run",
             "in-ort-detected.jsonl",
@@ -86,7 +86,7 @@ def test_the_most_wanted_comes_first():
         )
     ]
     assert places == sorted(places)
-    for hidden in ("= wall", "p99", "library threads", "import 0.10"):
+    for hidden in ("= wall", "p99", "libraries", "import 0.10"):
         assert hidden not in text
 
 
@@ -224,7 +224,7 @@ def test_pictures_get_no_bottleneck():
     summary = document(video={**DOCUMENT["video"], "kind": "pictures"})
     print_run(Console(file=out, width=140), summary)
     assert "limits this run" not in out.getvalue()
-    assert "ms a frame" not in out.getvalue()
+    assert "ms per frame" not in out.getvalue()
     assert "end to end" in out.getvalue()
 
 
@@ -354,7 +354,7 @@ def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
     out = io.StringIO()
     print_run(Console(file=out, width=140), document(**told))
     assert "of MACs" not in out.getvalue(), "what everybody expects"
-    assert "bf16: executed as fp32 100%" in printed(**told, precision="bf16")
+    assert "executed precision: fp32 100%" in printed(**told, precision="bf16")
     assert "precision: changed nothing" in printed(
         **{**told, "precision_effect": "changed nothing"}, precision="bf16"
     )

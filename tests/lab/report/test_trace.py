@@ -13,6 +13,7 @@ import pytest
 
 from detector.core.timeline import KINDS, STAGES
 from detector.core.timeline.rows import NOT_KNOWN
+from detector.lab.analysis.loop.activities import RESULTS
 from detector.lab.report.page import page
 from detector.lab.report.trace import trace
 from detector.lab.session.columns import TOLD
@@ -192,7 +193,7 @@ def test_waits_are_slices_that_name_what_they_wait_for(tmp_path):
         lambda events: next(e for e in events if e["ph"] == "f").update(ph="s"),
         lambda events: events.append({"ph": "X", "tid": 1, "ts": 5.0, "dur": 2500.0, "name": "x"}),
         lambda events: events.append(
-            {"ph": "C", "tid": 0, "ts": 0.0, "name": "results", "args": {"depth": 1}}
+            {"ph": "C", "tid": 0, "ts": 0.0, "name": RESULTS, "args": {"depth": 1}}
         ),
     ],
 )

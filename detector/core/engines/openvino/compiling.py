@@ -102,7 +102,7 @@ def _float_in_bf16(network: Network) -> float | None:
 def _float_note(network: Network) -> str:
     agreement = _float_in_bf16(network)
     # Rounded down, as the line on the engine's choice has it.
-    told = f"; agreement with fp32 is {int(agreement * 1000) / 1000:.3f}" if agreement else ""
+    told = f" (agreement with fp32: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
     return Background(
         f"engine openvino: the layers that int8 leaves in float run in bf16 on this CPU{told}; "
         "--engine-options float=fp32 keeps them in fp32"

@@ -45,8 +45,8 @@ def absent() -> str | None:
         cuda = library()
     except OSError:
         return (
-            f"no NVIDIA driver ({LIBRARY} cannot be opened); it needs an NVIDIA GPU and its "
-            "driver: without them use --engine auto"
+            f"no NVIDIA driver ({LIBRARY} cannot be opened); install it, or use --engine auto if "
+            "there is no NVIDIA GPU"
         )
     code = cuda.cuInit(0)
     count = ctypes.c_int(0)

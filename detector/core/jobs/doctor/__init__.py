@@ -211,7 +211,7 @@ def _default_job(
     facts: dict[str, Any] = {"engine": engine, "why": why}
     if not quick:
         told = try_default_job()
-        said = told["error"] or "tried from a clip to an annotated video"
+        said = told["error"] or "a test clip ran through to an annotated video"
         return {**facts, "exit_code": told.get("exit_code", EXIT_DONE), "reason": said}
     broken = next(
         (one["reason"] for one in found if one["name"] == engine and not one["usable"]), None

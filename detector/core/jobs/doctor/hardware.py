@@ -50,12 +50,12 @@ def nvtx_tool() -> dict[str, Any]:
         return {
             "tool": tool,
             "attached": True,
-            "reason": "a tool is attached; sent it a range called doctor",
+            "reason": "a profiler is attached; sent it a range called doctor",
         }
     return {
         "tool": tool,
         "attached": False,
-        "reason": lost or "no tool is attached; to attach one: nsys profile -t nvtx",
+        "reason": lost or "no profiler is attached (nsys profile -t nvtx attaches one)",
     }
 
 

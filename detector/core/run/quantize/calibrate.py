@@ -81,7 +81,7 @@ class Calibration:
         """Lines for the user about one kind of int8."""
         result = self.result[kind]
         measured_on = (
-            f"{counted(self.held_out, 'frame')} held out"
+            counted(self.held_out, "held-out frame")
             if self.apart
             else "the same frames, too few to hold any out"
         )

@@ -1,12 +1,10 @@
 """A run as a graph: what every call of a stage had to wait for, by the rules of the loop.
 
-A call starts when the last of its predecessors is done. Its predecessors are the call before it on
-its thread (program order), the stage that made its data, and the call that gave back the room that
-it needed: bounded queues push back, and requests and pictures come from pools. The rules are those
-of ``loop/overlapped.py``; nothing is guessed from the clock.
-
-Below the graph stand the other views of the same calls: how full the queues were, and the durations
-of each stage.
+A call starts when the last of its predecessors is done: the call before it on its thread (program
+order), the stage that made its data, and the call that gave back the room that it needed (bounded
+queues push back, and requests and pictures come from pools). The rules are those of
+``loop/overlapped.py``; nothing is guessed from the clock. Below the graph are other views of the
+same calls: the depths of the queues, and the durations of each stage.
 """
 
 from __future__ import annotations
@@ -37,6 +35,8 @@ REQUEST = "request given back"
 IMAGE = "picture given back"
 BATCH_ROOM = "room for a filled batch"
 RESULT_ROOM = "room for a result"
+# How people read them; sessions hold the names above.
+SHOWN = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free image"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +279,6 @@ class _Rules:
             yield Edge(at, cause, at_start)
 
 
-def threads_of(activities: Sequence[Activity]) -> dict[str, list[Activity]]:
-    """Thread -> its activities."""
-    found: dict[str, list[Activity]] = defaultdict(list)
-    for one in activities:
-        found[one.thread].append(one)
-    return dict(found)
-
-
 def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
     """[F] int64: when each frame was done, in nanoseconds of the clock, by frame."""
     done: dict[int, int] = {}
@@ -299,8 +291,8 @@ def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
 # ----------------------------------------------------------------------
 # How full the loop's queues were over time, from the spans of its stages.
 
-FILLED = "filled batches"  # preprocessed, not yet in the engine
-RESULTS = "results"  # out of the engine, not yet decoded
+FILLED = "batches waiting for inference"  # preprocessed, not yet in the engine
+RESULTS = "results waiting to be decoded"  # out of the engine, not yet decoded
 IN_FLIGHT = "frames in flight"  # read, not yet written
 
 Steps = tuple[NDArray[np.int64], NDArray[np.int64]]

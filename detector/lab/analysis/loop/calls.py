@@ -1,12 +1,10 @@
 """nvprof's dependency table by call of CUDA, of a recorded run: what each call, kernel and copy was
 on the critical path of its process, and how long each call waited for the GPU.
 
-The path is walked from the end. A call that waits hands over to the work on the GPU that it waited
-for; work on the GPU to what its stream did before, or to the call that launched it, whichever ended
-later; a call to the one before it on its thread. What lies between two of them is the host's own.
-
-Start-up and tear-down stand apart: allocations, contexts and modules are most of a short run's
-path, and say nothing of a frame.
+We walk the path from its end: from a call that waits to the GPU work that it waited for, from GPU
+work to the later of its stream's work before and the call that launched it, from a call to the one
+before it on its thread. The time between two of them is the host's own. Start-up and tear-down are
+apart: allocations, contexts and modules are most of a short run's path.
 """
 
 from __future__ import annotations

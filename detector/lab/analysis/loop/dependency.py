@@ -4,8 +4,7 @@ on the critical path, and how long it waited.
     critical path %   critical path   waiting time   name
 
 nvprof's names were calls of CUDA. Here a name is a stage, a system call inside a stage, or a wait
-of the loop ("wait for batch"). The share is of the whole run; what comes before the first frame and
-after the last one stands in rows of its own, so that the steady state can be read by itself.
+of the loop ("wait for batch"). The share is of the whole run; start-up and tear-down have own rows.
 """
 
 from __future__ import annotations

@@ -47,19 +47,21 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> list[Change]:
-    """``how``: change -> the stage that was replaced, and what took its place."""
-    rows = []
+    """``how``: change -> the stage that was replaced, and what took its place. FPS are the ratio of
+    each round times the median of the unchanged runs, so that gain and FPS agree."""
+    rows, plain_s = [], 1 / statistics.median([1 / one for one in turns.plain])
     for change, seconds in turns.changed.items():
         pairs = list(zip(seconds, turns.beside[change], strict=True))
+        ratios = [without / with_it for with_it, without in pairs]
         stage, said = how[change]
         rows.append(
             Change(
                 change=change,
                 stage=stage,
                 how=said,
-                fps=interval([1 / one for one in seconds]),
-                frame_ms=interval([1e3 * one for one in seconds]),
-                fps_ratio=interval([without / with_it for with_it, without in pairs]),
+                fps=interval([ratio / plain_s for ratio in ratios]),
+                frame_ms=interval([1e3 * plain_s / ratio for ratio in ratios]),
+                fps_ratio=interval(ratios),
                 frame_ratio=interval([with_it / without for with_it, without in pairs]),
             )
         )
@@ -76,11 +78,11 @@ def list_doubts(
         few = counted(frames, "frame", "is")
         reasons.append(f"{few} few: start and end weigh as much as the steady state")
     if (apart := max(plain) / min(plain) - 1) > APART:
-        reasons.append(f"the unchanged run varied by {apart:.0%} between turns")
+        reasons.append(f"the unchanged run varied by {apart:.0%} between its runs")
     others = None if document is None else others_cores(document)
     if document is not None and others and others > OTHERS_MUCH * document.cpu.cores:
         reasons.append(
-            f"other programs took {others:.1f} of {counted(document.cpu.cores, 'core')}, so they "
+            f"other programs used {others:.1f} of {counted(document.cpu.cores, 'core')}, so they "
             "also use what a change frees"
         )
     return reasons

@@ -221,8 +221,8 @@ class Explanation:
         else:
             blocked = max(0.0, _ms(one) - took.cpu - took.ready)
             text = (
-                f"{took.cpu:.1f} ms on a core, {took.ready:.1f} ms without one, {blocked:.1f} ms "
-                "blocked; no recorded cause explains half of this delay"
+                f"computed for {took.cpu:.1f} ms, waited {took.ready:.1f} ms for a core, was "
+                f"blocked for {blocked:.1f} ms; no single cause explains half of the delay"
             )
         return WhyCause(UNKNOWN, one.stage, frame, excess, 0.0, text)
 
@@ -270,7 +270,7 @@ class Explanation:
         if one.stage in (INFER, READ, WRITE) and clock is not None:
             held_up = clock.held_up(one)
         waited = min(waited + held_up, _ms(one))
-        text = f"waited {waited:.1f} ms for a busy core"
+        text = f"waited {waited:.1f} ms for a free core"
         if held_up > HALF * waited:
             text = f"library threads {text}"
         yield CORE, waited, text
@@ -279,7 +279,9 @@ class Explanation:
         # Only where nothing else tells: it says what happened, not why.
         work = took.cpu + _booked_ms(one)
         if work - self._usual_work[one.stage] >= HALF * excess:
-            yield WORK, HALF * excess, f"computed for {work:.1f} ms: more work than usual"
+            text = f"computed for {work:.1f} ms (median {self._usual_work[one.stage]:.1f} ms)"
+            text += "; this first call includes warm-up" if one.number == 0 else ""
+            yield WORK, HALF * excess, text
 
     def _usual_wait_for_core(self, one: Activity) -> float:
         if one.spent is None and self._clock is not None:

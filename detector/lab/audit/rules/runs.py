@@ -38,7 +38,7 @@ def cores_taken(run: Summary) -> Iterator[Hit]:
 def waited_for_others(run: Summary) -> Iterator[Hit]:
     """Where nobody told whose the cores were, all of it may have been for others."""
     if said := _waits(run, lambda one: 1.0 if one.foreign_share is None else one.foreign_share):
-        yield Hit(f"{_taken(run)}threads waited for a core that others had: {said}")
+        yield Hit(f"{_taken(run)}waits for a core taken by others: {said}")
 
 
 def waited_for_own(run: Summary) -> Iterator[Hit]:
@@ -47,11 +47,8 @@ def waited_for_own(run: Summary) -> Iterator[Hit]:
     if not 1 < threads >= run.cpu.cores:
         return
     if said := _waits(run, lambda one: 0.0 if one.foreign_share is None else 1 - one.foreign_share):
-        yield Hit(
-            f"{run.engine_threads} threads x {run.concurrency} requests plus reading and writing "
-            f"on {run.cpu.cores} cores; threads waited for a core that other threads of this run "
-            f"had: {said}"
-        )
+        had = f"{threads} engine threads plus reading and writing share {run.cpu.cores} cores"
+        yield Hit(f"{had}; waits for a core that this run's other threads had: {said}")
 
 
 def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
@@ -62,7 +59,7 @@ def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
         if (ready := (one.ready_s or 0.0) * share(one)) > MUCH * one.busy_s and one.busy_s > LEAST_S
     }
     return ", ".join(
-        f"{name} {ready:.2f} s waiting, {busy:.2f} s working"
+        f"{name} waited {ready:.2f} s and worked {busy:.2f} s"
         for name, (ready, busy) in waits.items()
     )
 
@@ -227,14 +224,14 @@ RULES = (
         "cores-taken-by-others",
         "warning",
         "other processes used the cores",
-        ("stop them, or run compare, which alternates the rows so that a slow minute cancels out"),
+        "stop them, or run compare: it alternates the variants, so that load affects all alike",
         cores_taken,
     ),
     _rule(
         "waited-for-cores",
         "warning",
         "threads were ready, but other programs had the cores",
-        "stop those programs, or run compare, which alternates the rows",
+        "stop those programs, or run compare, which alternates the variants",
         waited_for_others,
     ),
     _rule(

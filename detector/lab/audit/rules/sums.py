@@ -46,9 +46,6 @@ NO_SUM = (
     "self",
     "cumulative",
 )
-OF_THE_WHOLE = re.compile(
-    r"\b(?:whole|total|sum|overall|all|window|duration|pipeline|end.to.end)\b"
-)
 
 
 OF_TIME = ("time", "share", "percent", "total", "critical", "part", "fraction")

@@ -12,10 +12,9 @@ Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250) = 16.
     int8   a step of 1/255 of a range that is ten times the rms: 1.1% of rms for each of weights and
            activations, 16 x 1.6% = 26%
 
-The tolerance is that, rounded (fp32 has a factor of 14 in hand). Inside yolov5n and the default
-model no tensor is farther apart than 0.19 of its size in int8 and 0.033 in bf16, and no layer adds
-more than 0.3 times what it gets. A fault changes numbers by a tenth to a few times their size.
-"Size" is the rms around the mean, as logits lie far from 0.
+The tolerance is that, rounded (for fp32, times 14). Inside yolov5n and the default model no tensor
+differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer adds more than 0.3 of
+what it gets. A fault changes numbers by a tenth to a few times their size: the rms around the mean.
 """
 
 from __future__ import annotations

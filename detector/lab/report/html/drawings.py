@@ -28,7 +28,7 @@ def thinned(items: Sequence[Item]) -> Sequence[Item]:
 
 def section(name: str, title: str, *content: str, how: str = "") -> str:
     """A part of the page with a heading; ``how``: a link to how its numbers are taken."""
-    link = f' <a class="how screen" href="#how-{how}">how it is measured</a>' if how else ""
+    link = f' <a class="how screen" href="#how-{how}">(how measured?)</a>' if how else ""
     return f'<section id="{name}-part"><h2>{escape(title)}{link}</h2>{"".join(content)}</section>'
 
 

@@ -10,11 +10,12 @@ from html import escape
 from pathlib import PurePath
 from urllib.parse import quote
 
+from detector.core.analysis.verdict import UNMEASURED
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
 from detector.core.tables import Column, Table
 from detector.lab.analysis.found import count_classes, count_over_time
-from detector.lab.analysis.next_steps import NextStep, base_command, next_steps
+from detector.lab.analysis.next_steps import THIS, NextStep, base_command, next_steps
 from detector.lab.analysis.noise import decimals, decimals_of, decimals_of_rate, spread_of_run
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import LONG, figure, legend, section, table
@@ -54,7 +55,7 @@ def _rates(session: SavedSession) -> str:
     cards.append(f'<div class="card files">{_links(document)}</div>')
     spread = spread_of_run(session)
     note = (
-        f'<p class="note">The same run varied by {spread:.0%} between rounds.</p>'
+        f'<p class="note">The unchanged run varied by {spread:.0%} between rounds.</p>'
         if spread >= 0.01
         else ""
     )
@@ -63,7 +64,7 @@ def _rates(session: SavedSession) -> str:
 
 def _card(name: str, rate: float | None, session: SavedSession) -> str:
     if rate is None:
-        return f'<div class="card"><b>–</b>{name}</div>'
+        return f'<div class="card"><b>-</b>{name}</div>'
     shown = f"{rate:.{decimals_of_rate(session, rate)}f}"
     return f'<div class="card"><b data-value="{rate!r}">{shown}</b>{name}</div>'
 
@@ -109,7 +110,10 @@ def _encode(path: str) -> bytes:
 
 
 def _limit(session: SavedSession) -> str:
-    said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(session.document.verdict.sentence))
+    told = session.document.verdict.sentence
+    if session.facts(WhatIfFacts) is not None:
+        told = told.replace(f" {UNMEASURED}", "")
+    said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(told))
     return f'<p class="verdict">{said}</p>'
 
 
@@ -118,7 +122,7 @@ def _limit(session: SavedSession) -> str:
 
 FOUND = (
     Column("name", "class"),
-    Column("count", "detections"),
+    Column("count", "detections", ","),
     Column("share", form=".1%"),
     Column("a_frame", "per frame", ".1f"),
 )
@@ -159,15 +163,15 @@ def _next(session: SavedSession) -> str:
     if facts is not None:
         now = facts.fps.median
         was = (
-            f"FPS are measured end to end on {_whole(session, facts)}, alternating with the "
-            f'unchanged run: <b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
+            f"FPS are end to end on {_whole(session, facts)}, where the unchanged run reaches "
+            f'<b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
         )
     base = base_command(session.document)
     once = len(shlex.join(base)) > LONG_COMMAND
     if once:
         was += f" Add each option to this command, shown as … below: <code>{_words(base)}</code>"
     rows = "".join(_step(step, once) for step in steps)
-    heads = "".join(f'<th scope="col" class="text">{one}</th>' for one in ("type", "FPS", "does"))
+    heads = '<th scope="col" class="text">'.join(("", "command</th>", "FPS</th>", "effect</th>"))
     listed = (
         f'<div class="scroll"><table id="next"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
@@ -205,7 +209,8 @@ def _words(words: Sequence[str]) -> str:
 def _figure(step: NextStep) -> str:
     found = step.figure
     if found is None:
-        said = escape(f"not measured; {step.measure} measures it")
+        own = step.measure == THIS
+        said = escape("run it to find out" if own else f"measure it with {step.measure}")
         return f'<td class="text said">{said}</td>'
     shown = decimals(found.apart)
     same = found.basis.split()[0] in shlex.join(step.option)  # batch 4, of --batch 4
@@ -235,7 +240,4 @@ def _doubt(facts: WhatIfFacts | None) -> str:
     if not reasons:
         return ""
     more = f" (and {len(reasons) - 1} more, under What if)" if len(reasons) > 1 else ""
-    return (
-        '<p class="warning">These figures are unreliable; use them only as a ranking: '
-        f"{escape(reasons[0])}{more}.</p>"
-    )
+    return f'<p class="warning">These figures are unreliable: {escape(reasons[0])}{more}.</p>'

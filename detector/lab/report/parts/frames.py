@@ -95,7 +95,7 @@ def latency(session: SavedSession) -> str:
                 if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))]
             )
             note = (
-                f"; the last bin contains {beyond} that took longer, up to {ordered[-1]:.1f} ms"
+                f"; the last bin also holds {beyond} above the axis, up to {ordered[-1]:.1f} ms"
                 if beyond
                 else ""
             )
@@ -118,10 +118,9 @@ def queues(session: SavedSession) -> str:
         around = list(zip(one.times_s, one.least, one.most, strict=True))
         drawn.append(figure(drawings.queue(points, around, one.room, "s", "depth"), caption))
     note = (
-        "<p>The line is the mean over a short interval, the band its minimum and maximum, "
-        "and the dashed line the capacity; one more item can wait to enter. A queue that is "
-        "always full waits for the stage after it; a queue that is always empty waits for "
-        "the stage before it.</p>"
+        "<p>The line is the mean over a short interval, the band its minimum and maximum, and the "
+        "dashed line the capacity, which one blocked item can exceed. A queue that is always full "
+        "waits for the stage after it; one that is always empty waits for the stage before it.</p>"
     )
     return note + "".join(drawn) if drawn else ""
 

@@ -8,6 +8,7 @@ from html import escape
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.core.wings import Rounded, Share
+from detector.lab.analysis.loop.activities import SHOWN
 from detector.lab.analysis.noise import decimals_of
 from detector.lab.analysis.profile import describe_cost
 from detector.lab.report.html import drawings
@@ -26,16 +27,18 @@ from detector.lab.session.read import SavedSession
 
 
 def _causes(row: PathStage) -> str:
-    return ", ".join(f"{cause} {seconds:.3f}" for cause, seconds in row.wait_causes.items())
+    """The longest first, without those that round to nothing."""
+    causes = {name: seconds for name, seconds in row.wait_causes.items() if seconds >= 0.0005}
+    return ", ".join(f"{SHOWN.get(name, name)} {seconds:.3f}" for name, seconds in causes.items())
 
 
 PATH = (
     Column("name", "stage"),
-    Column("share", form=".1%"),
+    Column("share", "self + wait", ".1%"),
     Column("self_s", "self", ".3f", "s"),
     Column("wait_s", "wait", ".3f", "s"),
     Column("calls", out=2),
-    Column("wait_causes", "waits because of", value=_causes, out=1),
+    Column("wait_causes", "waits for", value=_causes, out=1),
 )
 
 
@@ -44,12 +47,12 @@ def path_table(facts: CriticalPathFacts) -> Table:
         f"critical path of {counted(facts.frames, 'frame')}, "
         f"{facts.wall_s:.3f} s of steady state = 100%"
     )
-    return Table("path", PATH, facts.stages, title)
+    return Table("path", PATH, facts.stages, title, "a busy stage need not be on this path")
 
 
 def path(session: SavedSession, facts: CriticalPathFacts) -> str:
     parts = [(row.name, row.name, row.self_s) for row in facts.stages]
-    parts.append(("wait", "hand-overs", sum(row.wait_s for row in facts.stages)))
+    parts.append(("wait", "waits", sum(row.wait_s for row in facts.stages)))
     note = (
         f"{facts.wall_s:.2f} s of steady state ({counted(facts.frames, 'frame')}), excluding "
         f"{facts.startup_s:.2f} s of start-up and {facts.teardown_s:.2f} s of teardown."
@@ -79,6 +82,9 @@ CHANGES = (
 )
 
 
+FREE = "free: the stage costs nothing; FPS: the unchanged run's, times the gain"
+
+
 def in_rounds(values: Interval) -> Rounded:
     """The median, with no more decimals than the rounds agree on."""
     return Rounded(values.median, decimals_of(values))
@@ -91,7 +97,7 @@ def what_if_says(facts: WhatIfFacts) -> Iterator[Table | str]:
         f"what if, measured: {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
         f"alternating with the unchanged run ({now:.{now.decimals}f} FPS end to end)"
     )
-    yield Table("whatif", CHANGES, facts.changes, title).without("how")
+    yield Table("whatif", CHANGES, facts.changes, title, FREE).without("how")
     yield from (f"unreliable: {reason}" for reason in facts.doubts)
     yield from (f"not measured: {change}: {why}" for change, why in facts.not_measured.items())
 
@@ -144,7 +150,9 @@ def _slower(record: PassRecord) -> Share | str | None:
     """A pass that took less time than the plain run was measured within the noise."""
     if record.slowdown is None:
         return None
-    return Share(record.slowdown - 1) if record.slowdown > 1 else "too small to measure"
+    loop = record.facts
+    noise = record.slowdown <= 1 or (isinstance(loop, LoopFacts) and loop.instruments.low <= 0)
+    return "within the noise" if noise else Share(record.slowdown - 1)
 
 
 def _went(record: PassRecord) -> str:
@@ -158,16 +166,16 @@ def _went(record: PassRecord) -> str:
 CRITICAL_PATH = How(
     "path",
     "critical path",
-    "The chain of calls and hand-offs that makes up the wall time of the steady state: "
-    "program order, data, bounded queues, released buffers.",
+    "The chain of calls and waits that makes up the wall time of the steady state. A call waits "
+    "for its thread, its data, room in a queue, or a free buffer.",
     "Critical path",
 )
 WHAT_IF = How(
     "whatif",
     "what if",
-    "A stand-in replays a stage's results for the first pictures, or the loop is changed. "
-    "Each such run is placed between two unchanged runs; their ratio is the gain, given "
-    "from the lowest to the highest round. Nothing is predicted.",
+    "A stage costs nothing (free) because its results for the first frames are replayed, or the "
+    "loop is changed. Each such run is between two unchanged runs; the gain is their ratio, from "
+    "the lowest to the highest round. Nothing is predicted.",
     "What if",
 )
 INSTRUMENTS = How(

@@ -61,8 +61,8 @@ def shape_text(row: LayerRow) -> str | None:
 LAYERS = (
     Column("layer", value=lambda row: row.name),
     Column("type", out=11),
-    Column("order", "at", out=2),
-    Column("shape", "writes", value=lambda row: shape_text(row), whole=True, out=3),
+    Column("order", "position", out=2),
+    Column("shape", "output shape", value=lambda row: shape_text(row), whole=True, out=3),
     Column("ms", form=".3f"),
     Column("share", form=".1%"),
     Column("parameters", out=1),
@@ -73,8 +73,8 @@ LAYERS = (
     Column("gbytes_s", "GB/s", ".1f", out=5),
     Column("intensity", "FLOP/byte", ".1f", out=4),
     Column("precision", "runs in", out=7),
-    Column("utilisation", "of roofline", ".0%", out=12),
-    Column("bound", value=lambda row: row.bound or "-", out=9),
+    Column("utilisation", "share of roofline", ".0%", out=12),
+    Column("bound", "limited by", value=lambda row: row.bound or "-", out=9),
     Column("flag", "note", value=lambda row: row.flag or ""),
     Column("calls"),
 )
@@ -106,7 +106,7 @@ def blocks_table(facts: LayersFacts) -> Table:
 def roof_table(facts: LayersFacts) -> Table:
     """The layers nearest to their roof and those farthest from it."""
     best, worst = far_from_roof(facts.rows, OF_THE_ROOF)
-    title = f"nearest to and farthest from their roofline (layers from {WORTH:.0%} of the time)"
+    title = f"closest to and farthest from the roofline (layers from {WORTH:.0%} of the time)"
     whole = Table("roof", LAYERS, [*best, *worst], title)
     return whole.pick("layer", "type", "ms", "share", "intensity", "utilisation", "bound")
 
@@ -173,13 +173,13 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
     drawn = drawings.roofline(dots, roofs, slopes) if roofs else ""
     note = (
         f"{'At least ' if facts.uncounted else ''}{facts.macs / 1e9:.2f} GMACs = "
-        f"{facts.flops / 1e9:.2f} GFLOPs per picture. {peaks_origin(facts).capitalize()}: "
+        f"{facts.flops / 1e9:.2f} GFLOPs per image. {peaks_origin(facts).capitalize()}: "
         f"{_peaks_text(peaks)}."
     )
     if facts.bound and facts.utilisation is not None:  # without layer times there is neither
         note += (
-            f" The model is mostly {facts.bound}-bound and reaches {facts.utilisation:.1%} "
-            "of the roofline over the whole forward pass."
+            f" Most layer time is {_bound_by(facts)}; the whole forward pass reaches "
+            f"{facts.utilisation:.1%} of the roofline."
         )
     under = facts.peak_under_measured
     said = text(
@@ -189,6 +189,11 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
         sentence(sheet_text(facts.sheet)) if facts.sheet else None,
     )
     return said + (figure(drawn) if drawn else "")
+
+
+def _bound_by(facts: RooflineFacts) -> str:
+    both = {"launch overhead": "launch overhead", "neither": "far below both limits", None: "-"}
+    return both.get(facts.bound) or f"{facts.bound}-bound"
 
 
 def peaks_origin(facts: RooflineFacts) -> str:
@@ -235,15 +240,16 @@ def roofline_says(facts: RooflineFacts) -> Iterator[str]:
         share = "-" if facts.utilisation is None else f"{facts.utilisation:.1%}"
         yield (
             f"roofline: {least}{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs "
-            f"per picture, {rate} GFLOP/s, {share} of the roofline, bound by {facts.bound}"
+            f"per image, {rate} GFLOP/s, {share} of the roofline; most layer time is "
+            f"{_bound_by(facts)}"
         )
         if facts.intensity is not None:
             ridges = ", ".join(
                 f"{name} {ridge:.1f}" for name, ridge in facts.ridge.items() if ridge is not None
             )
             yield (
-                f"intensity: {facts.intensity:.1f} FLOPs per byte; memory is the limit below "
-                f"the ridge: {ridges or '-'}"
+                f"intensity: {facts.intensity:.1f} FLOPs per byte over the whole model; ridge of "
+                f"main memory: {ridges or '-'} (lower for layers that fit in a cache)"
             )
     yield f"{peaks_origin(facts)}: {_peaks_text(peaks)}"
     if facts.sheet is not None:

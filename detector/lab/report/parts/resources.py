@@ -39,10 +39,8 @@ def memory_text(facts: MemoryFacts) -> str:
         if slope is None
         else f"{slope:+.2f} MB per 1000 frames in the second half"
     )
-    return (
-        f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak; "
-        f"growth: {growth}"
-    )
+    at = f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak"
+    return f"{at}; growth: {growth}"
 
 
 def _peaks(facts: MemoryFacts) -> dict[str, float]:
@@ -51,9 +49,9 @@ def _peaks(facts: MemoryFacts) -> dict[str, float]:
 
 def memory_says(facts: MemoryFacts) -> Sequence[str]:
     said = f"memory: {memory_text(facts)}"
-    if peaks := _peaks(facts):
-        highest = ", ".join(f"{name} {mb:.0f}" for name, mb in peaks.items())
-        said += f"; peak by stage: {highest}"
+    each = [f"{name} {mb:.0f}" for name, mb in _peaks(facts).items()]
+    if len({one.split()[1] for one in each}) > 1:  # else the line above says it
+        said += f"; peak by stage: {', '.join(each)}"
     gpu = facts.gpu
     if gpu is not None and gpu.used_mb is not None:
         said += f"; {gpu_text(gpu)}"

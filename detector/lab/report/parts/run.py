@@ -45,7 +45,7 @@ STATISTICS = (
 def statistics(session: SavedSession) -> str:
     rows = [(one, one.of(session.document)) for one in list_statistics()]
     told = Table("statistics", STATISTICS, [row for row in rows if row[1] is not None])
-    return folded(f"all {len(told.rows)} of the summary", table(told))
+    return folded(f"all {len(told.rows)} statistics of summary.json", table(told))
 
 
 def ledger(session: SavedSession) -> str:
@@ -105,12 +105,12 @@ def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[s
 
 # Where a thread was, below what it did: (class, name)
 WHERE = (
-    ("on-cpu", "on a core"),
-    ("no-core", "ready, core taken by this program"),
-    ("foreign", "ready, core taken by other programs"),
-    ("blocked", "blocked in a call"),
-    ("wait", "waits"),
-    ("other", "asleep on a lock, between spans"),
+    ("on-cpu", "running on a core"),
+    ("no-core", "no core: taken by this program"),
+    ("foreign", "no core: taken by other programs"),
+    ("blocked", "blocked in a stage"),
+    ("wait", "waiting for input or output"),
+    ("other", "waiting for a lock, between stages"),
 )
 
 
@@ -164,15 +164,15 @@ FPS = How(
 LEDGER = How(
     "ledger",
     "ledger",
-    "Each thread reads the clock around every stage call and every wait; the rest of its wall "
-    "time is other. For stretches longer than 50 us, the thread's CPU clock and the kernel's run "
-    "queue show how long it was on a core and how long it waited for one. CPU includes the threads "
-    "that libraries run for the stage.",
-    "Ledger and threads",
+    'Each thread reads the clock around every stage call and every wait; "other" is the rest of '
+    "its wall time. For stretches longer than 50 us, the thread's CPU clock and the kernel's run "
+    'queue show how long it was on a core and how long it had none, "(others)" because of other '
+    'programs. "all CPU" includes the threads that libraries run for the stage.',
+    "Time per stage and thread",
 )
 PARTS = (
     Part("run", "The run", 10, rates, how=FPS),
-    Part("ledger", "Ledger", 20, ledger, how=LEDGER),
+    Part("ledger", "Time per stage and thread", 20, ledger, how=LEDGER),
     Part("statistics", "Statistics", 185, statistics),
     Part("machine", "Machine and command", 190, machine),
 )

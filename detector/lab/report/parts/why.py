@@ -7,6 +7,7 @@ from statistics import median
 
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
+from detector.lab.analysis.loop.activities import SHOWN as CAUSES_SHOWN
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import folded, key
 from detector.lab.report.part import How, Part, stages_of
@@ -20,11 +21,11 @@ FEWEST = 20  # frames; among fewer, the median frame says little
 
 PIECES = (
     Column("part", value=lambda one: part_text(one)),
-    Column("waited_for", "for", value=lambda one: _waited_for(one), out=4),
+    Column("waited_for", "waited for", value=lambda one: _waited_for(one), out=4),
     Column("ms", form=".1f"),
     Column("median_ms", "median", ".1f"),
-    Column("more", form="+.1f", value=lambda one: one.ms - one.median_ms),
-    Column("cpu_ms", "core", ".1f", out=3),
+    Column("more", "difference", "+.1f", value=lambda one: round(one.ms - one.median_ms, 1) + 0.0),
+    Column("cpu_ms", "on CPU", ".1f", out=3),
     Column("ready_ms", "no core", ".1f", out=2),
     Column("blocked_ms", "blocked", ".1f", out=1),
 )
@@ -44,7 +45,7 @@ def part_text(part: WhyPart) -> str:
 
 
 def _waited_for(part: WhyPart) -> str:
-    return f"{part.waited_for} ({part.cause})" if part.cause else ""
+    return f"{part.waited_for} ({CAUSES_SHOWN.get(part.cause, part.cause)})" if part.cause else ""
 
 
 def shown_parts(one: WhyFrame) -> list[WhyPart]:
@@ -91,8 +92,8 @@ def slow_frames(session: SavedSession) -> str:
     mhz = median(known.moments.mhz) if known.moments and known.moments.mhz else None
     shown = [_slow_frame(found.explain(frame), boxes, mhz) for frame in found.slowest(SHOWN)]
     note = (
-        f"<p>The median of {counted(len(found.frames), 'frame')} took {found.median_ms():.1f} ms "
-        "from read to write.</p>"
+        f"<p>Median time from read to write over {counted(len(found.frames), 'frame')}: "
+        f"{found.median_ms():.1f} ms.</p>"
     )
     return note + key([*stages_of(session), "wait"]) + "".join(shown)
 
@@ -104,13 +105,9 @@ def _slow_frame(one: WhyFrame, boxes: float | None, mhz: float | None) -> str:
         labels=False,
     )
     known = ", ".join(facts_of(one, boxes, mhz))
-    inside = (
-        f"<p>{escape(cause_text(one))}</p><p>{escape(known)}</p>"
-        if known
-        else f"<p>{escape(cause_text(one))}</p>"
-    )
+    inside = f"<p>{escape(cause_text(one))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
     described = Table(f"why-{one.frame}", PIECES, shown_parts(one))
-    head = f"frame {one.frame}: {one.ms:.1f} ms, {one.cause.name}"
+    head = f"frame {one.frame}: {one.ms:.1f} ms ({where(one)}: {one.cause.text})"
     return folded(head, inside, bar, drawings.table(described))
 
 

@@ -133,8 +133,8 @@ def _shape(document: SessionDocument, number: int) -> tuple[float, float]:
 HOW = How(
     "zones",
     "lines and zones",
-    "One point of each box counts, and it changes side only once it is well past the line. "
-    "Objects that were not seen leaving count as ending in the zone.",
+    "Of each box one point counts: by default the middle of its lower edge. It changes side only "
+    "once it is well past the line. Objects not seen leaving count as ended in the zone.",
     "Lines and zones",
     "docs/tracks.md",
 )

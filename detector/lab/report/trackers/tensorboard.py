@@ -1,9 +1,8 @@
 """TensorBoard: an event file in the session (RUN/tensorboard), so that
 ``tensorboard --logdir runs`` shows every run.
 
-The file is written by tensorboard's own writer, which needs neither torch nor tensorflow. Figures
-are scalars of step 0; tables and settings are texts. The report lies beside the event file, and the
-text of the verdict says so.
+tensorboard's own writer needs neither torch nor tensorflow. Figures are scalars of step 0; tables
+and settings are texts. The report is next to the event file, as the text of the verdict says.
 """
 
 from __future__ import annotations

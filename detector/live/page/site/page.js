@@ -11,7 +11,7 @@ const place = (name) => STAGES.includes(name) ? STAGES.indexOf(name) : STAGES.in
 const SVG = "http://www.w3.org/2000/svg";
 const STATES = {
   live: ["good", "live"], connecting: ["wait", "connecting"], stalled: ["bad", "stalled"],
-  waiting: ["bad", "waiting"], ended: ["over", "ended"],
+  waiting: ["bad", "disconnected"], ended: ["over", "ended"],
 };
 
 const $ = (id) => document.getElementById(id);
@@ -96,7 +96,7 @@ class Tile {
     this.size = make("span", { class: "dim" });
     this.facts = {};
     const list = make("dl", { class: "facts" });
-    for (const [key, label] of [["fps", "FPS / camera FPS"], ["age", "age p50 / p99"], ["dropped", "dropped"], ["outages", "outages"]]) {
+    for (const [key, label] of [["fps", "FPS / camera FPS"], ["age", "age p50 / p99"], ["dropped", "dropped"], ["outages", "reconnects / stalls"]]) {
       this.facts[key] = make("dd", {}, "–");
       list.append(make("div", {}, make("dt", {}, label), this.facts[key]));
     }
@@ -125,10 +125,10 @@ class Tile {
     const reasons = Object.entries(one.dropped).filter(([, n]) => n).map(([reason, n]) => `${reason}: ${count(n)}`).join(", ");
     say(this.facts.fps, `${rate(one.processed_fps)}${known(one.camera_fps) ? ` / ${rate(one.camera_fps)}` : ""}`);
     say(this.facts.age, pair(one.age_ms.p50, one.age_ms.p99));
+    this.facts.age.title = "from the arrival of a frame to its detections";
     say(this.facts.dropped, one.received ? `${(100 * total / one.received).toFixed(total && total < one.received / 10 ? 1 : 0)}%` : "–");
     this.facts.dropped.title = reasons || "none";
     say(this.facts.outages, `${count(one.reconnects)} / ${count(one.stalls)}`);
-    this.facts.outages.title = `${one.reconnects} reconnects, ${one.stalls} stalls`;
     this.list.hidden = file && !known(one.processed_fps) && one.state === "ended";
     for (const key of ["age", "dropped", "outages"]) this.facts[key].parentElement.hidden = file;
     say(this.facts.fps.previousSibling, file ? "FPS" : "FPS / camera FPS");
@@ -314,7 +314,7 @@ function show(now) {
   const ages = live.map((one) => one.age_ms.p50).filter(known).sort((a, b) => a - b);
   number("age", milliseconds(ages.length ? ages[Math.floor(ages.length / 2)] : null));
   number("cpu", known(now.cpu_share) ? `${(100 * now.cpu_share).toFixed(0)}%` : "–",
-    known(now.computer_share) ? `of the CPU by this program, ${(100 * now.computer_share).toFixed(0)}% by all` : "of the CPU by this program");
+    known(now.computer_share) ? `CPU used (${(100 * now.computer_share).toFixed(0)}% by all programs)` : "CPU used");
   number("capacity", known(now.capacity) ? now.capacity.toFixed(1) : "–");
   $("n-age").hidden = $("n-capacity").hidden = $("events").hidden = file;
   $("bottleneck").hidden = !now.bottleneck;
@@ -500,11 +500,11 @@ const series = (name) => `s${(tiles.get(name)?.index ?? 0) % 8}`;
 
 // ---------------------------------------------------------------- events and recordings
 
-const WORDS = { camera_up: "connected", camera_down: "lost", appears: "appears", leaves: "leaves" };
+const WORDS = { camera_up: "connected", camera_down: "connection lost", appears: "appears", leaves: "leaves" };
 
 function happened(one) {
   const list = $("events").querySelector("ol");
-  const what = one.class ? `${one.class}${known(one.track) ? ` ${one.track}` : known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? `, ${one.direction}` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
+  const what = one.class ? `${one.class}${known(one.track) ? ` ${one.track}` : known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? ` (${one.direction})` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
   const kind = one.event === "camera_down" ? "down" : one.event === "camera_up" ? "up" : "";
   const when = new Date(one.time_utc);
   list.prepend(make("li", { class: kind }, make("time", { datetime: one.time_utc, title: when.toLocaleString() }, when.toLocaleTimeString([], CLOCK)),
@@ -523,7 +523,7 @@ async function recordings() {
     $("recordings").querySelector("tbody").replaceChildren(...found.map((one) => make("tr", {},
       make("td", { title: one.name }, new Date(one.start_utc).toLocaleString([], { month: "short", day: "numeric", ...CLOCK })),
       make("td", {}, one.camera), make("td", { class: "right" }, bytes(one.bytes)),
-      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, one.finished ? "Download" : "In progress"),
+      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, one.finished ? "Download" : "Recording …"),
         ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Boxes as subtitles: save them next to the video" }, "Boxes")] : [])))));
   } catch { /* asked again later */ }
 }
@@ -555,7 +555,7 @@ function listen() {
   const source = new EventSource("/api/events");
   source.addEventListener("figures", (event) => { finished = false; const was = over; show(JSON.parse(event.data)); if (was) watch(); });
   source.addEventListener("event", (event) => { if (event.lastEventId) { if (Number(event.lastEventId) <= listen.last) return; listen.last = Number(event.lastEventId); } happened(JSON.parse(event.data)); });
-  source.addEventListener("lost", (event) => toast(`${JSON.parse(event.data).lost} events arrived too fast to show.`));
+  source.addEventListener("lost", (event) => toast(`${JSON.parse(event.data).lost} events came too fast to be shown.`));
   source.addEventListener("silent", () => { if (figures) gone("the run is not responding"); });
   source.addEventListener("end", () => { finished = true; gone("the run has ended"); });
   source.onerror = async () => {
