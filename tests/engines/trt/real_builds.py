@@ -7,7 +7,6 @@ precision, for one batch and for a range of batches, for two lists of targets.
 from __future__ import annotations
 
 import hashlib
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -136,23 +135,37 @@ def _pictures(folder: Path) -> Path:
 
 
 def print_table() -> None:
-    rows = []
+    """One row a graph: of each precision seconds and MB, for one batch and for the range."""
+    rows, refusals = [], list[str]()
+    print(f"| graph | {' | '.join(PRECISIONS)} |")
+    print(f"|---|{'---|' * len(PRECISIONS)}")
     with tempfile.TemporaryDirectory() as place:
         for name in GRAPHS:
+            cells = []
             for precision in PRECISIONS:
                 folder = Path(place, name, precision)
                 folder.mkdir(parents=True)
-                rows += build(name, precision, folder, times=2)
-                print(name, precision, file=sys.stderr)
-    print("| graph | precision | batch | targets | built | seconds | MB | same bytes twice |")
-    print("|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        cells = (row.graph, row.precision, row.batches, row.targets, row.refusal or "yes")
-        same = "" if row.refusal else "yes" if row.same_bytes else "no"
-        figures = f"{row.seconds:.1f} | {len(row.plan) / 1e6:.1f} | {same}"
-        print(f"| {' | '.join(cells)} | {figures} |")
-    built = sum(row.refusal is None for row in rows)
-    print(f"\n{len(GRAPHS)} graphs, {len(rows)} plans: {built} built, {len(rows) - built} refused")
+                found = list(build(name, precision, folder, times=2))
+                cells.append(", ".join(_cell(row, refusals) for row in found))
+                rows += found
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    for number, refusal in enumerate(refusals, 1):
+        print(f"{number}. {refusal}")
+    built = [row for row in rows if row.refusal is None]
+    same = sum(row.same_bytes for row in built)
+    print(
+        f"\n{len(GRAPHS)} graphs, {len(rows)} plans: {len(built)} built, "
+        f"{len(rows) - len(built)} refused; {same} of {len(built)} have the same bytes twice"
+    )
+
+
+def _cell(row: Built, refusals: list[str]) -> str:
+    if row.refusal is None:
+        return f"{row.seconds:.1f} s {len(row.plan) / 1e6:.1f} MB"
+    text = row.refusal.replace(row.graph, "NAME")
+    if text not in refusals:
+        refusals.append(text)
+    return f"refused ({refusals.index(text) + 1})"
 
 
 if __name__ == "__main__":
