@@ -287,7 +287,7 @@ class Search:
         yield from self.notes
         if hint := engines.suggest_library(self.config.runtime.device):
             yield hint
-        if len(self.trials) == 1:
+        if not any(one.settings for one in self.trials):
             yield f"{self.seconds:g} s left no time to try anything; give more --seconds"
         failed = {in_words(one.settings): one.error for one in self.trials if one.error}
         yield from (f"{settings}: skipped: {error}" for settings, error in failed.items())

@@ -10,14 +10,13 @@ from detector.lab.session.tuning import Tuning
 
 
 def print_tuning(console: SafeConsole, found: Tuning, words: dict[int, str]) -> None:
-    """``words``: of each trial's settings, by its place, as they are typed."""
+    """``words``: of each trial's settings, as typed. Equal ones of one length are one row."""
     columns = (
         Column("settings", value=lambda one: words[one[0]]),
         Column("frames", value=lambda one: one[1].frames, out=2),
         Column("fps", "end-to-end FPS", ".1f", value=lambda one: one[1].fps),
         Column("agreement", form=".3f", value=lambda one: one[1].agreement, out=1),
     )
-    # The longest trials first. Settings that ran twice at one length are one row, with the later.
     ran = [pair for pair in enumerate(found.trials) if pair[1].error is None]
     tried = {(words[at], one.frames): (at, one) for at, one in ran}
     ranked = sorted(tried.values(), key=lambda pair: (-pair[1].frames, -(pair[1].fps or 0.0)))
@@ -30,7 +29,8 @@ def verdict(found: Tuning, best: str) -> list[str]:
     plain = f"{found.engine} {found.precision}"
     if not found.settings and not found.rounds:
         speed = f"{found.before.median:.1f} FPS in the longest trial"
-        return [f"Keep the defaults ({plain}, {speed}): no other setting was faster."]
+        was = "faster" if any(one.settings for one in found.trials) else "tried"
+        return [f"Keep the defaults ({plain}, {speed}): no other setting was {was}."]
     before = f"{plain}: {_spread(found.before)} FPS end to end"
     if not found.settings:
         return [f"Keep the defaults ({before}): nothing beat them by more than the noise."]

@@ -15,13 +15,9 @@ from detector.lab.session.why import Why
 def print_why(console: SafeConsole, told: Why) -> None:
     """One frame with its parts; several as a list of causes."""
     several = len(told.frames) > 1
-    console.print(
-        Text(
-            f"{told.run}: the median of {counted(told.recorded, 'frame')} took "
-            f"{told.median_ms:.1f} ms from read to write",
-            style="bold",
-        )
-    )
+    frames = counted(told.recorded, "frame")
+    usual = f"median time from read to write over {frames}: {told.median_ms:.1f} ms"
+    console.print(Text(f"{told.run}: {usual}", style="bold"))
     pieces: list[Table | str] = []
     if several:
         pieces.append(Table("slowest", CAUSES, told.frames))

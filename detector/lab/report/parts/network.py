@@ -121,7 +121,9 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
     )
     if facts.batch > 1:
         title += f"; figures of a batch of {facts.batch}"
-    made = Table("layers", LAYERS, rows, title, most=MOST_LAYERS, rest="layers")
+    unknown = any(row.utilisation is None for row in rows)
+    note = "-: no FLOPs, or no peak measured for the precision it runs in" if unknown else ""
+    made = Table("layers", LAYERS, rows, title, note, most=MOST_LAYERS, rest="layers")
     return made.without("calls")
 
 
