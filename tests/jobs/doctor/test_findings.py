@@ -115,6 +115,7 @@ def engine(name="ort", usable=True, reason=None):
         "tried": True,
         "install": "",
         "precisions": {},
+        "offers": [{"option": "--device gpu", "name": "Arc", "precisions": ["fp16"]}],
     }
 
 
