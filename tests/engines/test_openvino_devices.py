@@ -20,7 +20,7 @@ from detector.core.errors import EngineError, UsageError
 from detector.core.run.detect import detect
 from detector.core.run.prepare import prepare_network
 from detector.core.terminal.brief import _rates
-from detector.lab.report.html import page
+from detector.lab.report.page import page
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import pictures, quantised, small_network

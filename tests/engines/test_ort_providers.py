@@ -46,7 +46,7 @@ def build(monkeypatch):
             EngineError,
             "rtx: (it needs onnxruntime 1.24|pip install onnxruntime-ep-nv-tensorrt-rtx-cu13)",
         ),
-        ("rtx", {"precision": "int8"}, EngineError, "misreads .* --engine trt$"),
+        ("rtx", {"precision": "int8"}, EngineError, "misreads .* --engine rtx$"),
     ],
 )
 def test_a_provider_that_is_not_here_is_refused(build, monkeypatch, named, options, error, message):

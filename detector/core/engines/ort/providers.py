@@ -112,7 +112,8 @@ def find_provider(options: EngineOptions) -> Provider:
         raise UsageError(f"--engine-options provider={given}: {wrong}")
     reason = why_no_rtx() if name == "rtx" else None
     if options.precision == "int8" and name in NVIDIA:  # tensorrt_rtx 1.7 took u8 for s8, silently
-        reason = "it misreads the unsigned numbers of this engine's int8; use --engine trt"
+        instead = "rtx" if name == "rtx" else "trt"
+        reason = f"it misreads the unsigned numbers of ort's int8; use --engine {instead}"
     if name not in (*here, "rtx"):
         bringer = BRINGS.get(name)
         cure = f"pip uninstall onnxruntime, then pip install {bringer}" if bringer else "a build"
