@@ -98,10 +98,7 @@ def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (
-            ("--engine-options", "alloy=tin"),
-            "does not fit: own {} is now {'alloy': 'tin'}; built again",
-        ),
+        (("--engine-options", "alloy=tin"), "does not fit: own {} is now {'alloy': 'tin'}"),
         (None, "its content does not match its manifest, not used; built again"),
     ],
 )

@@ -63,11 +63,7 @@ def test_a_whole_clip(tmp_path):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (
-            ["--model", "evil.pt"],
-            4,
-            "evil.pt: refused before running any of it: its pickle names os.system",
-        ),
+        (["--model", "evil.pt"], 4, "refused before running any of it: its pickle names os.system"),
         (["--model", "cut.pt"], 4, "cut.pt: truncated or damaged"),
         (["--model", "yolov5n.yaml"], 4, "give --weights FILE or --random-weights SEED"),
         (

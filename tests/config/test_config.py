@@ -124,8 +124,11 @@ def test_every_option_has_help_and_a_flag_of_its_own():
     assert all(help_of(leaf).endswith(".") for _, leaf in options())
 
 
-@pytest.mark.parametrize(("given", "device"), [("0", "cuda:0"), (1, "cuda:1"), ("cpu", "cpu")])
-def test_a_number_is_a_gpu(given, device):
+WORDS = [("0", "cuda:0"), (1, "cuda:1"), ("CPU", "cpu"), ("GPU.1", "gpu:1"), ("intel:NPU", "npu")]
+
+
+@pytest.mark.parametrize(("given", "device"), WORDS)
+def test_a_number_is_a_gpu_and_words_of_other_programs_are_understood(given, device):
     assert resolve_config(None, {"device": given}).runtime.device == device
 
 

@@ -9,10 +9,12 @@ import sys
 import pytest
 
 from detector.core import engines
+from detector.core.engines._built.store import export
 from detector.core.engines.base import PRECISIONS, Engine
 from detector.core.errors import EngineError
 from tests.cli.command import detect_video_anew
 from tests.conftest import CHECKOUT
+from tests.known_answers import plus_one
 from tests.outside_engines import with_engines
 from tests.sources.clips import write_video
 
@@ -26,9 +28,28 @@ def test_a_class_says_what_its_engine_is_without_its_library(name):
     assert list(engine.precisions) == [name for name in PRECISIONS if name in engine.precisions]
     assert set(engine.auto_in) <= set(engine.precisions)
     assert set(engine.precisions.values()) <= {"fp32", "fp16", "bf16", "int8-u8", "int8-s8"}
-    assert set(engine.devices) <= {"cpu", "cuda"}
+    assert set(engine.devices) <= {"cpu", "cuda", "gpu", "npu"}
     assert all(suffix.startswith(".") for suffix in engine.model_suffixes)
     assert bool(engine.model_suffixes) == bool(engine.model_front_end)
+
+
+@pytest.mark.parametrize("name", ["openvino", "ort"])
+def test_a_graph_that_cannot_be_loaded_is_one_line(tmp_path, capfd, name):
+    if reason := engines.usable()[name]:
+        pytest.skip(f"machine: engine {name}: {reason}")
+    network, damaged = plus_one(), plus_one()
+    with engines.open(name, network) as engine:
+        engine.requests[0].infer(1)
+        assert engine.execution()
+    network.graph.graph.node[2].op_type = "NoSuchOperator"
+    with pytest.raises(EngineError):
+        engines.open(name, network)
+    assert capfd.readouterr() == ("", "")
+    with open(export(damaged, tmp_path).path, "r+b") as file:
+        file.truncate(100)
+    with pytest.raises(EngineError, match=f"{name}: failed to load") as caught:
+        engines.open(name, damaged)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_no_engine_is_said(tmp_path, monkeypatch):

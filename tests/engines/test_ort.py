@@ -7,34 +7,11 @@ import onnxruntime
 import pytest
 
 from detector.core import engines
-from detector.core.engines._built.store import export
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.ort import engine as ort
 from detector.core.errors import EngineError
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one, run_once
-
-
-def test_it_loads_the_exported_file_and_says_when_that_is_damaged(tmp_path):
-    network = plus_one()
-    artefact = export(network, tmp_path)
-    engines.open("ort", network).close()
-    with open(artefact.path, "r+b") as file:
-        file.truncate(100)
-    with pytest.raises(EngineError, match="ort: failed to load"):
-        engines.open("ort", network)
-
-
-def test_it_writes_nothing_on_stdout_or_stderr(capfd):
-    network = plus_one()
-    with engines.open("ort", network) as engine:
-        engine.requests[0].infer(1)
-        assert engine.execution()
-    network.graph.graph.node[2].op_type = "NoSuchOperator"
-    with pytest.raises(EngineError):
-        engines.open("ort", network)
-    captured = capfd.readouterr()
-    assert (captured.out, captured.err) == ("", "")
 
 
 def test_threads_are_what_was_asked_for():
@@ -115,22 +92,9 @@ def without_cuda(monkeypatch):
 @pytest.mark.parametrize(
     ("precision", "device", "reason"),
     [
-        (
-            "fp16",
-            "cpu",
-            "engine ort: fp16 cannot run here: ONNX Runtime computes an fp16 graph in fp32 on a "
-            "CPU",
-        ),
-        (
-            "fp16",
-            "auto",
-            "this build of onnxruntime has no CUDA provider; to get one: pip uninstall",
-        ),
-        (
-            "tf32",
-            "auto",
-            "it needs a GPU; use --precision fp32 .this build of onnxruntime has no CUDA",
-        ),
+        ("fp16", "cpu", "fp16 cannot run here: ONNX Runtime computes an fp16 graph in fp32"),
+        ("fp16", "auto", "has no CUDA provider; to get one: pip uninstall"),
+        ("tf32", "auto", "it needs a GPU; use --precision fp32"),
         ("fp32", "cuda:1", "--device cuda:1: this build of onnxruntime has no CUDA provider"),
         ("bf16", "auto", "cannot run bf16; it runs fp32, tf32, fp16, int8; for bf16 use --engine "),
     ],

@@ -53,25 +53,13 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         ("width=8\n" + GOOD, "x.cfg:1: width= comes before the first [section]"),
         (NET + "[conv\n", "x.cfg:4: [conv is not a section"),
         (NET + "filters 7\n", "x.cfg:4: filters7 is neither"),
-        (
-            "[yolo]\n" + GOOD,
-            "x.cfg:1: the first section is [yolo]; a darknet cfg begins with [net]",
-        ),
-        (
-            NET + "[lstm]\n",
-            "x.cfg:4: section [lstm] is not supported; supported: convolutional, maxpool",
-        ),
+        ("[yolo]\n" + GOOD, "x.cfg:1: the first section is [yolo]"),
+        (NET + "[lstm]\n", "x.cfg:4: section [lstm] is not supported"),
         (NET, "x.cfg:1: there is no [yolo] section"),
         (NET + CONV, "x.cfg:1: there is no [yolo] section"),
-        (
-            "[net]\nwidth=8\nheight=eight\n" + CONV + YOLO,
-            "x.cfg:3: height=eight is not a whole number",
-        ),
+        ("[net]\nwidth=8\nheight=eight\n" + CONV + YOLO, "x.cfg:3: height=eight is not"),
         ("[net]\nwidth=8\n" + CONV + YOLO, "x.cfg:1: [net] needs height=NUMBER"),
-        (
-            "[net]\nwidth=1000000000\nheight=8\n" + CONV + YOLO,
-            "x.cfg:2: width=1000000000 is out of range",
-        ),
+        ("[net]\nwidth=1000000000\nheight=8\n" + CONV + YOLO, "x.cfg:2: width=1000000000"),
         (
             "[net]\nwidth=8\nheight=8\nchannels=1\n" + CONV + YOLO,
             "x.cfg:4: channels=1: only pictures of 3",
@@ -82,27 +70,12 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         ),
         (GOOD.replace("filters=7", "filters=9" + "9" * 5000), "x.cfg:5: filters=9999"),
         (GOOD.replace("filters=7\n", ""), "x.cfg:4: [convolutional] needs filters=NUMBER"),
-        (
-            GOOD.replace("filters=7", "filters=21"),
-            "x.cfg:7: [yolo] has 1 masks and 2 classes, so the layer before it",
-        ),
-        (
-            GOOD.replace("linear", "lineer"),
-            "x.cfg:6: activation lineer is not supported; supported: linear, leaky",
-        ),
+        (GOOD.replace("filters=7", "filters=21"), "x.cfg:7: [yolo] has 1 masks and 2 classes"),
+        (GOOD.replace("linear", "lineer"), "x.cfg:6: activation lineer is not supported"),
         (GOOD.replace("filters=7", "filters=7\ngroups=2"), "x.cfg:6: groups=2 "),
-        (
-            GOOD.replace("filters=7", "filters=7\nsize=9"),
-            "x.cfg:4: [convolutional] makes an empty map from its 8x8",
-        ),
-        (
-            GOOD.replace("filters=7", "filters=7\nsize=3\nstride=0"),
-            "x.cfg:7: stride=0 is out of range",
-        ),
-        (
-            GOOD.replace("filters=7", "filters=7\nxnor=1"),
-            "x.cfg:6: xnor=1 in [convolutional] is not supported",
-        ),
+        (GOOD.replace("filters=7", "filters=7\nsize=9"), "x.cfg:4: [convolutional] makes"),
+        (GOOD.replace("filters=7", "filters=7\nsize=3\nstride=0"), "x.cfg:7: stride=0"),
+        (GOOD.replace("filters=7", "filters=7\nxnor=1"), "x.cfg:6: xnor=1 in [convolutional]"),
         (NET + "[route]\nlayers=-1\n", "x.cfg:5: layers=-1 means layer -1; this is layer 0"),
         (NET + CONV + "[route]\nlayers=5\n", "x.cfg:8: layers=5 means layer 5; this is layer 1"),
         (
@@ -116,14 +89,8 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
             NET + CONV + "[maxpool]\nsize=2\nstride=2\n[route]\nlayers=0,1\n",
             "[route] joins different sizes: layer 0 is 8x8",
         ),
-        (
-            NET + CONV + "[route]\nlayers=0\ngroups=2\n",
-            "x.cfg:9: groups=2 does not divide the 7 channels",
-        ),
-        (
-            NET + CONV + "[route]\nlayers=0\ngroups=7\ngroup_id=7\n",
-            "x.cfg:10: group_id=7 is out of range",
-        ),
+        (NET + CONV + "[route]\nlayers=0\ngroups=2\n", "x.cfg:9: groups=2 does not divide"),
+        (NET + CONV + "[route]\nlayers=0\ngroups=7\ngroup_id=7\n", "x.cfg:10: group_id=7"),
         (
             NET + CONV + "[maxpool]\nsize=2\nstride=2\n[shortcut]\nfrom=0\n",
             "[shortcut] adds different sizes: layer 1 is 4x4, layer 0 is 8x8",
@@ -143,24 +110,12 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         (NET + CONV + "[sam]\nfrom=0,0\n", "[sam] takes from=NUMBER, one layer"),
         (NET + CONV + "[maxpool]\nsize=2\npadding=40\n", "x.cfg:9: padding=40 puts whole windows"),
         (NET + CONV + "[upsample]\nstride=-2\n", "x.cfg:8: stride=-2 is out of range"),
-        (
-            GOOD.replace("mask=0", "mask=2"),
-            "x.cfg:8: mask=2 is out of range: there are 2 anchors, 0..1",
-        ),
-        (
-            GOOD.replace("anchors=4,4, 8,8", "anchors=4,4,8"),
-            "x.cfg:9: [yolo] needs anchors=W,H, W,H, ...; found 3",
-        ),
+        (GOOD.replace("mask=0", "mask=2"), "x.cfg:8: mask=2 is out of range: there are 2 anchors"),
+        (GOOD.replace("anchors=4,4, 8,8", "anchors=4,4,8"), "x.cfg:9: [yolo] needs anchors=W,H"),
         (GOOD.replace("anchors=4,4, 8,8", "anchors=4,nan"), "x.cfg:9: anchors=nan is not a number"),
-        (
-            GOOD.replace("anchors=4,4, 8,8", "anchors=4,-4"),
-            "x.cfg:9: anchors must be between 0 and",
-        ),
+        (GOOD.replace("anchors=4,4, 8,8", "anchors=4,-4"), "x.cfg:9: anchors must be between 0"),
         (GOOD.replace("num=2", "num=3"), "x.cfg:11: num=3, but anchors= has 2 pairs"),
-        (
-            GOOD.replace("filters=7", "filters=7\nstride=16"),
-            "x.cfg:3: input height 8 is not a multiple",
-        ),
+        (GOOD.replace("filters=7", "filters=7\nstride=16"), "x.cfg:3: input height 8"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, message: str):

@@ -103,10 +103,7 @@ def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
         (b"", "is empty; download it again"),
         (b"\0" * 15, "15 bytes"),
         (b"not weights", "11 bytes"),
-        (
-            b"version https://git-lfs.github.com/spec/v1\noid",
-            "is a Git LFS pointer, not the file itself; download",
-        ),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "is a Git LFS pointer, not the file"),
         (b"<!DOCTYPE html>\n<title>404</title>", "is a web page, not a model; download it again"),
     ],
 )

@@ -34,17 +34,11 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         ({**GOOD, "ch": 4}, "ch: 4: only pictures of 3 channels"),
         ({**GOOD, "width_multiple": 0}, "width_multiple must be a number above 0"),
         ({**GOOD, "depth_multiple": "x"}, "depth_multiple must be a number"),
-        (
-            {**GOOD, "activation": "nn.Softmax()"},
-            "activation 'nn.Softmax()' is not supported; supported: nn.SiLU",
-        ),
+        ({**GOOD, "activation": "nn.Softmax()"}, "activation 'nn.Softmax()' is not supported"),
         ({**GOOD, "anchors": "x"}, "anchors must be lists of W,H, W,H"),
         ({**GOOD, "anchors": [[4]]}, "anchors of a detection layer must be pixels W,H"),
         ({**GOOD, "anchors": [[4, -4]]}, "anchors of a detection layer must be pixels"),
-        (
-            {**GOOD, "anchors": [[4, 4], [5, 5]]},
-            "layer 2 (Detect): has 1 detection layers, but anchors: has lists of 1, 1",
-        ),
+        ({**GOOD, "anchors": [[4, 4], [5, 5]]}, "layer 2 (Detect): has 1 detection layers"),
         ({**GOOD, "anchors": None}, "layer 2 (Detect): neither the description nor the weights"),
         ({**GOOD, "backbone": "x"}, "backbone and head must be lists"),
         ({**GOOD, "backbone": [], "head": []}, "0 layers"),
@@ -52,36 +46,18 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
             {**GOOD, "backbone": [[-1, 1, "Conv"]]},
             "layer 0: a layer is [from, repeats, block, [arguments]], not a list of 3",
         ),
-        (
-            {**GOOD, "backbone": [[-1, 1, "Conv", [8]]] * 1200},
-            "1201 layers; a network has 1 to 1000",
-        ),
+        ({**GOOD, "backbone": [[-1, 1, "Conv", [8]]] * 1200}, "a network has 1 to 1000"),
         ({**GOOD, "head": []}, "has no detection layer"),
-        (
-            {**GOOD, "head": [DETECT, DETECT]},
-            "layer 2 (Detect): a detection layer must be the last layer",
-        ),
-        (
-            with_row(-1, 1, "C3TR", [8]),
-            "layer 1 (C3TR): this block is not supported; supported: Conv, ",
-        ),
+        ({**GOOD, "head": [DETECT, DETECT]}, "layer 2 (Detect): a detection layer"),
+        (with_row(-1, 1, "C3TR", [8]), "layer 1 (C3TR): this block is not supported"),
         (with_row(-1, 1, "__import__('os')", []), "is not the name of a block"),
         (with_row(-3, 1, "Conv", [8]), "layer 1 (Conv): from -3: there is no such layer before it"),
         (with_row(1, 1, "Conv", [8]), "layer 1 (Conv): from 1: there is no such layer before it"),
         (with_row([], 1, "Conv", [8]), "layer 1 (Conv): from names no layer"),
-        (
-            with_row(-1, 0, "Conv", [8]),
-            "layer 1 (Conv): repeats must be a whole number from 1 to 100, not 0",
-        ),
+        (with_row(-1, 0, "Conv", [8]), "layer 1 (Conv): repeats must be a whole number from 1"),
         (with_row(-1, 1, "Conv", 8), "layer 1 (Conv): arguments must be a list, not 8"),
-        (
-            with_row(-1, 1, "Conv", []),
-            "layer 1 (Conv): argument 1 must be a whole number from 1 to 65536, not None",
-        ),
-        (
-            with_row(-1, 1, "Conv", [8, 99]),
-            "argument 2 must be a whole number from 1 to 31, not 99",
-        ),
+        (with_row(-1, 1, "Conv", []), "layer 1 (Conv): argument 1 must be a whole number from 1"),
+        (with_row(-1, 1, "Conv", [8, 99]), "argument 2 must be a whole number from 1 to 31"),
         (with_row(-1, 1, "Conv", [8, 3, 1, None, 3]), "3 groups do not divide 8 or 8 channels"),
         (
             with_row(-1, 1, "Conv", [8, 3, 1, None, 1, "os.system('x')"]),
@@ -94,15 +70,9 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         (with_row(-1, 1, "SPPCSPC", [8, 1, True]), "only the argument for channels is supported"),
         (with_row([-1], 1, "Shortcut", [1]), "adds two layers, but 1 are given"),
         (with_row(-1, 1, "Concat", [2]), "only joining along the channels (1) is supported"),
-        (
-            with_row(-1, 1, "nn.Upsample", [None, 2, "bilinear"]),
-            "only [None, SCALE, nearest] is supported",
-        ),
+        (with_row(-1, 1, "nn.Upsample", [None, 2, "bilinear"]), "only [None, SCALE, nearest]"),
         (with_row(-1, 1, "Detect", ["nc", "anchors"]), "a detection layer must be the last layer"),
-        (
-            {**GOOD, "backbone": [[-1, 1, "MP", []]]},
-            "layer 0 (MP): reads the picture; only a convolution can",
-        ),
+        ({**GOOD, "backbone": [[-1, 1, "MP", []]]}, "layer 0 (MP): reads the picture"),
         (
             {**GOOD, "backbone": [[-1, 1, "ReOrg", []], [-1, 1, "ReOrg", []]]},
             "layer 1 (ReOrg): follows another of its kind",
@@ -111,14 +81,8 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
             {**GOOD, "backbone": [[-1, 1, "Conv", [8]], [-1, 1, "ReOrg", []], [-1, 1, "MP", []]]},
             "layer 2 (MP): reads the output of model.1; only a convolution can",
         ),
-        (
-            {**GOOD, "head": [[[0, 1], 1, "Concat", [1]], DETECT]},
-            "layer 2 (Concat): joins maps of different sizes",
-        ),
-        (
-            with_row(-1, 100, "Conv", [65536, 3]),
-            "gives 65536 channels of 1024x1024; check channels, or use a smaller",
-        ),
+        ({**GOOD, "head": [[[0, 1], 1, "Concat", [1]], DETECT]}, "layer 2 (Concat): joins maps"),
+        (with_row(-1, 100, "Conv", [65536, 3]), "gives 65536 channels of 1024x1024"),
         ({**GOOD, "backbone": [[-1, 1, "Conv", [8, 31, 8, 0]]] * 5}, "makes an empty map"),
         ({**GOOD, "backbone": [[-1, 1, "Conv", [64, 8, 8]]]}, "not a whole number of pixels"),
         (

@@ -52,6 +52,8 @@ def summarize(
         family=facts.family,
         engine=facts.engine,
         engine_reason=facts.engine_reason,
+        device=facts.device or UNSET,
+        device_name=facts.device_name or UNSET,
         precision=facts.precision,
         precision_executed=shares,
         precision_text=text(shares),

@@ -202,8 +202,9 @@ def _check(origin: str, name: str, value: Any) -> Any:
         value = _convert(kind, value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}") from None
-    if name == "device" and value.isdecimal():
-        value = f"cuda:{value}"
+    if name == "device":  # GPU.1 is OpenVINO's word for it, intel:gpu Ultralytics' word
+        value = value.lower().removeprefix("intel:").replace(".", ":")
+        value = f"cuda:{value}" if value.isdecimal() else value
     if value != leaf.default:
         _check_limits(where, value, leaf)
     return value

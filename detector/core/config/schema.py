@@ -147,9 +147,9 @@ class RuntimeConfig:
     )
     device: str = option(
         "auto",
-        "Device: auto, cpu, cuda, or cuda:N (or N) for the Nth GPU.",
+        "Device: auto, cpu, cuda or cuda:N (or N) for NVIDIA's GPUs, gpu, gpu:N, npu for Intel's.",
         "D",
-        short="auto, cpu, cuda, or cuda:N",
+        short="auto, cpu, cuda, gpu or npu; cuda:N, gpu:N",
     )
     device_memory: str = option(
         "auto",

@@ -56,7 +56,8 @@ __all__ = [
     "why_not_buildable",
 ]
 
-DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+DEVICE = re.compile(r"auto|cpu|npu|(cuda|gpu)(:\d+)?")
+VIRTUAL = re.compile(r"(auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")
 # What other programs call them.
 OTHER_NAMES = {
     "tensorrt": "trt",
@@ -159,7 +160,8 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
         raise EngineError(f"no engine is installed; install one: {cures}")
     able = (name for name in there if _can_run(name, precision, device))
     on_gpu = next(_able_on_gpu(there, precision), None) if device == "auto" else None
-    name = on_gpu or next(able, there[0])
+    kind = device.partition(":")[0]  # whose engine says best why it cannot run
+    name = on_gpu or next(able, next((one for one in there if kind in find(one).devices), there[0]))
     graph_wanted(name, precision, device)
     better = [other for other in order[: order.index(name)] if _is_missing(other)]
     if on_gpu:
@@ -197,12 +199,14 @@ def _is_missing(name: str) -> bool:
 
 
 def suggest_library(device: str = "auto") -> str | None:
-    """Return a line on a library that would make runs on this CPU faster; None if there is none."""
+    """Return a line on a library or a device that would make runs on this CPU faster; None if there
+    is none."""
     on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
     for engine in _all().values():
         if engine.gain and on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
             return f"{engine.library} is not installed: {engine.gain}; {engine.install}"
-    return None
+    unused = (one.unused_device() for one in _all().values() if device == "auto")
+    return next(filter(None, unused), None)
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
@@ -237,14 +241,15 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
     if not DEVICE.fullmatch(device):
-        raise UsageError(
-            f"--device {device}: devices are auto, cpu, cuda, or cuda:N for the Nth GPU"
-        )
+        raise UsageError(f"--device {device}: {_other_devices(device)}")
     engine = find(name)
     kind = device.partition(":")[0]
     if kind not in ("auto", *engine.devices):
+        able = [other for other in names() if other != "null" and kind in find(other).devices]
+        nvidia = "; NVIDIA's GPUs are --device cuda" if kind == "gpu" else ""
         raise EngineError(
-            f"engine {name} does not run on {kind}; it runs on {' and '.join(engine.devices)}"
+            f"engine {name} does not run on {kind}; it runs on {', '.join(engine.devices)}; for "
+            f"--device {kind} use --engine {' or '.join(able)}{nvidia}"
         )
     if precision not in engine.precisions:
         able = [other for other in rank_engines(precision) if precision in find(other).precisions]
@@ -255,6 +260,20 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
     if _absence(engine) is None and (reason := engine.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
     return engine.precisions[precision]
+
+
+def _other_devices(device: str) -> str:
+    """What to write in place of a word that is no device."""
+    if match := VIRTUAL.fullmatch(device):
+        through = "hetero" if match[1] == "multi" else match[1]
+        return (
+            "OpenVINO's virtual devices are an option; use --engine openvino "
+            f"--device {match[2]} --engine-options through={through}"
+        )
+    return (
+        "devices are auto, cpu, cuda (NVIDIA), gpu (Intel) and npu (Intel); cuda:N and gpu:N are "
+        "the Nth GPU"
+    )
 
 
 def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:

@@ -10,6 +10,7 @@ An engine never resizes, decodes, draws, prints or reads a clock. The loop measu
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,9 +66,9 @@ class EngineOptions:
     engine.
 
     ``precision``: what the user asked for. The network that comes with it is already the graph that
-    the engine wants for that precision (``Engine.precisions``). ``device``: "auto", "cpu", "cuda"
-    or "cuda:N". ``artefact``: the file that ``Engine.artefact`` built from this network. ``own``:
-    options of this engine alone (``Engine.own_options``).
+    the engine wants for that precision (``Engine.precisions``). ``device``: "auto", or one of
+    ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that ``Engine.artefact``
+    built from this network. ``own``: options of this engine alone (``Engine.own_options``).
     """
 
     batch: int = 1
@@ -122,6 +123,10 @@ class ArtefactBuilder:
 
     suffix: ClassVar[str]
 
+    def is_wanted(self, options: EngineOptions) -> bool:
+        """Whether the engine runs a file with these options, and not the graph itself."""
+        return True
+
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
         """JSON values: all that would make another file necessary, the library's version among
         them.
@@ -152,6 +157,19 @@ class AutoChoice(NamedTuple):
     reason: str
 
 
+class Offer(NamedTuple):
+    """A device, or another way to run, that an engine's library lists on this machine.
+
+    ``option``: what selects it (``--device gpu``). ``name``: in full, as the library gives it; or
+    why it cannot be used. ``precisions``: what it says that it can execute.
+    """
+
+    option: str
+    name: str
+    usable: bool = True
+    precisions: tuple[str, ...] = ()
+
+
 class Engine:
     """An engine. A new one is one file in this folder with a subclass of this class, and its test.
 
@@ -178,7 +196,7 @@ class Engine:
     s8).
     """
     devices: ClassVar[Sequence[str]] = ("cpu",)
-    """Where it can run: "cpu", "cuda"."""
+    """Where it can run: "cpu", "cuda", and of Intel "gpu" and "npu"."""
     own_options: ClassVar[Mapping[str, str]] = NONE
     """Options of this engine alone (``--engine-options NAME=VALUE``) -> what they do."""
     artefact: ClassVar[ArtefactBuilder | None] = None
@@ -204,7 +222,9 @@ class Engine:
     threads: int = 1
     """CPU threads of one request."""
     device: str = "cpu"
-    """Where it runs: "cpu", "cuda:0"."""
+    """Where it runs: "cpu", "cuda:0", "gpu:1"."""
+    device_name: str = ""
+    """The device's full name, where the library gives one."""
     notes: Sequence[str] = ()
     """Lines for the user."""
 
@@ -231,6 +251,17 @@ class Engine:
     @classmethod
     def refusal(cls, precision: str, device: str) -> str | None:
         """Why this precision cannot run here on this device, or None."""
+        return None
+
+    @classmethod
+    def offers(cls) -> list[Offer]:
+        """What the library lists here besides the CPU and NVIDIA's GPUs, for ``doctor``."""
+        return []
+
+    @classmethod
+    def unused_device(cls) -> str | None:
+        """A line on a device of this machine that ``--device auto`` does not take. Imports and
+        starts nothing."""
         return None
 
     @classmethod
@@ -298,6 +329,10 @@ class Engine:
             self.close_after(error)
 
 
+# Where OpenVINO's source threw, and ONNX Runtime's code for it: neither helps the user.
+SOURCE_PLACES = re.compile(r"Exception from \S+:\d+: |\[ONNXRuntimeError\] : \d+ : \w+ : ")
+
+
 @contextmanager
 def translated(engine: str, doing: str) -> Iterator[None]:
     """Turns whatever an engine's library raises into one line of ours.
@@ -309,9 +344,8 @@ def translated(engine: str, doing: str) -> Iterator[None]:
     except DetectVideoError:
         raise
     except Exception as exc:
-        raise EngineError(
-            f"engine {engine}: failed to {doing}: {' '.join(str(exc).split())}"
-        ) from exc
+        text = SOURCE_PLACES.sub("", " ".join(str(exc).split()))
+        raise EngineError(f"engine {engine}: failed to {doing}: {text}") from exc
 
 
 # ---- what several engines need: threads, streams, and which layers stay in fp32

@@ -80,7 +80,8 @@ def choose(
             kept = []
         # Without an engine of its own it was measured with what auto took then, and takes now.
     by_rank, runtime = _by_rank(config), config.runtime
-    hint = engines.suggest_library(runtime.device) if runtime.engine == "auto" else None
+    free = runtime.engine in ("auto", "openvino")
+    hint = engines.suggest_library(runtime.device) if free else None
     comparisons = [record for record in kept if record.kind == "compare"]
     judged = (_judge(record, config, by_rank) for record in comparisons)
     choice, timed_s, now = next(filter(None, judged), None), 0.0, False

@@ -212,7 +212,7 @@ def _document(entries: list[Any]) -> bytes:
 def library_version(engine: str) -> str | None:
     """Version of the engine's library: "onnxruntime 1.31.1"."""
     name = engines.find(engine).library
-    for distribution in (name, f"{name}-gpu") if name else ():
+    for distribution in (name, f"{name}-gpu", f"{name}-openvino") if name else ():
         try:
             return f"{distribution} {importlib.metadata.version(distribution)}"
         except importlib.metadata.PackageNotFoundError:

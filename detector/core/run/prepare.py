@@ -216,7 +216,7 @@ def _build_artefact(
     network: Network, engine: str, options: EngineOptions, folder: Path, progress: BuildProgress
 ) -> store.Artefact | None:
     builder = engines.find(engine).artefact
-    if builder is None:
+    if builder is None or not builder.is_wanted(options):
         return None
     key = {"engine": engine, "precision": options.precision, **builder.key(network, options)}
     standing = store.find_built(folder, builder.suffix, lambda made: builder.covers(made, key))

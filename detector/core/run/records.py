@@ -131,6 +131,8 @@ def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
         engine=engine.name,
         engine_reason=loaded.engine_reason,
         precision=engine.precision,
+        device="" if engine.device == "cpu" else engine.device,
+        device_name=engine.device_name,
         batch=network.batch,
         model_input=(network.input.height, network.input.width),
         class_names=network.names,

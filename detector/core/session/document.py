@@ -414,6 +414,8 @@ class Summary:
     family: str
     engine: str
     engine_reason: str | None
+    device: str | UnsetType = UNSET  # absent where the network ran on the CPU
+    device_name: str | UnsetType = UNSET  # in full; absent where the library gives none
     precision: str
     precision_executed: dict[str, PrecisionShare] | None = None
     precision_text: str = ""

@@ -143,3 +143,5 @@ class RunFacts:
     # it, in words.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tiles: int = 1  # inputs of the network that a frame is (--tiles)
+    device: str = ""  # of the engine; "" is the CPU
+    device_name: str = ""  # in full; "" where the engine's library gives none

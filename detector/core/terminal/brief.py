@@ -154,7 +154,9 @@ def _rates(summary: Summary) -> Text:
         fps += [f"{_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
     batch += f" · {summary.tiles} inputs per frame" if summary.tiles > 1 else ""
-    what = f"{summary.model} · {summary.engine} {summary.precision} · {input_text(summary)}{batch}"
+    where = f" on {summary.device}" if summary.device else ""
+    what = f"{summary.model} · {summary.engine} {summary.precision}{where} · {input_text(summary)}"
+    what += batch
     return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
 
 

@@ -45,7 +45,7 @@ def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _engines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """A line for each engine, with the reasons against it below."""
+    """A line for each engine, with the reasons against it and its other devices below."""
     rows = [("engine", "usable", "precisions", list[str]()), *_engine_rows(findings)]
     first, second = (max(len(row[at]) for row in rows) for at in (0, 1))
     for name, usable, able, reasons in rows:
@@ -56,7 +56,8 @@ def _engines(findings: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Name, whether it is usable, its precisions, and the reasons against it."""
+    """Name, whether it is usable, its precisions, the reasons against it, and what else it can run
+    on."""
     for engine in findings["engines"]:
         usable = "no" if not engine["usable"] else "yes" if engine["tried"] else "yes (not tried)"
         able = [name for name, reason in engine["precisions"].items() if reason is None]
@@ -65,6 +66,10 @@ def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list
         if builds := engine["builds"]:
             can = builds["reason"] or "its plans can be built here"
             reasons = [f"build: {can}", *(f"run: {reason}" for reason in reasons)]
+        reasons += [
+            " ".join([f"{one['option']}:", one["name"], *one["precisions"]])
+            for one in engine["offers"]
+        ]
         yield engine["name"], usable, " ".join(able), reasons
 
 

@@ -106,6 +106,8 @@ def _found_lines(summary: Summary) -> list[str]:
 def _remarks(summary: Summary) -> list[str]:
     reason = summary.engine_reason or f"engine {summary.engine}: as requested"
     lines = [f"{reason}; {counted(summary.engine_threads, 'thread')} per request"]
+    if summary.device:
+        lines.append(f"device {summary.device}: {summary.device_name or 'unnamed'}")
     lines += _precision(summary)
     lines += [f"note: {note}" for note in summary.notes]
     memory = summary.memory

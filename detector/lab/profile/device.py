@@ -21,8 +21,8 @@ WAITS = re.compile(r"Synchronize\b")  # cudaEventSynchronize, cuStreamSynchroniz
 
 def watch_gpu(occasion: Occasion) -> DeviceFacts:
     machine, batches = open_with_batches(occasion)
-    if machine.engine.device == "cpu":
-        raise NotHereError("the network ran on the CPU, not on a GPU")
+    if not machine.engine.device.startswith("cuda"):
+        raise NotHereError(f"the network ran on {machine.engine.device}, not on an NVIDIA GPU")
     try:
         import torch
     except ImportError:

@@ -115,6 +115,8 @@ def engine(name="ort", usable=True, reason=None):
         "tried": True,
         "install": "",
         "precisions": {},
+        "builds": None,
+        "offers": [{"option": "--device gpu", "name": "Arc", "precisions": ["fp16"]}],
     }
 
 
@@ -206,8 +208,8 @@ def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
     assert ["trt", "no"] in [line.split() for line in lines]
     assert any(line.startswith("tensorrt is not") for line in lines)
     assert lines[lines.index("--precision int8") + 1].split()[0] in str(findings["cpu"])
-    assert "threads" in lines
-    assert any(line.startswith("threads  ") for line in shown[100])
+    assert "thread settings" in lines
+    assert any(line.startswith("thread settings  ") for line in shown[100])
 
 
 def test_without_any_engine_it_is_5(monkeypatch):

@@ -193,17 +193,9 @@ def no_boxes(document):
 @pytest.mark.parametrize(
     ("change", "pictures", "message"),
     [
-        (
-            strangers,
-            ("a.jpg", "b.jpg"),
-            "1 annotations belong to pictures that it does not list, first image_id 99",
-        ),
+        (strangers, ("a.jpg", "b.jpg"), "1 annotations belong to pictures that it does not list"),
         (none_listed, (), "contains no pictures to evaluate"),
-        (
-            no_boxes,
-            ("a.jpg", "b.jpg"),
-            "no box of person in its 2 pictures, so nothing can be scored",
-        ),
+        (no_boxes, ("a.jpg", "b.jpg"), "no box of person in its 2 pictures"),
         (lambda document: None, ("a.jpg",), "1 of its 2 pictures is missing, first"),
     ],
     ids=["unknown pictures", "no picture", "no box", "pictures missing"],

@@ -62,18 +62,9 @@ def test_a_class_that_one_side_lacks_is_not_scored(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "classes: {vehicle: [cra]}",
-            "classes.vehicle names 'cra', which neither the model nor the labels have; did you",
-        ),
-        (
-            "classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}",
-            "write (zebra) if it may be absent",
-        ),
-        (
-            "classes: {zebra: [(zebra)]}",
-            "nothing to score: zebra is not scored: the model has no such class",
-        ),
+        ("classes: {vehicle: [cra]}", "classes.vehicle names 'cra', "),
+        ("classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}", "write (zebra)"),
+        ("classes: {zebra: [(zebra)]}", "nothing to score: zebra is not scored"),
         ("classes: {a: [car], b: [car]}", "'car' is in classes.a and in classes.b; keep one"),
         ("classes: {car: [truck], b: [car]}", "'car' is in classes.car and in classes.b"),
         ("classes: {a: [car]}\nignore: {b: [bus]}", "ignore.b: no such class; classes are a"),

@@ -159,11 +159,7 @@ def test_pictures_on_one_side_only_are_said(tmp_path):
         ("x.jsonl", '{"source":"q.jpg","frame":0,"detections":[]}\n', "belong to another dataset?"),
         ("x.csv", "source,frame\na.jpg,0\n", "x.csv:2: not a row that detect-video wrote"),
         ("x.mot.txt", "1,-1,0,0,5,5,0.5,1,1\n", "--names FILE"),
-        (
-            "x.avi",
-            "",
-            "unknown format; eval reads files written by --save coco, mot, yolo, jsonl or csv",
-        ),
+        ("x.avi", "", "unknown format; eval reads files written by --save coco, mot, yolo, jsonl"),
     ],
 )
 def test_a_wrong_file(tmp_path, file, content, message):

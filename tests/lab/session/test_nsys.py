@@ -229,10 +229,7 @@ FOREIGN = [
     (other_columns, "no such column"),
     (other_values, "damaged: int64Value"),
     (other_bytes, "not an SQLite export"),
-    (
-        lambda path: export(path, ONE, domain="somebody-else"),
-        "no ranges of the domain detect-video",
-    ),
+    (lambda path: export(path, ONE, domain="somebody-else"), "no ranges of the domain"),
 ]
 
 

@@ -344,10 +344,7 @@ def test_an_address_that_stands_in_no_list_of_processes(tmp_path):
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        (
-            "@absent",
-            "absent: cannot be read: No such file or directory; check the path after --webhook @",
-        ),
+        ("@absent", "absent: cannot be read: No such file or directory"),
         ("@empty", "--webhook @empty: the file is empty; write"),
         ("@two", "--webhook: a space or control character in the address"),
         ("@bytes", "not text in UTF-8, so it is not the address of a webhook"),

@@ -1,17 +1,59 @@
-"""OpenVINO on the CPU: what the engine is. ``engine.py`` runs the graph."""
+"""OpenVINO on a CPU, or on Intel's GPUs and NPUs: what the engine is.
+
+``engine.py`` runs the graph, ``devices.py`` knows the devices, ``compiled.py`` keeps what was
+compiled for one.
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from detector.core.engines.base import BF16_OPTION, AutoChoice, Engine, EngineOptions, best_streams
+from detector.core.engines.base import (
+    BF16_OPTION,
+    ArtefactBuilder,
+    AutoChoice,
+    BuildProgress,
+    Engine,
+    EngineOptions,
+    Offer,
+    best_streams,
+)
 from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
+
+
+# A request is computed while another is copied; the hint THROUGHPUT gives a GPU two streams.
+REQUESTS_ON_A_DEVICE = 2
+
+
+class CompiledModels(ArtefactBuilder):
+    suffix = ".blob"
+
+    def is_wanted(self, options: EngineOptions) -> bool:
+        if options.device in ("auto", "cpu") and "cache" not in options.own:
+            return False
+        from detector.core.engines.openvino import compiled
+
+        return compiled.is_wanted(options)
+
+    def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
+        from detector.core.engines.openvino import compiled
+
+        return compiled.key_here(network, options)
+
+    def build(
+        self, network: Network, options: EngineOptions, target: Path, progress: BuildProgress
+    ) -> Mapping[str, Any]:
+        from detector.core.engines.openvino import compiled
+
+        return compiled.build_here(network, options, target, progress)
 
 
 class OpenvinoEngine(Engine):
@@ -34,11 +76,16 @@ class OpenvinoEngine(Engine):
         "fp16": "fp32",
         "int8": "int8-u8",
     }
+    devices = ("cpu", "gpu", "npu")
+    artefact = CompiledModels()
     own_options = {
         "mode": "throughput (default): several requests at once, few threads each; latency: one "
         "request on all threads",
-        "float": "what int8 leaves in float runs in fp32, bf16, or auto (default): bf16 if the CPU "
-        "has it and the calibration measured its loss, else fp32",
+        "float": "what int8 leaves in float runs in fp32, bf16, fp16, auto (default): bf16 if the "
+        "CPU has it and the calibration measured its loss, else fp32",
+        "through": "a virtual device of OpenVINO: hetero (what the device cannot run goes to the "
+        "CPU), auto (the CPU runs until the device has compiled) or batch (joins requests)",
+        "cache": "1 (default on gpu and npu): keep the compiled model; 0: compile at every start",
     } | BF16_OPTION
     model_suffixes = (".xml",)
     model_kind = "an OpenVINO IR"
@@ -64,27 +111,36 @@ class OpenvinoEngine(Engine):
 
     @classmethod
     def refusal(cls, precision: str, device: str) -> str | None:
-        """fp16 where the CPU lacks it: the plugin would silently run bf16 or f32 in its place."""
-        if precision != "fp16":
+        if precision != "fp16" and device in ("auto", "cpu"):
             return None
         cls.import_library()
-        import openvino
+        from detector.core.engines.openvino import devices
 
-        able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        if "FP16" in able:
+        return devices.refusal(precision, device)
+
+    @classmethod
+    def offers(cls) -> list[Offer]:
+        cls.import_library()
+        from detector.core.engines.openvino import devices
+
+        return devices.list_offers()
+
+    @classmethod
+    def unused_device(cls) -> str | None:
+        if not os.path.exists("/dev/dri") and not os.path.exists("/dev/accel"):
             return None
-        instead = "--precision bf16" if "BF16" in able else "--precision int8"
-        return (
-            "this CPU has no fp16 arithmetic (AVX512-FP16), so OpenVINO would use another type; "
-            f"use {instead}"
-        )
+        from detector.core.engines.openvino import devices
+
+        return devices.unused_device()
 
     @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
         mode = options.own.get("mode", "throughput")
         if mode not in ("throughput", "latency"):
             raise UsageError(f"--engine-options mode={mode}: give throughput or latency")
-        return 1 if mode == "latency" else best_streams(options)
+        on_cpu = options.device in ("auto", "cpu")
+        at_once = best_streams(options) if on_cpu else REQUESTS_ON_A_DEVICE
+        return 1 if mode == "latency" else at_once
 
     @classmethod
     def start(cls, network: Network, options: EngineOptions) -> Engine:

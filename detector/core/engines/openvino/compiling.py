@@ -3,45 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from detector.core.engines.base import EngineOptions
+from detector.core.engines.base import EngineOptions, cpu_threads, stays_fp32
+from detector.core.engines.openvino.devices import Target, find_target
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
 from detector.core.types import Background
 
-# int8 is in the graph, as Q/DQ nodes; what they leave in float runs as f32, or in bf16
-# (``hint_of``). The hint is never left out: on a CPU with bf16 the plugin would take bf16 itself.
+# int8 is in the graph, as Q/DQ nodes; what they leave in float runs as f32, or in another type
+# (``hint_of``). The hint is never left out where the device has one: it would choose by itself.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+COMPUTING = ("convolution", "matmul", "fullyconnected", "gemm", "deconvolution")
 
 
-def compile_graph(
-    network: Network, hint: str, stays: Set[str], streams: int, threads: int, **more: Any
-) -> Any:
-    import openvino
+class Compilation(NamedTuple):
+    """A graph for a device, and how to compile it. ``hint``: the type where the graph names none;
+    ``stays``: nodes that stay float32."""
 
-    core = openvino.Core()
-    # Nothing is kept on disk, whatever the environment or a configuration file of OpenVINO says.
-    core.set_property({"CACHE_DIR": ""})
-    settings = {
-        "PERFORMANCE_HINT": "THROUGHPUT" if streams > 1 else "LATENCY",
-        "NUM_STREAMS": streams,
-        "INFERENCE_NUM_THREADS": streams * threads,
-        "INFERENCE_PRECISION_HINT": hint,
-        # Pinned threads cannot move when the reader or the encoder takes their core: inference then
-        # waits for both.
-        "ENABLE_CPU_PINNING": False,
-        **more,
-    }
-    model = _read(core, network)
-    if stays:
+    network: Network
+    target: Target
+    hint: str
+    stays: Set[str]
+    streams: int
+    threads: int
+
+    def settings(self, core: Any) -> dict[str, Any]:
+        """OpenVINO's properties. HETERO and AUTO give each device those that it has; a device by
+        itself refuses the others."""
+        target, many = self.target, self.streams > 1
+        found: dict[str, Any] = {
+            "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
+            "INFERENCE_PRECISION_HINT": self.hint,
+        }
+        if target.kind != "npu":  # it decides that by itself
+            found["NUM_STREAMS"] = self.streams
+        if target.kind == "cpu":
+            # Pinned threads cannot move when the reader or the encoder takes their core: inference
+            # then waits for both.
+            threads = self.streams * self.threads
+            found |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
+        if target.compiled_for.startswith("AUTO:"):
+            found["ENABLE_RUNTIME_FALLBACK"] = False  # a device that fails is an error
+        elif not target.compiled_for.startswith("HETERO:"):
+            has = core.get_property(target.own, "SUPPORTED_PROPERTIES")
+            found = {name: value for name, value in found.items() if name in has}
+        return found
+
+
+def compilation(
+    network: Network, options: EngineOptions, concurrency: int, core: Any
+) -> Compilation:
+    """Raises EngineError where the device is not here."""
+    target = find_target(core, options)
+    hint, stays = hint_of(network, options), stays_fp32(network, options)
+    threads = cpu_threads(options, concurrency)
+    return Compilation(network, target, hint, stays, concurrency, threads)
+
+
+def compile_graph(core: Any, wanted: Compilation, **more: Any) -> Any:
+    model = _read(core, wanted.network)
+    if wanted.stays:
         from detector.core.engines.openvino.precise import mark_precise
 
-        model = mark_precise(core, model, stays)
-    return core.compile_model(model, "CPU", settings)
+        model = mark_precise(core, model, wanted.stays)
+    settings = {**wanted.settings(core), **more}
+    return core.compile_model(model, wanted.target.compiled_for, settings)
 
 
 def _read(core: Any, network: Network) -> Any:
@@ -85,12 +116,13 @@ def hint_of(network: Network, options: EngineOptions) -> str:
     measures it (``quantize.calibrate.FLOAT_IN_BF16``).
     """
     chosen = options.own.get("float", "auto")
-    if chosen not in ("auto", "fp32", "bf16"):
-        raise UsageError(f"--engine-options float={chosen}: give auto, fp32 or bf16")
-    known = _float_in_bf16(network) is not None and bool(cpu_flags() & BF16)
-    if options.precision == "int8" and (chosen == "bf16" or (chosen == "auto" and known)):
-        return HINTS["bf16"]
-    return HINTS[options.precision]
+    if chosen not in ("auto", "fp32", "bf16", "fp16"):
+        raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")
+    if options.precision != "int8":
+        return HINTS[options.precision]
+    on_cpu = options.device in ("auto", "cpu")
+    known = on_cpu and _float_in_bf16(network) is not None and bool(cpu_flags() & BF16)
+    return HINTS["bf16" if known else "fp32"] if chosen == "auto" else HINTS[chosen]
 
 
 def _float_in_bf16(network: Network) -> float | None:
@@ -99,21 +131,53 @@ def _float_in_bf16(network: Network) -> float | None:
     return agreement
 
 
-def _float_note(network: Network) -> str:
-    agreement = _float_in_bf16(network)
+def _float_note(network: Network, hint: str, where: str) -> str:
+    agreement = _float_in_bf16(network) if hint == "bf16" else None
     # Rounded down, as the line on the engine's choice has it.
     told = f" (agreement with fp32: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
     return Background(
-        f"engine openvino: the layers that int8 leaves in float run in bf16 on this CPU{told}; "
-        "--engine-options float=fp32 keeps them in fp32"
+        f"engine openvino: the layers that int8 leaves in float run in {TYPES[hint]} on {where}"
+        f"{told}; --engine-options float=fp32 keeps them in fp32"
     )
 
 
-def notes_of(compiled: Any, network: Network, precision: str, hint: str) -> list[str]:
-    runs = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    if runs == hint:
-        return [] if hint == HINTS[precision] else [_float_note(network)]
-    return [
-        f"engine openvino: {precision} was requested, but OpenVINO on this CPU runs "
-        f"{TYPES.get(runs, runs)}"
-    ]
+def notes_of(compiled: Any, wanted: Compilation, precision: str) -> list[str]:
+    """What the user must know of where, and in which types, the graph really runs."""
+    target, hint = wanted.target, wanted.hint
+    where = "this CPU" if target.kind == "cpu" else target.full_name
+    notes: list[str] = []
+    if target.compiled_for != "CPU":
+        places = compiled.get_property("EXECUTION_DEVICES")
+        note = f"engine openvino: {target.compiled_for} runs on {' and '.join(places)}"
+        note += "" if target.kind == "cpu" else f", {target.full_name}"
+        as_asked = target.kind == "cpu" or not any("CPU" in place for place in places)
+        notes.append(Background(note) if as_asked else note)
+    runs = executed_types(compiled)
+    if runs is None:
+        notes.append(f"engine openvino: OpenVINO does not tell in which types {where} computes")
+    elif runs and (hint not in runs or runs - {hint, "f32"}):
+        types = " and ".join(TYPES.get(one, one) for one in sorted(runs))
+        asked = precision if hint == HINTS[precision] else f"{TYPES[hint]} for float layers"
+        notes.append(
+            f"engine openvino: {asked} was requested, but OpenVINO on {where} runs {types}"
+        )
+    elif hint != HINTS[precision]:
+        notes.append(_float_note(wanted.network, hint, where))
+    return notes
+
+
+def executed_types(compiled: Any) -> set[str] | None:
+    """The float types that OpenVINO says it computes in: by the compiled model's own property, of
+    HETERO and AUTO, which have none, by its layers. None where it does not tell."""
+    with suppress(RuntimeError):
+        return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
+    with suppress(RuntimeError):
+        facts = [layer.get_rt_info() for layer in compiled.get_runtime_model().get_ordered_ops()]
+        found = {
+            one["runtimePrecision"].astype(str).lower()
+            for one in facts
+            if "runtimePrecision" in one
+            and one["layerType"].astype(str).lower().startswith(COMPUTING)
+        }
+        return found & set(TYPES) if found else None
+    return None

@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import (
-    Engine,
-    EngineOptions,
-    LayerExecution,
-    Request,
-    cpu_threads,
-    stays_fp32,
-    translated,
-)
+from detector.core.engines.base import Engine, EngineOptions, LayerExecution, Request, translated
+from detector.core.engines.openvino.compiled import read_compiled
 from detector.core.engines.openvino.compiling import (
     check_contract,
+    compilation,
     compile_graph,
-    hint_of,
     notes_of,
 )
+from detector.core.engines.openvino.devices import open_core
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
@@ -67,26 +61,36 @@ class OpenOpenvino(Engine):
     def __init__(self, network: Network, options: EngineOptions, concurrency: int) -> None:
         self.precision = options.precision
         self.concurrency = concurrency
-        self.threads = cpu_threads(options, self.concurrency)
         self._network = network
-        stays, hint = stays_fp32(network, options), hint_of(network, options)
         with translated("openvino", "load the graph"):
-            self._compiled: Any = compile_graph(
-                network, hint, stays, self.concurrency, self.threads
+            core = open_core()
+            wanted = compilation(network, options, concurrency, core)
+            self.device, self.threads = wanted.target.device, wanted.threads
+            if self.device != "cpu":
+                self.device_name, self.threads = wanted.target.full_name, 1
+            self._compiled: Any = (
+                compile_graph(core, wanted)
+                if options.artefact is None
+                else read_compiled(core, wanted, options.artefact)
             )
             check_contract(self._compiled, network)
             self.requests: list[OpenvinoRequest] = [
                 OpenvinoRequest(self._compiled, network) for _ in range(options.requests)
             ]
-            self.notes = notes_of(self._compiled, network, options.precision, hint)
+            self.notes = notes_of(self._compiled, wanted, options.precision)
 
     def execution(self) -> list[LayerExecution]:
         if self._compiled is None:
             return []
         from detector.core.engines.openvino.layers import layers_of
 
-        with translated("openvino", "list the layers"):
-            return layers_of(self._compiled.get_runtime_model(), self._network.graph.graph)
+        try:
+            with translated("openvino", "list the layers"):
+                return layers_of(self._compiled.get_runtime_model(), self._network.graph.graph)
+        except EngineError:
+            if self.device == "cpu":
+                raise
+            return []  # an NPU lists none
 
     def close(self) -> None:
         self._compiled = None

@@ -10,14 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.engines._layer_times import match_layers
-from detector.core.engines.base import (
-    EngineOptions,
-    LayerExecution,
-    cpu_threads,
-    stays_fp32,
-    translated,
-)
-from detector.core.engines.openvino.compiling import TYPES, compile_graph, hint_of
+from detector.core.engines.base import EngineOptions, LayerExecution, translated
+from detector.core.engines.openvino.compiling import TYPES, compilation, compile_graph
+from detector.core.engines.openvino.devices import open_core
 from detector.core.engines.openvino.pairs import ELEMENTWISE
 from detector.core.models.base import Network
 
@@ -51,12 +46,10 @@ class OpenvinoLayerProfiler:
         self._open()
 
     def _open(self) -> None:
-        options = self._options
         with translated("openvino", "load the graph for a profile"):
-            hint, stays = hint_of(self._network, options), stays_fp32(self._network, options)
-            compiled = compile_graph(
-                self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True
-            )
+            core = open_core()
+            wanted = compilation(self._network, self._options, 1, core)
+            compiled = compile_graph(core, wanted, PERF_COUNT=True)
             self._request: Any = compiled.create_infer_request()
             self._layers = layers_of(compiled.get_runtime_model(), self._network.graph.graph)
         self._names = {layer.name for layer in self._layers}

@@ -1,11 +1,14 @@
-"""ONNX Runtime on the CPU or on an NVIDIA GPU: what the engine is. ``engine.py`` runs the graph."""
+"""ONNX Runtime on the CPU, on an NVIDIA GPU, or by another provider: what the engine is.
+
+``engine.py`` runs the graph, ``providers.py`` knows the providers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from detector.core.engines.base import AutoChoice, Engine, EngineOptions
+from detector.core.engines.base import AutoChoice, Engine, EngineOptions, Offer
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
@@ -23,6 +26,10 @@ class OrtEngine(Engine):
         "int8": "int8-u8",
     }
     devices = ("cpu", "cuda")
+    own_options: ClassVar[Mapping[str, str]] = {
+        "provider": "an execution provider that this onnxruntime has (openvino, tensorrt, coreml, "
+        "...), or the plugin rtx; nodes that it leaves to the CPU are counted"
+    }
 
     @classmethod
     def refusal(cls, precision: str, device: str) -> str | None:
@@ -37,6 +44,12 @@ class OrtEngine(Engine):
         return precision != "int8" and abilities.has_cuda()
 
     @classmethod
+    def offers(cls) -> list[Offer]:
+        from detector.core.engines.ort import providers
+
+        return providers.list_offers()
+
+    @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
         from detector.core.engines.ort import abilities
 
@@ -44,6 +57,10 @@ class OrtEngine(Engine):
 
     @classmethod
     def start(cls, network: Network, options: EngineOptions) -> Engine:
+        if "provider" in options.own:
+            from detector.core.engines.ort.providers import OpenProvider
+
+            return OpenProvider(network, options)
         from detector.core.engines.ort.engine import OpenOrt
 
         return OpenOrt(network, options)

@@ -104,9 +104,13 @@ class OpenOrt(Engine):
             _check_contract(session, network)
             run_options = _run_options()
             self.requests: list[OrtRequest] = [
-                OrtRequest(session, run_options, network, self.device)
+                OrtRequest(session, run_options, network, self._memory())
                 for _ in range(options.requests)
             ]
+
+    def _memory(self) -> str:
+        """Where a request's input lies: "cpu", "cuda:N"."""
+        return self.device
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
         """The session and where it runs.
@@ -125,7 +129,7 @@ class OpenOrt(Engine):
         elif options.device == "auto" and NVIDIA_DRIVER.exists() and self.precision != "int8":
             self.notes.append(f"engine ort runs on the CPU: {abilities.no_cuda()}")
         with translated("ort", "load the graph"):
-            return _session(network, _settings(self.threads), [CPU]), "cpu"
+            return open_session(network, settings_of(self.threads), [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
         """Read from the graph as ONNX Runtime optimised it, which a second session of the same
@@ -157,9 +161,11 @@ class OrtLayerProfiler:
         self._network, self._precision = network, options.precision
         self._folder = tempfile.TemporaryDirectory(prefix="detect-video-layers-")
         device = abilities.wanted_device(options)
-        settings = trace_runs(_settings(cpu_threads(options)), self._folder.name)
+        settings = trace_runs(settings_of(cpu_threads(options)), self._folder.name)
         with translated("ort", "load the graph for a profile"):
-            self._session: Any = _session(network, settings, _providers(device, self._precision))
+            self._session: Any = open_session(
+                network, settings, _providers(device, self._precision)
+            )
             self._request = OrtRequest(self._session, _run_options(), network, device)
 
     def run(self, slot: NDArray[np.uint8]) -> None:
@@ -202,7 +208,7 @@ def _cuda_session(network: Network, threads: int, precision: str, device: str) -
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # CUDA's libraries from packages that pip installed
     with translated("ort", f"start its CUDA provider on {device}"):
-        session = _session(network, _settings(threads), _providers(device, precision))
+        session = open_session(network, settings_of(threads), _providers(device, precision))
         if CUDA not in session.get_providers():
             raise RuntimeError(
                 "the driver or the GPU is missing, or onnxruntime was built for another CUDA or "
@@ -211,7 +217,7 @@ def _cuda_session(network: Network, threads: int, precision: str, device: str) -
     return session
 
 
-def _settings(threads: int) -> Any:
+def settings_of(threads: int) -> Any:
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
@@ -233,7 +239,8 @@ def _run_options() -> Any:
     return run_options
 
 
-def _session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
+def open_session(network: Network, settings: Any, providers: Sequence[Any] | None) -> Any:
+    """``providers``: None where ``settings`` names them."""
     import onnxruntime as ort
 
     source = network.path or network.graph.SerializeToString()
@@ -250,8 +257,8 @@ def _optimise(network: Network, threads: int, providers: Sequence[Any]) -> Any:
     import onnx
 
     with tempfile.TemporaryDirectory() as folder:
-        settings = save_graph(_settings(threads), folder)
-        _session(network, settings, providers)
+        settings = save_graph(settings_of(threads), folder)
+        open_session(network, settings, providers)
         return onnx.load(Path(folder, OPTIMISED), load_external_data=False)
 
 

@@ -162,12 +162,15 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
 
     ``precisions``: each with None, or with the reason why it cannot run. ``builds``: whether its
     files can be built here although it cannot run; None for an engine that builds where it runs.
+    ``offers``: the devices and other ways to run that its library lists here
+    (``engines.base.Offer``).
     """
     facts = {
         "name": name,
         "usable": False,
         "install": engines.find(name).install,
         "precisions": {},
+        "offers": [],
         "tried": False,
         "builds": _builds(name, quick) if engines.find(name).builds_anywhere else None,
     }
@@ -181,6 +184,7 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
         "reason": told["error"],
         "tried": True,
         "precisions": told.get("precisions", {}),
+        "offers": told.get("offers", []),
         "seconds": told.get("seconds"),
     }
 

@@ -36,7 +36,8 @@ SIDE = 64  # pixels of the clip's frames
 def try_engine(engine: str) -> dict[str, Any]:
     """``error``: None, or why the engine cannot run.
 
-    ``precisions``: each with None, or with the reason why it cannot.
+    ``precisions``: each with None, or with the reason why it cannot. ``offers``: other devices and
+    ways to run (``engines.base.Offer``).
     """
     return _ask(engine)
 
@@ -103,7 +104,7 @@ def main(word: str) -> None:
             told = {"error": None}
             _try_build(word.removeprefix(BUILD))
         else:
-            told = {"error": None, "precisions": _try(word)}
+            told = {"error": None, "precisions": _try(word), "offers": _list_offers(word)}
     except DetectVideoError as error:
         told = {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
     except Exception as error:
@@ -148,6 +149,12 @@ def _try_build(name: str) -> None:
     with tempfile.TemporaryDirectory(prefix="detect-video-doctor-") as folder:
         target = Path(folder) / f"plus_one{builder.suffix}"
         builder.build(_plus_one(), EngineOptions(), target, lambda *_: True)
+
+
+def _list_offers(name: str) -> list[dict[str, Any]]:
+    from detector.core import engines
+
+    return [offer._asdict() for offer in engines.find(name).offers()]
 
 
 def _plus_one() -> Network:

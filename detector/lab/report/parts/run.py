@@ -139,6 +139,7 @@ def machine(session: SavedSession) -> str:
     lines = [
         f"{cpu.model or 'unknown CPU'}, "
         f"{'? cores' if cpu.cores is None else counted(cpu.cores, 'core')}",
+        f"network on {document.device} {document.device_name or ''}" if document.device else "",
         f"GPU driver {environment.gpu_driver}" if environment.gpu_driver else "",
         environment.platform,
         f"detect-video {environment.detect_video}, Python {environment.python or '?'}"

@@ -1,0 +1,90 @@
+"""A compiled model as a file: a GPU compiles its kernels for up to a minute, at each start.
+
+OpenVINO has a cache of its own (CACHE_DIR), and loads whatever lies in it. So a model is exported
+once and kept among the files built for the engines, with the same proof as a TensorRT plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detector.core.engines._built.proof import file_digest
+from detector.core.engines.base import BuildProgress, EngineOptions, translated
+from detector.core.engines.openvino.compiling import Compilation, compilation, compile_graph
+from detector.core.engines.openvino.devices import ASKING, EXPORTED, identify, open_core
+from detector.core.errors import EngineError, UsageError
+from detector.core.models.base import Network
+
+
+def is_wanted(options: EngineOptions) -> bool:
+    """``cache``; by itself on a GPU or NPU alone: a CPU compiles sooner than it reads a proof."""
+    chosen, through = options.own.get("cache"), options.own.get("through", "no")
+    if chosen not in (None, "0", "1"):
+        raise UsageError(f"--engine-options cache={chosen}: give 0 or 1")
+    if chosen == "1" and through not in EXPORTED:
+        raise UsageError(
+            f"--engine-options cache=1: OpenVINO cannot export a model of through={through}"
+        )
+    by_itself = options.device.startswith(("gpu", "npu")) and through in EXPORTED
+    return chosen == "1" or (chosen is None and by_itself)
+
+
+def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
+    """Everything that makes another compiled model: the graph, OpenVINO, the device, its driver."""
+    import openvino
+
+    assert network.path is not None  # it was exported before
+    with translated("openvino", ASKING):
+        core = open_core()
+        wanted = compilation(network, options, options.concurrency, core)
+        return {
+            "graph": file_digest(Path(network.path)),
+            "openvino": openvino.__version__,
+            "device": wanted.target.compiled_for,
+            "identity": identify(core, wanted.target),
+            "drivers": loaded_drivers(),
+            "settings": {name: str(value) for name, value in wanted.settings(core).items()},
+            "stays": hashlib.sha256(" ".join(sorted(wanted.stays)).encode()).hexdigest()[:12],
+        }
+
+
+def build_here(
+    network: Network, options: EngineOptions, target: Path, progress: BuildProgress
+) -> Mapping[str, Any]:
+    core = open_core()
+    wanted = compilation(network, options, options.concurrency, core)
+    doing = f"compiling {network.name} for {wanted.target.full_name}"
+    if not progress(doing, 0, 1):
+        raise EngineError(f"engine openvino: {doing} was stopped")
+    with translated("openvino", f"compile the graph for {wanted.target.full_name}"):
+        exported = compile_graph(core, wanted).export_model()  # bytes before OpenVINO 2025
+        target.write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
+    progress(doing, 1, 1)
+    return {"device": wanted.target.device, "device_name": wanted.target.full_name}
+
+
+def read_compiled(core: Any, wanted: Compilation, path: str) -> Any:
+    """The model that ``build_here`` wrote; ``store`` has proved the file. Raises EngineError."""
+    name = f"{path}, which this OpenVINO compiled; delete it, or give --engine-options cache=0"
+    with translated("openvino", f"load {name}"):
+        content = Path(path).read_bytes()
+        # A file holds no settings but the graph's: without them it would run in other types.
+        return core.import_model(content, wanted.target.compiled_for, wanted.settings(core))
+
+
+DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
+
+
+def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
+    """Intel's drivers in this process -> size and time of each file: a GPU that has a new driver
+    must compile again, and not every OpenVINO tells the driver's version."""
+    try:
+        lines = maps.read_text().splitlines()
+    except OSError:
+        return {}
+    paths = {Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line}
+    found = [path for path in paths if path.name.startswith(DRIVERS) and path.is_file()]
+    return {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(found)}

@@ -1,0 +1,150 @@
+"""OpenVINO's devices: what it lists here, and the one name under which a graph is compiled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from detector.core.engines.base import EngineOptions, Offer, translated
+from detector.core.engines.openvino.hardware import device_files, why_missing
+from detector.core.errors import EngineError, UsageError
+
+NAMES = {"cpu": "CPU", "gpu": "GPU", "npu": "NPU"}
+THROUGH = ("no", "hetero", "auto", "batch")  # virtual devices; "no" is none of them
+EXPORTED = ("no", "hetero")  # those whose compiled models OpenVINO can write to a file
+CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
+ASKING = "ask for its devices"
+# What tells two devices apart, or two drivers of one device. Each device has some of them.
+IDENTITY = (
+    "FULL_DEVICE_NAME",
+    "DEVICE_ARCHITECTURE",
+    "DEVICE_UUID",
+    "GPU_DRIVER_VERSION",
+    "NPU_DRIVER_VERSION",
+    "NPU_COMPILER_VERSION",
+)
+
+
+class Target(NamedTuple):
+    """``device``: our name of it. ``own``: OpenVINO's. ``compiled_for``: what the graph is compiled
+    for, which is ``own`` or a virtual device over it."""
+
+    device: str
+    own: str
+    compiled_for: str
+    full_name: str
+
+    @property
+    def kind(self) -> str:
+        return self.device.partition(":")[0]
+
+
+def open_core() -> Any:
+    import openvino
+
+    core = openvino.Core()
+    # OpenVINO keeps nothing on disk by itself, whatever the environment or a configuration file of
+    # it says: nothing proves who wrote a file of its cache (``compiled`` keeps models, with proof).
+    core.set_property({"CACHE_DIR": ""})
+    return core
+
+
+def find_target(core: Any, options: EngineOptions) -> Target:
+    """The device that the options mean; ``auto`` is the CPU. Raises EngineError where it is not
+    here, and UsageError for a virtual device that there is not."""
+    through = options.own.get("through", "no")
+    if through not in THROUGH:
+        raise UsageError(f"--engine-options through={through}: give {', '.join(THROUGH)}")
+    kind, _, index = ("cpu" if options.device == "auto" else options.device).partition(":")
+    listed = _list_indices(core, kind)
+    if not listed:
+        raise EngineError(f"engine openvino: --device {options.device}: {why_missing(kind)}")
+    if index and index not in listed and (index, listed) != ("0", [""]):
+        there = " and ".join(_our_name(kind, one) for one in listed)
+        raise EngineError(f"engine openvino: --device {options.device}: OpenVINO lists {there}")
+    at = index if index in listed else listed[0]
+    own = f"{NAMES[kind]}.{at}" if at else NAMES[kind]
+    # A device that lacks an operator, or that is still compiling, leaves it to the CPU.
+    below = own if through == "batch" or kind == "cpu" else f"{own},CPU"
+    compiled_for = own if through == "no" else f"{through.upper()}:{below}"
+    return Target(_our_name(kind, at), own, compiled_for, _property(core, own, "FULL_DEVICE_NAME"))
+
+
+def _our_name(kind: str, index: str) -> str:
+    return f"{kind}:{index}" if index and kind == "gpu" else kind
+
+
+def _list_indices(core: Any, kind: str) -> list[str]:
+    """The devices of a kind; ``[""]`` for one that has no number."""
+    try:
+        return list(map(str, core.get_property(NAMES[kind], "AVAILABLE_DEVICES")))
+    except RuntimeError:  # its plugin, or a library that the plugin needs, is not installed
+        return []
+
+
+def _property(core: Any, device: str, name: str) -> str:
+    """In words; "" where the device does not have it."""
+    try:
+        return str(core.get_property(device, name)).strip()
+    except RuntimeError:
+        return ""
+
+
+def identify(core: Any, target: Target) -> dict[str, str]:
+    return {name: text for name in IDENTITY if (text := _property(core, target.own, name))}
+
+
+def precisions_of(core: Any, own: str) -> tuple[str, ...]:
+    able = core.get_property(own, "OPTIMIZATION_CAPABILITIES")
+    return tuple(ours for ours, name in CAPABILITIES.items() if name in able)
+
+
+def list_offers() -> list[Offer]:
+    """Intel's GPUs and NPUs: those that OpenVINO lists, and why it lists none."""
+    found = []
+    with translated("openvino", ASKING):
+        core = open_core()
+        for kind in ("gpu", "npu"):
+            listed = _list_indices(core, kind)
+            for index in listed:
+                target = find_target(core, EngineOptions(device=f"{kind}:{index or 0}"))
+                able = precisions_of(core, target.own)
+                found.append(Offer(f"--device {target.device}", target.full_name, True, able))
+            if not listed:
+                found.append(Offer(f"--device {kind}", why_missing(kind), usable=False))
+    return found
+
+
+def refusal(precision: str, device: str) -> str | None:
+    """As ``Engine.refusal``: fp16 on a CPU without it, and what a GPU or NPU does not list. The
+    plugin would silently run another type in its place."""
+    on_cpu = device in ("auto", "cpu")
+    if on_cpu and precision != "fp16":
+        return None
+    try:
+        with translated("openvino", ASKING):
+            core = open_core()
+            target = find_target(core, EngineOptions(device=device))
+            able = precisions_of(core, target.own)
+    except EngineError as error:
+        return str(error).removeprefix("engine openvino: ")
+    if precision in able:
+        return None
+    if on_cpu:
+        return (
+            "this CPU has no fp16 arithmetic (AVX512-FP16), so OpenVINO would use another type; "
+            f"use --precision {'bf16' if 'bf16' in able else 'int8'}"
+        )
+    return f"{target.full_name} runs {' and '.join(able)}; use --precision {able[0]}"
+
+
+def unused_device() -> str | None:
+    """As ``Engine.unused_device``."""
+    there = [(kind, files[0]) for kind in ("gpu", "npu") if (files := device_files(kind))]
+    if not there:
+        return None
+    which = " and ".join(f"an Intel {kind.upper()} ({file})" for kind, file in there)
+    device = " or ".join(f"--device {kind}" for kind, _ in there)
+    return (
+        f"this machine has {which}, which auto does not use; --engine openvino {device} does, and "
+        "doctor lists it"
+    )

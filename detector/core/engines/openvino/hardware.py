@@ -1,0 +1,95 @@
+"""Intel's GPUs and NPUs as the kernel lists them, and what is missing where OpenVINO finds none."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+DEV, SYS = Path("/dev"), Path("/sys")
+INTEL = "0x8086"  # vendor of PCI
+
+
+class Kind(NamedTuple):
+    what: str
+    files: str  # below /dev, as a pattern
+    shown: str  # below /sys/class
+    pci: str  # how the class of such a PCI device begins
+    module: str  # of the kernel
+    packages: str
+
+
+KINDS = {
+    "gpu": Kind(
+        "Intel GPU",
+        "dri/renderD*",
+        "drm",
+        "0x03",
+        "i915 or xe",
+        "intel-opencl-icd (Debian, Ubuntu)",
+    ),
+    "npu": Kind(
+        "Intel NPU",
+        "accel/accel*",
+        "accel",
+        "0x1200",
+        "intel_vpu",
+        "intel-level-zero-npu and intel-driver-compiler-npu (Intel's linux-npu-driver)",
+    ),
+}
+
+
+def device_files(kind: str) -> list[Path]:
+    """The files of /dev through which a driver reaches Intel's devices of a kind."""
+    files, shown = KINDS[kind].files, SYS / "class" / KINDS[kind].shown
+    return [
+        file
+        for file in sorted(DEV.glob(files))
+        if _read(shown / file.name / "device" / "vendor") == INTEL
+    ]
+
+
+def why_missing(kind: str) -> str:
+    """Why OpenVINO lists no such device, and what to do about it, as far as the system tells."""
+    about, files = KINDS[kind], device_files(kind)
+    if not files:
+        if not _is_on_pci(about):
+            return f"the kernel lists no {about.what}; the driver of one: {about.packages}"
+        return (
+            f"the machine has an {about.what}, but there is no {DEV / about.files}; load the "
+            f"kernel's driver ({about.module}), or pass {(DEV / about.files).parent} into the "
+            "container (docker run --device)"
+        )
+    if not any(os.access(file, os.R_OK | os.W_OK) for file in files):
+        group = _group(files[0])
+        return (
+            f"no permission for {files[0]}; add your account to its group (sudo usermod -aG "
+            f"{group} $USER, then log in again; for a container --group-add {group})"
+        )
+    return (
+        f"{files[0]} is there, but OpenVINO finds no driver for it; install {about.packages}, or a "
+        "newer version of it"
+    )
+
+
+def _is_on_pci(about: Kind) -> bool:
+    return any(
+        _read(device / "vendor") == INTEL and _read(device / "class").startswith(about.pci)
+        for device in (SYS / "bus" / "pci" / "devices").glob("*")
+    )
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text().strip()
+    return ""
+
+
+def _group(file: Path) -> str:
+    import grp
+
+    number = file.stat().st_gid
+    with suppress(KeyError):
+        return grp.getgrgid(number).gr_name
+    return str(number)

@@ -1,0 +1,258 @@
+"""Intel's devices without one: OpenVINO's virtual devices over the CPU, and a GPU that is the CPU's
+plugin under another name (OpenVINO wants the name to contain CPU).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from detector.core import engines
+from detector.core.config.levels import resolve_config
+from detector.core.engines._built import store
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.openvino import compiled, compiling, devices, hardware
+from detector.core.errors import EngineError, UsageError
+from detector.core.run.detect import detect
+from detector.core.run.prepare import prepare_network
+from detector.core.terminal.brief import _rates
+from detector.lab.report.page import page
+from detector.lab.session.read import read_session
+from tests.conftest import CHECKOUT
+from tests.engines.quantised import pictures, quantised, small_network
+
+if reason := engines.usable()["openvino"]:
+    pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    engines.load_library("openvino")
+    import openvino
+
+    [plugin] = Path(openvino.__file__).parent.glob("libs/*openvino_intel_cpu_plugin*")
+    real = openvino.Core
+
+    def core():
+        made = real()
+        made.register_plugin(str(plugin), "GPUCPU")
+        return made
+
+    monkeypatch.setattr(openvino, "Core", core)
+    monkeypatch.setitem(devices.NAMES, "gpu", "GPUCPU")
+
+
+def run(network, **options):
+    """The output, the nodes' types, and the engine."""
+    with engines.open("openvino", network, EngineOptions(**options)) as engine:
+        engine.requests[0].slot[:] = pictures(network, 3)
+        [output] = [output.copy() for output in engine.requests[0].infer(1)]
+        return output, types_of(engine), engine
+
+
+def types_of(engine):
+    return {node: layer.precision for layer in engine.execution() for node in layer.nodes}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
+def test_a_virtual_device_computes_what_its_device_computes(tmp_path, gpu, precision):
+    try:
+        engines.graph_wanted("openvino", precision)
+    except EngineError as error:
+        pytest.skip(f"machine: {error}")
+    network = small_network(tmp_path)
+    network = quantised(network, tmp_path) if precision == "int8" else network
+    wanted, types, plain = run(network, precision=precision)
+    for device, through, name in (
+        ("cpu", "hetero", "HETERO:CPU"),
+        ("cpu", "auto", "AUTO:CPU"),
+        ("cpu", "batch", "BATCH:CPU"),
+        ("gpu", "hetero", "HETERO:GPUCPU,CPU"),
+        ("gpu", "auto", "AUTO:GPUCPU,CPU"),
+    ):
+        own = {"through": through}
+        output, ran, engine = run(network, precision=precision, device=device, own=own)
+        np.testing.assert_array_equal(output, wanted)
+        assert ran == types
+        assert (engine.device, engine.device_name == "") == (device, device == "cpu")
+        assert f"{name} runs on {devices.NAMES[device]}" in engine.notes[0]
+        assert len(engine.notes) == 1 + len(plain.notes)
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """Prepares the small network for the GPU."""
+    network = small_network(tmp_path)
+    config = resolve_config(None, {"device": "gpu", "engines_dir": str(tmp_path / "e")})
+    return lambda: prepare_network(network, "openvino", config, lambda most: most)
+
+
+def test_a_compiled_model_is_kept_and_loaded_only_with_its_proof(gpu, prepare, monkeypatch):
+    ready = prepare()
+    path = Path(ready.built.path)
+    assert (ready.built.built, path.suffix, path.stat().st_mode & 0o777) == (True, ".blob", 0o600)
+    assert store.read_manifest(path)["facts"]["device"] == "gpu"
+    wanted, types, _ = run(ready.network)
+    with engines.open("openvino", ready.network, ready.options) as engine:
+        assert (engine.device, engine.concurrency, engine.threads) == ("gpu", 2, 1)
+        engine.requests[0].slot[:] = pictures(ready.network, 3)
+        np.testing.assert_array_equal(engine.requests[0].infer(1)[0], wanted)
+        assert types_of(engine) == types
+    assert not prepare().built.built
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    again = prepare()
+    assert again.built.built
+    assert "content does not match" in again.notes[0]
+    monkeypatch.setattr(compiled, "loaded_drivers", lambda: {"/usr/lib/libigdrcl.so": [1, 2]})
+    other = prepare()
+    assert (other.built.built, other.built.path != str(path)) == (True, True)
+    assert "libigdrcl.so" in other.notes[0]
+
+
+def test_what_openvino_cannot_load_names_the_file_and_the_cure(gpu, prepare):
+    ready = prepare()
+    Path(ready.built.path).write_bytes(b"not a model")  # after the proof
+    with pytest.raises(EngineError, match=r"failed to load .*\.blob.* cache=0: ") as caught:
+        engines.open("openvino", ready.network, ready.options)
+    assert "Exception from" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "own", "kept"),
+    [
+        ("cpu", {}, False),
+        ("cpu", {"cache": "1", "through": "hetero"}, True),
+        ("gpu", {"cache": "0"}, False),
+        ("gpu:1", {"through": "hetero"}, True),
+        ("npu", {"through": "auto"}, False),
+        ("gpu", {"cache": "2"}, None),
+        ("gpu", {"cache": "1", "through": "batch"}, None),
+    ],
+)
+def test_models_of_a_gpu_are_kept_where_they_can_be(device, own, kept):
+    options = EngineOptions(device=device, own=own)
+    if kept is None:
+        with pytest.raises(UsageError, match=r"--engine-options cache="):
+            compiled.is_wanted(options)
+    else:
+        assert engines.find("openvino").artefact.is_wanted(options) is kept
+
+
+def test_drivers_are_found_in_the_map_of_the_process(tmp_path):
+    driver, maps = tmp_path / "libze_intel_gpu.so.1", tmp_path / "maps"
+    driver.write_bytes(b"12345")
+    line = "7f00-7f01 r-xp 00000000 08:01 42   "
+    maps.write_text(f"{line}{driver}\n{line}{tmp_path}/libc.so.6\n{line[:20]}\n")
+    assert {path: facts[0] for path, facts in compiled.loaded_drivers(maps).items()} == {
+        str(driver): 5
+    }
+    assert compiled.loaded_drivers(tmp_path / "none") == {}
+
+
+def test_a_gpu_is_listed_and_auto_does_not_take_it(gpu, tmp_path):
+    [offer, absent] = engines.find("openvino").offers()
+    assert (offer.option, offer.usable, "fp32" in offer.precisions) == ("--device gpu", True, True)
+    assert (absent.option, absent.usable) == ("--device npu", False)
+    assert engines.choose_by_rank("fp32", "gpu")[0] == "openvino"
+    network = small_network(tmp_path)
+    assert run(network)[2].device == "cpu"
+    assert run(network, device="gpu:0")[2].device == "gpu"
+    with pytest.raises(EngineError, match=r"--device gpu:1: OpenVINO lists gpu$"):
+        engines.graph_wanted("openvino", "fp32", "gpu:1")
+
+
+def test_a_precision_that_the_device_does_not_list_is_refused(gpu, monkeypatch):
+    monkeypatch.setattr(devices, "precisions_of", lambda core, own: ("fp16", "int8"))
+    with pytest.raises(EngineError, match=r"runs fp16 and int8; use --precision fp16"):
+        engines.graph_wanted("openvino", "fp32", "gpu")
+    assert engines.graph_wanted("openvino", "int8", "gpu") == "int8-u8"
+
+
+@pytest.mark.parametrize(
+    ("precision", "hint", "told", "said"),
+    [
+        ("fp32", "f32", "f32", None),
+        ("fp32", "f32", "f16", "fp32 was requested, but OpenVINO on Arc runs fp16"),
+        ("int8", "f16", "f16", "int8 leaves in float run in fp16 on Arc"),
+        ("int8", "bf16", "f32", "bf16 for float layers was requested, .* runs fp32"),
+        ("fp16", "f16", None, "does not tell in which types Arc computes"),
+    ],
+)
+def test_the_executed_type_is_read_back(precision, hint, told, said):
+    def unsupported():
+        raise RuntimeError("not supported")
+
+    told_type = SimpleNamespace(get_type_name=(lambda: told) if told else unsupported)
+    facts = {"EXECUTION_DEVICES": ["GPU.1"], "INFERENCE_PRECISION_HINT": told_type}
+    model = SimpleNamespace(get_property=facts.get, get_runtime_model=unsupported)
+    target = devices.Target("gpu:1", "GPU.1", "GPU.1", "Arc")
+    wanted = compiling.Compilation(SimpleNamespace(details={}), target, hint, set(), 2, 1)
+    first, *rest = compiling.notes_of(model, wanted, precision)
+    assert first.endswith("GPU.1 runs on GPU.1, Arc")
+    assert len(rest) == (said is not None)
+    if said is not None:
+        assert engines.re.search(said, rest[0])
+
+
+@pytest.mark.parametrize("kind", ["gpu", "npu"])
+def test_what_is_missing_for_a_device_is_told(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(hardware, "DEV", tmp_path / "dev")
+    monkeypatch.setattr(hardware, "SYS", tmp_path / "sys")
+    about = hardware.KINDS[kind]
+    assert about.packages in hardware.why_missing(kind)
+    assert devices.unused_device() is None
+    place = tmp_path / "sys/bus/pci/devices/0000:00:02.0"
+    place.mkdir(parents=True)
+    (place / "vendor").write_text("0x8086\n")
+    (place / "class").write_text(f"{about.pci}0000\n")
+    assert about.module in hardware.why_missing(kind)
+    file = tmp_path / "dev" / about.files.replace("*", "0")
+    shown = tmp_path / "sys/class" / about.shown / file.name
+    for path in (file.parent, shown):
+        path.mkdir(parents=True)
+    file.touch()
+    (shown / "device").symlink_to(place)
+    assert f"finds no driver for it; install {about.packages}" in hardware.why_missing(kind)
+    assert f"--device {kind}" in devices.unused_device()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert f"no permission for {file}; add your account to its group" in hardware.why_missing(kind)
+    (place / "vendor").write_text("0x10de\n")
+    assert f"no Intel {kind.upper()}" in hardware.why_missing(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "error", "message"),
+    [
+        ("ort", "hetero:gpu,cpu", UsageError, "--device gpu --engine-options through=hetero$"),
+        ("ort", "multi:npu,gpu", UsageError, "--device npu --engine-options through=hetero$"),
+        ("openvino", "xpu", UsageError, "gpu .Intel. and npu"),
+        ("openvino", "npu:1", UsageError, "cuda:N and gpu:N"),
+        ("ort", "gpu", EngineError, "use --engine openvino; NVIDIA's GPUs are --device cuda$"),
+        ("torch", "npu", EngineError, "for --device npu use --engine openvino$"),
+        ("openvino", "cuda:0", EngineError, "not run on cuda; it runs on cpu, gpu, npu; .* ort or"),
+    ],
+)
+def test_a_device_of_another_program_or_engine_is_answered(name, device, error, message):
+    with pytest.raises(error, match=message):
+        engines.graph_wanted(name, "fp32", device)
+
+
+@pytest.mark.slow
+def test_a_run_and_its_page_name_the_device(gpu, tmp_path):
+    flags = {"device": "gpu", "engine": "openvino", "precision": "fp32", "frames": 3}
+    where = {"output": f"{tmp_path}/", "run_dir": f"{tmp_path}/run", "engines_dir": f"{tmp_path}/e"}
+    config = resolve_config(None, {**flags, **where, "no_video": True})
+    assert detect([str(CHECKOUT / "videos/street.mp4")], config).exit_code == 0
+    session = read_session(tmp_path / "run")
+    name = session.document.device_name
+    assert (session.document.device, name != "") == ("gpu", True)
+    assert list(tmp_path.glob("e/street-*-openvino-fp32-*.blob"))
+    assert "openvino fp32 on gpu" in str(_rates(session.document))
+    assert f"network on gpu {name}" in page(session).decode()
