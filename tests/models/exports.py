@@ -317,10 +317,9 @@ def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
     colours; or with the highest of them and the number of its class.
     """
     export = Export(**more)
-    grid = export.const(np.zeros((1, 1, 1, 2)))
-    looked = export.add(
-        "GridSample", "images", grid
-    )  # what tells RT-DETR by: its attention looks at places
+    grid = export.const(np.zeros((1, 1, 1, 2)), np.float64)  # as that of Deformable-DETR
+    # What tells RT-DETR by: its attention looks at places.
+    looked = export.add("GridSample", "images", grid)
     one = export.add(
         "Reshape",
         export.add("ReduceMax", looked, axes=[1, 2, 3]),

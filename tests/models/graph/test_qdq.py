@@ -134,6 +134,16 @@ def test_a_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: s
     assert np.abs(found - exact).max() <= np.abs(exact).max() / 50
 
 
+def test_what_is_made_of_constants_stays_float() -> None:
+    builder = GraphBuilder("tiny")
+    first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3))
+    large = builder.upsample("1.up", builder.constant("1", np.ones((1, 3, 2, 2), np.float32)), 2)
+    graph = network_of(builder, [builder.add("Add", "2.add", [first, large])]).graph
+    pictures = np.zeros((1, SIDE, SIDE, 3), np.uint8)
+    ranges = measure_ranges(graph, tensors_to_measure(graph), pictures, "minmax")
+    assert readers(quantised_graph(graph, ranges, (), "int8-u8"))["1.up"][0] == "1"
+
+
 def test_weights_of_7_bits_overflow_nowhere() -> None:
     """White pictures, whose products are largest: what this CPU's kernel adds is what the graph
     says."""

@@ -8,7 +8,6 @@ stands where the types meet. These stay float32:
 - The tail, that is everything that no convolution, Gemm or MatMul comes after. Decoding boxes of up
   to 640 pixels in half precision would round them to half a pixel; in float32 it costs nothing.
 - Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
-- Nodes that read float64 too, which TensorRT makes float32: GridSample wants both inputs of a type.
 - For bfloat16 the conversion from u8, which goes through float32 first, ConvTranspose, of which
   TensorRT for RTX has no such kernel, and ``sensitive_nodes``.
 
@@ -324,16 +323,12 @@ class _Writer:
 
     def _stays(self, node: onnx.NodeProto) -> bool:
         """Whether a node must stay float32."""
-        from onnx import TensorProto
-
         if any(attribute.HasField("g") for attribute in node.attribute):
             raise ModelError(
                 f"node {node.name} ({node.op_type}) contains a subgraph, which cannot be "
                 f"{self.precision}"
             )
         reads = [name for name in node.input if name and self._is_float(name)]
-        if any(self.elements.get(name) == TensorProto.DOUBLE for name in node.input):
-            return True
         if self.precision == "bf16" and node.op_type == "ConvTranspose":
             return True
         if not reads:

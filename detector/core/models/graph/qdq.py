@@ -99,9 +99,9 @@ class Wiring:
         return [name for name in node.input if name in self.floats and name not in self.constants]
 
     def _can_be_int8(self, node: onnx.NodeProto) -> bool:
-        if len(node.output) != 1 or node.output[0] not in self.floats:
-            return False
         computed = self._computed_floats(node)
+        if len(node.output) != 1 or node.output[0] not in self.floats or not computed:
+            return False
         if node.op_type in MULTIPLYING:
             if computed != [node.input[0]] or node.input[1] not in self.constants:
                 return False

@@ -162,6 +162,8 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
 def simplify_operators(graph: ForeignGraph) -> None:
     """Turns each Split into Slices, and bounds that count from the end into plain positions.
 
+    Gives the inputs of a GridSample one type: ONNX allows two, ONNX Runtime and TensorRT do not.
+
     What a GatherElements reads (the choice of the best cells in YOLOv10 and YOLO26) is cut off by a
     Split instead: OpenVINO 2026.4 removes a Slice before a GatherElements, and then refuses the
     graph, whose shapes no longer fit.
@@ -175,6 +177,10 @@ def simplify_operators(graph: ForeignGraph) -> None:
             continue
         if node.op_type == "Slice":
             _resolve_bounds(graph, node)
+        kinds = [graph.types[name] for name in node.input if node.op_type == "GridSample"]
+        if len(set(kinds)) == 2:
+            nodes.append(graph.node("Cast", "grid", [node.input[1]], to=kinds[0]))
+            node.input[1] = nodes[-1].output[0]
         nodes.append(_slice_to_split(graph, node) if node.output[0] in gathered else node)
     graph.nodes = nodes
 
