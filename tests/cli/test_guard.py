@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from detector.core.cli.group import cli
+from tests.attacks.inputs import tree
 from tests.cli.command import cli_runner
 from tests.cli.small import write_network
 from tests.lab.datasets.made import coco_document
@@ -32,14 +33,6 @@ def run(*arguments: object) -> int:
         assert len(result.stderr.strip().splitlines()) == 1, result.stderr
         assert "Traceback" not in result.stderr
     return result.exit_code
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.fixture
@@ -111,9 +104,9 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_what_a_command_reads_is_never_its_output(here: Path, attack: str) -> None:
-    before = contents(here)
+    before = tree(here)
     assert run(*ATTACKS[attack]) == 2
-    assert contents(here) == before
+    assert tree(here) == before
 
 
 @pytest.mark.parametrize("name", [linked, symbolic, dotted])
@@ -126,17 +119,17 @@ def test_by_whatever_name(
     here: Path, command: tuple[str, ...], target: str, suffix: str, name: Callable[[str, str], str]
 ) -> None:
     other = name(target, suffix)
-    before = contents(here)
+    before = tree(here)
     assert run(*command, "-o", other) == 2
-    assert contents(here) == before
+    assert tree(here) == before
 
 
 def test_the_external_data_of_a_model(here: Path) -> None:
     external(here)
-    before = contents(here)
+    before = tree(here)
     for target in ("y.onnx", "y.onnx.data"):
         assert run("build", "y.onnx", "--to", "onnx", "-o", target) == 2
-        assert contents(here) == before
+        assert tree(here) == before
 
 
 def test_a_later_source_is_kept_as_well(here: Path) -> None:
@@ -150,11 +143,11 @@ def test_a_later_source_is_kept_as_well(here: Path) -> None:
 
 def test_pictures_are_not_written_among_what_is_read(here: Path) -> None:
     os.rename(here / "photos", here / "in-null-detected")
-    before = contents(here)
+    before = tree(here)
     save = ("--save", "pictures", "--calibrate", "in-null-detected")
     assert run("in.mp4", *NULL, *save) == 0
     assert (here / "in-null-detected-2").is_dir()
-    assert contents(here).items() >= before.items()
+    assert tree(here).items() >= before.items()
 
 
 # The session
@@ -169,10 +162,10 @@ def session(folder: Path, *more: str) -> Path:
 @pytest.mark.parametrize("name", ["session.json", "summary.json", "detections.jsonl", "spans.npz"])
 def test_report_keeps_the_session(here: Path, name: str) -> None:
     made = session(here / "r")
-    before = contents(made)
+    before = tree(made)
     for kind in ("html", "json", "trace"):
         assert run("report", "r", "--format", kind, "-o", f"r/{name}") == 2
-    assert contents(made) == before
+    assert tree(made) == before
     assert run("report", "r", "--format", "json") == 0
     assert run("report", "r", "--format", "json", "-o", "r/profile.json") == 0
 
@@ -183,10 +176,10 @@ def test_an_output_is_no_file_of_the_session(here: Path, name: str) -> None:
     assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
     assert not (here / "o").exists()
     made = session(here / "o")
-    before = {name: data for name, data in contents(made).items() if name != LIST}
+    before = {name: data for name, data in tree(made).items() if name != LIST}
     assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
     assert run("in.mp4", *NULL, "-o", "o/session.json", "--run-dir", "./o/../o") == 2
-    assert {name: data for name, data in contents(made).items() if name != LIST} == before
+    assert {name: data for name, data in tree(made).items() if name != LIST} == before
 
 
 @pytest.mark.parametrize(
@@ -204,9 +197,9 @@ def test_an_output_is_no_file_of_the_session(here: Path, name: str) -> None:
 def test_files_of_somebody_else_in_a_run_dir(here: Path, name: str) -> None:
     (here / "o/passes").mkdir(parents=True)
     (here / "o" / name).write_text('{"mine": true}')
-    before = contents(here)
+    before = tree(here)
     assert run("in.mp4", *NULL, "--run-dir", "o") == 6
-    assert contents(here) == before
+    assert tree(here) == before
 
 
 @pytest.mark.slow
@@ -240,11 +233,11 @@ def test_a_session_of_an_earlier_version_is_used_again(here: Path) -> None:
 
 def test_a_run_that_cannot_start_leaves_the_earlier_session(here: Path) -> None:
     made = session(here / "o")
-    before = {name: data for name, data in contents(made).items() if name != LIST}
+    before = {name: data for name, data in tree(made).items() if name != LIST}
     assert run("absent.mp4", *NULL, "--run-dir", "o") == 3
     (here / "text.mp4").write_text("no video")
     assert run("text.mp4", *NULL, "--run-dir", "o") == 3
-    assert {name: data for name, data in contents(made).items() if name != LIST} == before
+    assert {name: data for name, data in tree(made).items() if name != LIST} == before
 
 
 @pytest.mark.slow
@@ -264,10 +257,10 @@ def test_a_list_that_lies_removes_nothing_outside(here: Path) -> None:
 def test_eval_keeps_the_detections_that_it_scores(here: Path) -> None:
     pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     made = session(here / "r")
-    before = contents(made)["detections.jsonl"]
+    before = tree(made)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
     assert run(*scored) in (2, 3)  # 3: they are of another clip, which is seen first
-    assert contents(made)["detections.jsonl"] == before
+    assert tree(made)["detections.jsonl"] == before
 
 
 @pytest.mark.slow
@@ -277,12 +270,12 @@ def test_labels_are_no_file_of_the_session(here: Path, name: str) -> None:
     for picture_file in ("a.jpg", "b.jpg"):
         os.rename(here / picture_file, here / "o" / picture_file)
     os.rename(here / "labels.json", here / "o" / name)
-    before = contents(here)
+    before = tree(here)
     assert run("eval", f"o/{name}", *NULL, "--run-dir", "o") in (2, 6)
-    assert contents(here) == before
+    assert tree(here) == before
     os.symlink(name, here / "o/link.json")
     assert run("eval", "o/link.json", *NULL, "--run-dir", "o") in (2, 6)
-    assert contents(here).items() >= before.items()
+    assert tree(here).items() >= before.items()
 
 
 @pytest.mark.slow
@@ -344,9 +337,9 @@ def test_what_cannot_be_written_is_refused_before_anything(here: Path, output: s
     os.mkfifo("pipe.mp4")
     os.mkfifo("pipe")
     Path("plain").write_text("mine")
-    before = contents(here)
+    before = tree(here)
     assert run("in.mp4", *NULL, "-o", output) == 6
-    assert contents(here) == before
+    assert tree(here) == before
     assert not (here / "runs").exists()
 
 

@@ -252,8 +252,6 @@ def test_twins_are_suppressed_where_the_network_leaves_it_to_us(tmp_path):
 
 # ---- YOLOX: blue, green, red in 0..255; at the top left
 
-YOLOX_SCORE = 0.88  # objectness; times a class score next to 1
-
 
 def bright(colour=(0, 0, 255)) -> np.ndarray:
     """u8 BGR, one colour all over."""

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from detector.core import sources
+from detector.core.sources import _bgr
 from detector.core.sources._planes import Easel, blank_like, copy_planes
-from detector.core.sources.video import _threaded
+from detector.core.sources.video import _threaded, auto
 from detector.core.types import Frame, Planes
 from tests.conftest import night
 
@@ -24,7 +25,7 @@ from .nasty import KINDS, clips
 from .oddities import ODDITIES, PICTURES, ffmpeg
 
 DECODERS = ["auto", "av"]
-LOSSLESS = ("-c:v", "ffv1")
+LOSSLESS, RNG = ("-c:v", "ffv1"), np.random.default_rng(1)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,28 @@ def test_bgr_is_made_once_and_only_when_asked_for(plain: Path, decoder: str) -> 
     assert_equal(frames, read_bgr(plain))
     assert source.planes.made == len(frames)
     assert frames[3].image is frames[3].image
+
+
+@pytest.mark.skipif(_bgr.ARM64, reason="machine: x86's swscale is the reference")
+@pytest.mark.parametrize("matrix", _bgr.LUMA)
+@pytest.mark.parametrize(("kind", "said"), [("yuv420p", 1), ("yuv420p", 2), ("yuvj420p", 0)])
+def test_bgr_on_arm64_is_that_of_x86(monkeypatch, kind: str, said: int, matrix: int) -> None:
+    picture = av.VideoFrame(70, 30, kind)
+    picture.colorspace, picture.color_range = matrix, said
+    for plane in picture.planes:
+        _bgr.pixels_of(plane)[:] = RNG.integers(0, 256, (plane.height, plane.width))
+    expected = _bgr.to_bgr(_bgr.VideoReformatter(), picture, 70, 30)
+    monkeypatch.setattr(_bgr, "ARM64", True)
+    assert np.array_equal(_bgr.to_bgr(None, picture, 70, 30), expected)
+
+
+@pytest.mark.parametrize("kind", ["yuv420p", "yuv422p"])
+def test_arm64_reads_with_pyav_what_it_converts_itself(monkeypatch, folder, kind: str) -> None:
+    ffmpeg(*PICTURES, "-pix_fmt", kind, *LOSSLESS, path := folder / f"{kind}.mkv")
+    monkeypatch.setattr(auto, "ARM64", True)
+    frames, source = read_all(path, pixels="bgr")
+    assert (source.decoder == "av") == (kind == "yuv420p")
+    assert_equal(frames, read_bgr(path))
 
 
 COLOURS = {

@@ -7,13 +7,15 @@ then ends the process without a word, so a MemoryError is not something to wait 
 from __future__ import annotations
 
 import os
+import platform
 import resource
 from functools import cache
 from pathlib import Path
 
 GB = 1 << 30
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-
+# cv2 and FFmpeg have code of their own for it, which rounds pixels otherwise than on x86.
+ARM64 = platform.machine() in ("aarch64", "arm64")
 
 # x86: instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX
 # Runtime and OpenVINO add pairs in 16 bits.

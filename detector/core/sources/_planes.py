@@ -12,16 +12,20 @@ from typing import Any
 import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
-from numpy.typing import NDArray
 
-from detector.core.sources._bgr import HDR_TRANSFERS, WIDE_PRIMARIES, to_bgr
+from detector.core.sources._bgr import (
+    FORMATS,
+    FULL,
+    HDR_TRANSFERS,
+    LUMA,
+    WIDE_PRIMARIES,
+    colours_of,
+    pixels_of,
+    to_bgr,
+)
 from detector.core.types import Colours, Frame, Image, Planes
 
-FORMATS = ("yuv420p", "yuvj420p")
-LIMITED, FULL = 1, 2  # FFmpeg's AVCOL_RANGE
-# Shares of red and blue in the brightness, by number of the matrix. Where a stream does not say
-# (2), swscale takes BT.601, and so do we.
-LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
+LIMITED = 1  # FFmpeg's AVCOL_RANGE
 
 
 def why_no_planes(picture: Any) -> str:
@@ -69,7 +73,7 @@ class PlanesReader:
             self._first, self._colours = kind, colours_of(picture)
         elif kind != self._first:
             picture = self._as_first(picture)
-        y, u, v = (_pixels(plane) for plane in picture.planes)
+        y, u, v = (pixels_of(plane) for plane in picture.planes)
         for plane in (y, u, v):
             plane.flags.writeable = False
         return Planes(y, u, v, self._colours, self.make_bgr, picture)
@@ -97,17 +101,6 @@ class PlanesReader:
             return to_bgr(self._to_bgr, picture, width, height)
 
 
-def colours_of(picture: Any) -> Colours:
-    full = picture.color_range == FULL or picture.format.name == "yuvj420p"
-    return Colours(
-        int(picture.colorspace),
-        int(picture.color_primaries),
-        int(picture.color_trc),
-        full,
-        LUMA[int(picture.colorspace)],
-    )
-
-
 def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
     """Planes of the same size and colours that may be drawn into, with what is in ``filled``."""
     height, width = planes.y.shape
@@ -115,7 +108,7 @@ def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
     picture.colorspace, picture.color_primaries = colours.matrix, colours.primaries
     picture.color_trc = colours.transfer
     picture.color_range = FULL if colours.full_range else LIMITED
-    y, u, v = (_pixels(plane) for plane in picture.planes)
+    y, u, v = (pixels_of(plane) for plane in picture.planes)
     blank = Planes(y, u, v, colours, planes.convert, picture)
     if filled is not None:
         copy_planes(filled, blank)
@@ -148,8 +141,3 @@ class Easel:
             self._planes = blank_like(given)
         copy_planes(given, self._planes)
         frame.picture = self._planes
-
-
-def _pixels(plane: Any) -> NDArray[np.uint8]:
-    """A view [h, w] of a plane, without the gap at the end of its lines."""
-    return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]

@@ -10,8 +10,6 @@ from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 from tests.session.documents import document
 
-NOISE = np.random.default_rng(1).normal(0, 1, 2000)
-
 
 def samples(mean: float, noise: float, seed: int, count: int = 400) -> np.ndarray:
     return mean + noise * np.random.default_rng(seed).standard_normal(count)

@@ -166,12 +166,6 @@ class Browser:
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
 
-    def screenshot(self, file: Path, whole: bool = True) -> None:
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
-            "data"
-        ]
-        file.write_bytes(base64.b64decode(data))
-
     def pdf(self) -> bytes:
         return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
 

@@ -18,6 +18,7 @@ from av.sidedata.sidedata import Type as SideDataType
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, how_to_open, open_object
 from detector.core.errors.text import counted
+from detector.core.sources._bgr import is_plain
 from detector.core.sources._planes import why_no_planes
 from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
@@ -60,6 +61,7 @@ class Video:
     complaint: str  # of the demuxer, about what it read before the first packet
     not_for_opencv: str  # why cv2 would hand out wrong pictures; "" where it is fit
     not_for_planes: str  # why its pictures are read as BGR; "" where they may stay YUV
+    plain: bool  # its first picture is one that _bgr.py converts itself where it has to
     rotation: int | None  # degrees, as the first picture states it; None where that came late
     notes: tuple[str, ...]  # sentences for the session, about what was chosen
 
@@ -146,6 +148,7 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             complaint=said[0] if said else "",
             not_for_opencv=_not_for_opencv(path, container, stream, first, sized),
             not_for_planes="it is turned" if info.mirrored else why_no_planes(first),
+            plain=first is not None and is_plain(first),
             rotation=None if first is None else first.rotation % 360,
             notes=tuple(filter(None, (chosen, guessed))),
         )

@@ -1,4 +1,4 @@
-"""PyAV on all cores as long as all is well, then packet by packet: each frame once, as planes.
+"""PyAV on all cores as long as all is well, then packet by packet: each frame once.
 
 With a thread for each frame FFmpeg decodes fastest, but which pictures survive an error is then a
 matter of luck. So at the first complaint, and where the packets of the file do not add up to its
@@ -38,16 +38,18 @@ class TroubleError(Exception):
 
 
 class ThreadedSource(HandingOver, AvSource):
-    """Planes from frame threads, then the rest from ``AvSource`` where these are in trouble."""
+    """Pictures from frame threads, then the rest from ``AvSource`` where these are in trouble."""
 
-    def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
+    def __init__(
+        self, video: Video, stride: int = 1, frames: int | None = None, pixels: str = "yuv420p"
+    ) -> None:
         self._stored = 0  # packets, as long as some are not decoded
         self._whole = 0  # frames that came without trouble, up to the one grabbed last
         self._rises = True  # so far each pts is above the last
         self._release: Callable[[], Any] | None = None
         # With a limit, more packets would be looked at than decoded.
         self._sparse = plan_sparse(video, stride) if frames is None else None
-        super().__init__(video, stride, frames, pixels="yuv420p")
+        super().__init__(video, stride, frames, pixels=pixels)
         if self._sparse is not None:
             self.notes.append(self._sparse.note)
 

@@ -1,6 +1,7 @@
 """The fastest reader while all is well, then PyAV: every frame that can be decoded, each once.
 
-For planes the fastest is PyAV on all cores (``_threaded.py``), for BGR cv2.
+For planes the fastest is PyAV on all cores (``_threaded.py``), for BGR cv2. On ARM64 PyAV reads
+for BGR, too, if we can make the pixels that x86 has: cv2's FFmpeg makes others there.
 
 cv2 gives no reason when it stops, be it at the end of the file or at the first packet that it
 cannot decode, and says nothing of a picture that its FFmpeg patched up. PyAV knows what becomes of
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from detector.core.errors.machine import ARM64
 from detector.core.errors.text import counted
 from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._container import no_frame, probe
@@ -28,11 +30,12 @@ def open(
     """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
     video = probe(path, choice)
     source: AutoSource | ThreadedSource
-    if pixels == "bgr" or video.not_for_planes or not video.decodable:
+    as_planes = pixels != "bgr" and not video.not_for_planes
+    if not (video.decodable and (as_planes or (ARM64 and video.plain))):
         source = AutoSource(video, stride, frames)
         source.no_planes = "" if pixels == "bgr" else video.not_for_planes or "PyAV has no decoder"
     else:
-        source = ThreadedSource(video, stride, frames)
+        source = ThreadedSource(video, stride, frames, pixels)
     if source.hold_first():
         return source
     source.close()
