@@ -55,44 +55,6 @@ def test_faults_are_changes_of_one_place(mutate: ModuleType, faults: dict[str, A
     assert "self.wide / high" in mutate.planted(faults["*"], SOURCE)
 
 
-@pytest.mark.parametrize(
-    ("fault", "lines", "imported"),
-    [
-        ("*", range(12, 14), False),  # the statement up to the fault
-        ("max(", range(12, 16), False),
-        ("self.is_flat", range(10, 11), False),
-        ("2", range(6, 16), True),  # whatever runs of the class
-        ("3", range(1, 17), True),
-    ],
-)
-def test_tests_that_run_these_lines_see_a_fault(
-    mutate: ModuleType, faults: dict[str, Any], fault: str, lines: range, imported: bool
-) -> None:
-    found, as_it_is_imported = mutate.lines_of(faults[fault], SOURCE)
-    assert (found.start, min(found.stop, 17)) == (lines.start, lines.stop)
-    assert as_it_is_imported == imported
-
-
-def test_a_default_also_meets_tests_that_read_it_without_its_line(mutate: ModuleType) -> None:
-    file, near = "detector/core/config/schema.py", "tests/config/test_config.py"
-    default = next(one for one in mutate.planted_by_hand() if one.file == file)
-    reads, runs = (mutate.Test(f"{name}::test", 1.0) for name in (near, "tests/cli/test_help.py"))
-    seen = [(runs, frozenset((file, line) for line in range(2000))), (reads, frozenset())]
-    judge = mutate.Judge(seen, {file: [CHECKOUT / near]})
-    assert judge.tests_of(default, seen) == [reads, runs]
-
-
-@pytest.mark.slow
-def test_a_command_that_no_test_imports_meets_its_namesakes(mutate: ModuleType) -> None:
-    found = mutate.nearest(CHECKOUT / "detector/core/commands/build.py")
-    assert CHECKOUT / "tests/cli/test_build.py" in found
-
-
-def test_without_tests_none_are_run(mutate: ModuleType) -> None:
-    """pytest without a name runs all that there are."""
-    assert mutate.Copy.seen(None, ["detector/core/types.py"], [], slow=True) == []
-
-
 @pytest.mark.slow
 @pytest.mark.nightly  # some 30 files are read and compiled a thousand times
 def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) -> None:
