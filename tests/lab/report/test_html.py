@@ -540,4 +540,4 @@ def test_every_how_has_its_heading_in_the_documentation(report):
     linked = set(re.findall(r'href="#how-(\w+)"', content))
     absent = {AGES.name, "zones"}  # here are no cameras, and no lines
     assert linked == {one.name for one in list_hows()} - absent
-    assert linked == set(re.findall(r'id="how-(\w+)"', content))
+    assert linked == set(re.findall(r'<dt id="how-(\w+)"', content))
