@@ -138,7 +138,8 @@ def test_what_is_made_of_constants_stays_float() -> None:
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3))
     large = builder.upsample("1.up", builder.constant("1", np.ones((1, 3, 2, 2), np.float32)), 2)
-    graph = network_of(builder, [builder.add("Add", "2.add", [first, large])]).graph
+    last = conv(builder, "3.conv", builder.add("Add", "2.add", [first, large]), np.eye(3))
+    graph = network_of(builder, [last]).graph
     pictures = np.zeros((1, SIDE, SIDE, 3), np.uint8)
     ranges = measure_ranges(graph, tensors_to_measure(graph), pictures, "minmax")
     assert readers(quantised_graph(graph, ranges, (), "int8-u8"))["1.up"][0] == "1"
