@@ -158,8 +158,11 @@ def load_model(
         from detector.core.timeline import INFER, Natives
 
         config, reason = _with_engine_of_the_file(config)
-        if config.runtime.engine != "auto":
-            engines.check_installed(config.runtime.engine)
+        name, model = config.runtime.engine, config.network.model
+        # A file of the engine's own says better what it needs than the engine does.
+        reads = name == engines.only_engine(model) and engines.is_installed(name)
+        if name != "auto" and not reads:
+            engines.check_installed(name)
     with timer.phase("load"):
         network = open_network(config, picture)
         opened(network)

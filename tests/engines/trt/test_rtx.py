@@ -200,5 +200,5 @@ def test_a_machine_without_a_gpu_builds_and_says_what_running_needs(tmp_path, mo
     assert facts["notes"][-1] == "this machine cannot run it: no NVIDIA driver"
     with pytest.raises(EngineError, match=r"no NVIDIA driver .*detect-video build MODEL"):
         engines.load_library("rtx")
-    with pytest.raises(EngineError, match=f"{RTX.trt.__version__} for compute capability 8.0 and"):
+    with pytest.raises(EngineError, match=f"{RTX.trt.__version__} for compute capability 8.0, "):
         open_network(facts["path"])

@@ -214,7 +214,8 @@ class Rtx(Edition):
         header = read_header(plan)
         if header is None:
             return super().describe(plan)
-        targets = " and ".join(header.targets)
+        *others, last = header.targets or ("none",)
+        targets = f"{', '.join(others)} and {last}" if others else last
         return f"a plan of {self.title} {header.version} for compute capability {targets}"
 
     def check_plan(self, runtime: Any, plan: bytes, gpu: Gpu) -> str | None:
