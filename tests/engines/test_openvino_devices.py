@@ -15,7 +15,7 @@ from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.engines._built import store
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.openvino import compiled, compiling, devices, hardware
+from detector.core.engines.openvino import compiled, compiling, devices, hardware, layers
 from detector.core.errors import EngineError, UsageError
 from detector.core.run.detect import detect
 from detector.core.run.prepare import prepare_network
@@ -23,7 +23,7 @@ from detector.core.terminal.brief import _rates
 from detector.lab.report.page import page
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
-from tests.engines.quantised import pictures, quantised, small_network
+from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 
 if reason := engines.usable()["openvino"]:
     pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
@@ -82,6 +82,17 @@ def test_a_virtual_device_computes_what_its_device_computes(tmp_path, gpu, preci
         assert (engine.device, engine.device_name == "") == (device, device == "cpu")
         assert f"{name} runs on {devices.NAMES[device]}" in engine.notes[0]
         assert len(engine.notes) == 1 + len(plain.notes)
+
+
+@pytest.mark.parametrize("through", ["hetero", "auto", "batch"])
+def test_the_layers_of_a_virtual_device_are_timed(tmp_path, through, monkeypatch):
+    network = small_network(tmp_path)
+    asked = (network, EngineOptions(own={"through": through}), [pictures(network, 1)], 1)
+    timed = engines.time_layers("openvino", *asked)
+    assert {node for layer in timed.layers for node in layer.nodes} >= set(CONVOLUTIONS)
+    monkeypatch.setattr(layers, "_name", lambda mean: "another")
+    with pytest.raises(EngineError, match=r"no layer times: the device reports none"):
+        engines.time_layers("openvino", *asked)
 
 
 @pytest.fixture
