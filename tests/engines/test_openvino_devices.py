@@ -243,7 +243,6 @@ def test_what_is_missing_for_a_device_is_told(tmp_path, monkeypatch, kind):
         ("ort", "multi:npu,gpu", UsageError, "--device npu --engine-options through=hetero$"),
         ("openvino", "xpu", UsageError, "gpu .Intel. and npu"),
         ("ort", "gpu", EngineError, "use --engine openvino; NVIDIA's GPUs are --device cuda$"),
-        ("torch", "npu", EngineError, "for --device npu use --engine openvino$"),
         ("openvino", "cuda:0", EngineError, "not run on cuda; it runs on cpu, gpu, npu; .* ort or"),
     ],
 )
