@@ -39,7 +39,7 @@ def build(monkeypatch):
         ("rtx", {"device": "cpu"}, UsageError, "not run on --device cpu; omit --device$"),
         ("OpenVINO", {}, EngineError, "provider openvino: .* pip install onnxruntime-openvino$"),
         ("trt", {}, EngineError, "provider tensorrt: .* pip install onnxruntime-gpu$"),
-        ("xnnpack", {}, EngineError, "what brings it: a build$"),
+        ("xnnpack", {}, EngineError, "what brings it: a build of your own$"),
         (
             "rtx",
             {},
@@ -67,14 +67,13 @@ def test_the_plugin_is_not_imported_without_a_driver(build, monkeypatch):
 
 
 @since_1_24
-@pytest.mark.parametrize("device", ["auto", "cuda:2"])
-def test_the_plugin_is_registered_once_and_asked_for_its_gpus(monkeypatch, tmp_path, device):
+def test_the_plugin_is_registered_once_and_asked_for_its_gpus(monkeypatch, tmp_path):
     plugin, registered = ModuleType(providers.PLUGIN), []
     plugin.get_library_path = lambda: str(tmp_path / "none.so")
     monkeypatch.setitem(sys.modules, providers.PLUGIN, plugin)
     monkeypatch.setattr(providers, "why_no_rtx", lambda: None)
     monkeypatch.setattr(providers, "_registered", set())
-    asked = EngineOptions(own={"provider": "rtx"}, device=device)
+    asked = EngineOptions(own={"provider": "rtx"}, device="cuda:2")
     with pytest.raises(EngineError, match=r"start provider rtx: Failed to load library .*none.so"):
         engines.open("ort", plus_one(), asked)
     name = "register_execution_provider_library"

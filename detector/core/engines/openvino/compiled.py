@@ -83,8 +83,8 @@ def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]
     must compile again, and not every OpenVINO tells the driver's version."""
     try:
         lines = maps.read_text().splitlines()
-    except OSError:
+        paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})
+        found = [(path, path.stat()) for path in paths if path.name.startswith(DRIVERS)]
+    except OSError:  # no such map, or a driver was replaced since it was loaded
         return {}
-    paths = {Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line}
-    found = [path for path in paths if path.name.startswith(DRIVERS) and path.is_file()]
-    return {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(found)}
+    return {str(path): [about.st_size, about.st_mtime_ns] for path, about in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from detector.core.engines.base import EngineOptions, Offer, translated
@@ -14,14 +15,7 @@ EXPORTED = ("no", "hetero")  # those whose compiled models OpenVINO can write to
 CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
 ASKING = "ask for its devices"
 # What tells two devices apart, or two drivers of one device. Each device has some of them.
-IDENTITY = (
-    "FULL_DEVICE_NAME",
-    "DEVICE_ARCHITECTURE",
-    "DEVICE_UUID",
-    "GPU_DRIVER_VERSION",
-    "NPU_DRIVER_VERSION",
-    "NPU_COMPILER_VERSION",
-)
+IDENTITY = "FULL_DEVICE_NAME DEVICE_ARCHITECTURE DEVICE_UUID GPU_DRIVER_VERSION NPU_DRIVER_VERSION"
 
 
 class Target(NamedTuple):
@@ -75,22 +69,20 @@ def _our_name(kind: str, index: str) -> str:
 
 def _list_indices(core: Any, kind: str) -> list[str]:
     """The devices of a kind; ``[""]`` for one that has no number."""
-    try:
+    with suppress(RuntimeError):  # its plugin, or a library that the plugin needs, is not installed
         return list(map(str, core.get_property(NAMES[kind], "AVAILABLE_DEVICES")))
-    except RuntimeError:  # its plugin, or a library that the plugin needs, is not installed
-        return []
+    return []
 
 
 def _property(core: Any, device: str, name: str) -> str:
     """In words; "" where the device does not have it."""
-    try:
+    with suppress(RuntimeError):
         return str(core.get_property(device, name)).strip()
-    except RuntimeError:
-        return ""
+    return ""
 
 
 def identify(core: Any, target: Target) -> dict[str, str]:
-    return {name: text for name in IDENTITY if (text := _property(core, target.own, name))}
+    return {name: text for name in IDENTITY.split() if (text := _property(core, target.own, name))}
 
 
 def precisions_of(core: Any, own: str) -> tuple[str, ...]:
@@ -140,11 +132,7 @@ def refusal(precision: str, device: str) -> str | None:
 def unused_device() -> str | None:
     """As ``Engine.unused_device``."""
     there = [(kind, files[0]) for kind in ("gpu", "npu") if (files := device_files(kind))]
-    if not there:
-        return None
     which = " and ".join(f"an Intel {kind.upper()} ({file})" for kind, file in there)
     device = " or ".join(f"--device {kind}" for kind, _ in there)
-    return (
-        f"this machine has {which}, which auto does not use; --engine openvino {device} does, and "
-        "doctor lists it"
-    )
+    unused = f"this machine has {which}, which auto does not use"
+    return f"{unused}; --engine openvino {device} does (see doctor)" if there else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from detector.core.engines.base import EngineOptions, LayerExecution, translated
 from detector.core.engines.openvino.compiling import TYPES, compilation, compile_graph
 from detector.core.engines.openvino.devices import open_core
 from detector.core.engines.openvino.pairs import ELEMENTWISE
+from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 FACTS = ("layerType", "runtimePrecision", "originalLayersNames")
 QUANTISED = ("u8", "i8")
+SUBGRAPH = re.compile(r"^subgraph\d+: ")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 NO_LAYERS = ("Const", "Input", "Output")
 # Ends the name of a convolution whose bias is a node of its own. Where that bias is 0, the plugin
@@ -67,10 +70,13 @@ class OpenvinoLayerProfiler:
             means = self._request.get_profiling_info()
         self._runs += 1
         # It also reports what was fused into another layer, which is no layer of the runtime model.
-        self._told.append([self._single(mean) for mean in means if mean.node_name in self._names])
+        told = [self._single(mean) for mean in means if _name(mean) in self._names]
+        if not told:
+            raise EngineError("engine openvino: no layer times: the device reports none by name")
+        self._told.append(told)
 
     def _single(self, mean: Any) -> tuple[str, str, float]:
-        name, total = mean.node_name, mean.real_time.total_seconds() * 1e3 * self._runs
+        name, total = _name(mean), mean.real_time.total_seconds() * 1e3 * self._runs
         before = self._sums.get(name, 0.0)
         self._sums[name] = total
         return name, mean.node_type, max(0.0, total - before)
@@ -80,6 +86,11 @@ class OpenvinoLayerProfiler:
 
     def close(self) -> None:
         self._request = None
+
+
+def _name(mean: Any) -> str:
+    """HETERO tells of which of its graphs a layer is: ``subgraph0: 0.conv``."""
+    return SUBGRAPH.sub("", mean.node_name)
 
 
 def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:

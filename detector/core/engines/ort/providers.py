@@ -32,14 +32,9 @@ DEVICES = ("cpu", "cuda")  # the engine itself runs these
 NVIDIA = ("tensorrt", "rtx")
 ON_CPU = ("azure", "acl", "dnnl", "openvino", "xnnpack")
 PLUGIN = "onnxruntime_ep_nv_tensorrt_rtx"
-BRINGS = {
-    "tensorrt": "onnxruntime-gpu",
-    "openvino": "onnxruntime-openvino",
-    "dml": "onnxruntime-directml",
-    "migraphx": "onnxruntime-migraphx",
-    "qnn": "onnxruntime-qnn",
-    "cann": "onnxruntime-cann",
-}
+# PyPI's packages that bring one are onnxruntime-NAME, but for two.
+PACKAGED = ("cann", "migraphx", "openvino", "qnn")
+BRINGS = {"tensorrt": "gpu", "dml": "directml", **{name: name for name in PACKAGED}}
 _registered: set[str] = set()  # libraries of plugins: a process registers each once
 
 
@@ -115,8 +110,8 @@ def find_provider(options: EngineOptions) -> Provider:
         instead = "rtx" if name == "rtx" else "trt"
         reason = f"it misreads the unsigned numbers of ort's int8; use --engine {instead}"
     if name not in (*here, "rtx"):
-        bringer = BRINGS.get(name)
-        cure = f"pip uninstall onnxruntime, then pip install {bringer}" if bringer else "a build"
+        cure = "pip uninstall onnxruntime, then pip install onnxruntime-" + BRINGS.get(name, "")
+        cure = cure if name in BRINGS else "a build of your own"
         reason = f"this build of onnxruntime has {', '.join(here)}; what brings it: {cure}"
     if reason is not None:
         raise EngineError(f"engine ort: provider {name}: {reason}")
