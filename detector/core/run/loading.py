@@ -158,11 +158,10 @@ def load_model(
         from detector.core.timeline import INFER, Natives
 
         config, reason = _with_engine_of_the_file(config)
-        name, model = config.runtime.engine, config.network.model
-        # A file of the engine's own says better what it needs than the engine does.
-        reads = name == engines.only_engine(model) and engines.is_installed(name)
-        if name != "auto" and not reads:
-            engines.check_installed(name)
+        asked = config.runtime.engine
+        own = engines.only_engine(config.network.model) == asked and engines.is_installed(asked)
+        if asked != "auto" and not own:  # a file of its own has a front end that says what it needs
+            engines.check_installed(asked)
     with timer.phase("load"):
         network = open_network(config, picture)
         opened(network)
