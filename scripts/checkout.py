@@ -54,6 +54,13 @@ def _run_under_venv() -> None:
     sys.excepthook = end_in_a_line
 
 
+def shared_videos() -> Path:
+    place = Path(os.environ.get("DETECT_VIDEO_SHARED", ROOT.parent / "shared")) / "data/videos"
+    if not place.is_dir():
+        sys.exit(f"{place} does not exist; set DETECT_VIDEO_SHARED to the folder of shared data")
+    return place
+
+
 if _is_program():
     _run_under_venv()
 if str(ROOT) not in sys.path:

@@ -28,8 +28,8 @@ from damo.utils import postprocess  # noqa: E402
 from damo.utils.demo_utils import transform_img  # noqa: E402
 from damo.utils.model_utils import replace_module  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
-from weights import settle, spread  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from weights import spread  # noqa: E402
 
 REQUIREMENTS = [
     "torch",

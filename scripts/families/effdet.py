@@ -16,8 +16,8 @@ from effdet.anchors import generate_detections  # noqa: E402
 from effdet.bench import _post_process  # noqa: E402
 from effdet.data.transforms import ResizePad, resolve_fill_color  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
-from weights import settle, spread  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from weights import spread  # noqa: E402
 
 REQUIREMENTS = ["effdet==0.4.1", "torchvision", "onnx", "opencv-python-headless"]
 LICENCE = "Apache-2.0"

@@ -49,7 +49,8 @@ class Branch(nn.Module):
 
 def spread_out(branch: Branch, x: torch.Tensor, rate: float, deviation: float = 1.0) -> None:
     """Make its outputs differ from cell to cell: class scores around ``rate``."""
-    from weights import settle, spread
+    from result import settle
+    from weights import spread
 
     def run() -> object:
         return branch(x)

@@ -10,19 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-
-
-def settle(network: nn.Module, run: Callable[[], Any]) -> None:
-    """Batch norms take their statistics from what ``run`` shows to the network."""
-    norms = [part for part in network.modules() if isinstance(part, nn.BatchNorm2d)]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the mean of all runs
-        norm.train()
-    with torch.no_grad():
-        run()
-    network.eval()
 
 
 def spread(layers: list[Any], run: Callable[[], Any], mean: float, deviation: float) -> None:

@@ -15,11 +15,11 @@ import torch
 # super-gradients is from before PyTorch's second exporter, which is the default today.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
 from super_gradients.conversion import DetectionOutputFormatMode  # noqa: E402
 from super_gradients.training import models  # noqa: E402
 from super_gradients.training.processing import processing  # noqa: E402
-from weights import settle, spread  # noqa: E402
+from weights import spread  # noqa: E402
 
 # Without its own pins, which no Python from 3.11 on can install: numpy 1.23, onnxruntime 1.15.0.
 REQUIREMENTS = [

@@ -13,9 +13,9 @@ import cv2  # noqa: E402
 import onnx  # noqa: E402
 import onnxsim  # noqa: E402
 import torch  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
 from torch import nn  # noqa: E402
-from weights import settle, spread  # noqa: E402
+from weights import spread  # noqa: E402
 from yolox.data.data_augment import ValTransform  # noqa: E402
 from yolox.exp import get_exp  # noqa: E402
 from yolox.models.network_blocks import SiLU  # noqa: E402
