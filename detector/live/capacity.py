@@ -97,5 +97,5 @@ def sentence(load: Load) -> str:
     if load.dropped >= DROPPING:
         begin = f"{fullest} limits this run: {load.dropped:.0%} of the frames are dropped."
     else:
-        begin = f"{fullest} is busiest ({min(1.0, needed[fullest]):.0%} of the time)."
+        begin = f"{fullest} is the busiest part: busy {min(1.0, needed[fullest]):.0%} of the time."
     return f"{begin} This machine could handle about {many} ({load.cameras} live now)."

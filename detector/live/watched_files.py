@@ -209,4 +209,4 @@ def _sentence(busy: dict[str, float]) -> str:
     if not busy:
         return ""
     stage = max(busy, key=lambda name: busy[name])
-    return f"The busiest stage of the last seconds is {stage}: {busy[stage]:.0%} of the time."
+    return f"{stage} is the busiest stage: busy {busy[stage]:.0%} of the last seconds."

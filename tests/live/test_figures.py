@@ -102,7 +102,7 @@ class TestCapacity:
 
     def test_the_busiest_group_limits(self):
         assert capacity(self.load()) == pytest.approx(4.0)
-        assert "Inference is busiest (50%" in sentence(self.load())
+        assert "Inference is the busiest part: busy 50%" in sentence(self.load())
         assert "4.0 such cameras" in sentence(self.load())
 
     def test_the_stage_to_change_first(self):

@@ -78,7 +78,7 @@ def test_the_suffixes():
         ".yaml",
         ".yml",
     }
-    assert set(engines.front_ends()) == {".trt", ".engine", ".plan", ".xml"}
+    assert set(engines.front_ends()) == {".trt", ".rtx", ".engine", ".plan", ".xml"}
 
 
 @pytest.mark.slow

@@ -52,8 +52,8 @@ PROGRESS_EVERY_S = 1.0
     metavar="WHERE",
     default="local",
     show_default=True,
-    help="Run on this machine (local), on the cluster of RAY_ADDRESS or a new one here (ray), or "
-    "on another cluster by its client port (ray://HOST:PORT).",
+    help="Where to run: local, ray or ray://HOST:PORT. ray is the cluster of RAY_ADDRESS or a new "
+    "one here; ray://HOST:PORT is another cluster, by its client port.",
 )
 @click.option(
     "--workers",

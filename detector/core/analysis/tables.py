@@ -73,7 +73,7 @@ LEDGER = (
     Column("cpu_ms", "all CPU", ".2f", "ms", out=6),
     Column("run_by", "thread", out=1),
 )
-LEDGER_NOTE = "no core: ready, but waiting for a core; all CPU: with threads of libraries"
+LEDGER_NOTE = "share: of the threads' wall time; no core: waiting for one; all CPU: with libraries"
 EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
 
 
@@ -109,12 +109,12 @@ THREADS = (
     Column("other_ms", "other", ".2f", "ms", out=4),
     Column("wall_ms", "wall", ".2f", "ms", out=5),
     Column("ready_ms", "no core", ".2f", "ms"),
-    Column("foreign_ms", "(others)", ".2f", "ms"),
+    Column("foreign_ms", "of it, others", ".2f", "ms"),
     Column("lock_ms", "lock", ".2f", "ms", out=3),
     Column("rest", "unexplained", ".1%", out=2),
     Column("waits", "waited for", value=lambda row: ", ".join(row.waits), out=1),
 )
-THREADS_NOTE = "busy + waits + other = wall; (others): the core was taken by other programs"
+THREADS_NOTE = "busy + waits + other = wall; of it, others: another program held it; lock: waits"
 
 
 def threads_table(summary: Summary, frames: int) -> Table:

@@ -471,8 +471,8 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
 def _beside_others(times: FrameTimes) -> str:
     cores = counted(times.cores, "core")
     return (
-        f"Other programs used {times.others_cores:.1f} of {cores}, so waiting for a core is "
-        "ignored and no gain is estimated. Measure again when the machine is less busy."
+        f"Other programs used {times.others_cores:.1f} of {cores}, so this verdict leaves "
+        "out waits for a core and estimates no gain. Measure again when the machine is less busy."
     )
 
 

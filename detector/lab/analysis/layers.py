@@ -171,8 +171,7 @@ def explain_sum(
         return off, None
     if sum_ms < (1 - ALIKE) * run_sum_ms:
         why = (
-            "they agree within each run; other work interrupted some layers, which their medians "
-            "do not show"
+            "other work interrupted some layers, which medians hide; within each run the sums agree"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"

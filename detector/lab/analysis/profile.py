@@ -11,7 +11,7 @@ def describe_cost(cost: Interval) -> str:
     """What the instruments cost, or that the rounds do not tell it from nothing."""
     between = f"between {cost.low:+.1%} and {cost.high:+.1%} of a frame's time"
     if cost.low <= 0:
-        return f"not measurable here, since the rounds vary more ({between})"
+        return f"too small to measure: the rounds differed by more ({between})"
     return f"{cost.median:.1%} of a frame's time ({between})"
 
 

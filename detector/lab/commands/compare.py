@@ -125,10 +125,10 @@ def command(
 
     Every variant (engine, precision, batch, model) runs in its own process and is one row of the
     table. In each round, every variant runs the same --frames frames (60), in a new random order.
-    The table shows the median and the interval of the rounds. compare names no winner if the
-    difference is within the noise. Each row also shows how well its detections agree with fp32
-    and, with --labels, its average precision. With --use, later auto runs use the fastest variant
-    that keeps the agreement of --budget; eval ignores it.
+    The table shows the median of the rounds and, if the terminal is wide, their interval. compare
+    names no winner if the difference is within the noise. Each row also shows how well its
+    detections agree with fp32 and, with --labels, its average precision. With --use, later runs
+    with --engine auto use the fastest variant whose agreement with fp32 is at least --budget.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.models import progress_bar

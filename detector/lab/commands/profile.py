@@ -56,7 +56,7 @@ class _ListsPasses(LogsRuns):
 @click.option(
     "--target",
     metavar="FPS",
-    help="Find the cheapest changes to reach this rate, such as 60fps; exit with 8 if none do.",
+    help="Reach this rate, such as 60fps, at the least loss of quality; exit with 8 if impossible.",
 )
 @click.option(
     "--target-seconds",

@@ -131,7 +131,7 @@ class Occasion:
                 f"it ran with {name} {found}, but the run used {getattr(run, name)}: its "
                 "figures do not apply to this run"
             )
-        said = [f"{what}, like the run" if self.seen else f"{what}, the run itself"]
+        said = [f"{what}, like the run" if self.seen else f"{what}, in the run itself"]
         said += [varies.words] if varies.words and self.seen else []
         said += [
             f"but with {name} {getattr(one, name)}"

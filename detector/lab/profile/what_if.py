@@ -312,12 +312,12 @@ def _abort(sinks: list[Sink]) -> None:
 
 PASS = Pass(
     order=2,
-    what="runs in which one stage costs nothing, or the loop changes",
+    what="runs in which one stage costs nothing, or overlap, batch or video is changed",
     facts=WhatIfFacts,
     run=measure_changes,
     undisturbed="its runs use no profiler",
     varies=Varies(
         ("sync", "batch"),
-        "also with stages replaced, without video, with the other loop and with larger batches",
+        "also with stages replaced, without video, without overlap and with larger batches",
     ),
 )

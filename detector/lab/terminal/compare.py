@@ -202,7 +202,7 @@ def _decisions(document: Comparison) -> list[str]:
     ]
     seen = [noise.smallest[metric] for metric in METRICS if noise.smallest.get(metric) is not None]
     floors = [noise.floor[metric] for metric in METRICS]
-    how = "measured: the first row ran twice" if noise.measured else "assumed between processes"
+    how = "measured: the first row ran twice" if noise.measured else "assumed, not measured"
     sees = f"; enough to detect a difference of {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
     why = {
         "rounds": "",

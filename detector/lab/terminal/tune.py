@@ -20,7 +20,7 @@ def print_tuning(console: SafeConsole, found: Tuning, words: dict[int, str]) -> 
     ran = [pair for pair in enumerate(found.trials) if pair[1].error is None]
     tried = {(words[at], one.frames): (at, one) for at, one in ran}
     ranked = sorted(tried.values(), key=lambda pair: (-pair[1].frames, -(pair[1].fps or 0.0)))
-    trials = Table("trials", columns, ranked, "trials, the longest first")
+    trials = Table("trials", columns, ranked, "trials: most frames first, then the fastest")
     print_pieces(console, [trials, *(f"note: {note}" for note in found.notes)])
 
 
@@ -33,7 +33,8 @@ def verdict(found: Tuning, best: str) -> list[str]:
         return [f"Keep the defaults ({plain}, {speed}): no other setting was {was}."]
     before = f"{plain}: {_spread(found.before)} FPS end to end"
     if not found.settings:
-        return [f"Keep the defaults ({before}): nothing beat them by more than the noise."]
+        reached = f"They reached {_spread(found.before)} FPS end to end in the final rounds"
+        return [f"Keep the defaults ({plain}). {reached}; no setting beat that beyond the noise."]
     assert found.after is not None
     assert found.ratio is not None
     lines = [

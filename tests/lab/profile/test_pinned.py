@@ -200,7 +200,7 @@ def check_pass(name, session, opened):
         ran = record["ran"]
         assert ran["execution"]["engine"] == run["engine"]
         again = opened[name] or name == "roofline"  # which is made of the layers
-        how = "like the run" if again else "the run itself"
+        how = "like the run" if again else "in the run itself"
         assert ran["text"].startswith(f"{run['engine']} {run['precision']}, {how}"), ran["text"]
         assert {*ran["differs_in"]} <= {*varies}
     return record
@@ -305,7 +305,7 @@ def test_what_ran_is_said(tmp_path):
     assert described(tmp_path, NOTHING, RUN, RUN).text.endswith(", like the run")
     nothing = SavedSession(tmp_path, replace(PLAIN, engine="null", precision="none"), {})
     shown = Occasion("", Config(), Session(tmp_path), nothing).describe_ran(NOTHING).text
-    assert shown == "null, the run itself"
+    assert shown == "null, in the run itself"
     sync = Varies(("sync",), "in one plain loop")
     ran = described(tmp_path, sync, replace(RUN, sync=True))
     assert ran.text.endswith(", in one plain loop")

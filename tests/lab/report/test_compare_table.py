@@ -98,7 +98,7 @@ def test_inside_the_noise_and_below_the_budget_are_said():
     busy = replace(variant("b", "fp32", 11, 12, 10), frames_digest="other")
     told = [line for line in printed(variant("a", "fp32", 10, 11, 12), busy).splitlines() if line]
     assert [line.split(":")[0] for line in told[-2:]] == [
-        "noise 1.0% (assumed between processes); 3 rounds",
+        "noise 1.0% (assumed, not measured); 3 rounds",
         "no winner",
     ]
     six = (10, 11, 12, 10, 11, 12)

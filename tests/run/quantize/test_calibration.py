@@ -140,7 +140,7 @@ def test_the_packaged_calibration_tells_what_7_bits_reach(
     found = packaged(network, "street-1")
     assert found is not None
     _, notes = quantize.quantize_network(network, "int8-u8", config(PACKAGED, "street-1"), tmp_path)
-    assert f"agreement with fp32 is {found.result[NARROW].agreement:.3f}" in notes[-2]
+    assert f"with those in fp32 the agreement is {found.result[NARROW].agreement:.3f}" in notes[-2]
     assert "VNNI" in notes[-1]
     assert "7 bits" in notes[-1]
 

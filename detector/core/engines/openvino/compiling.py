@@ -134,7 +134,7 @@ def _float_in_bf16(network: Network) -> float | None:
 def _float_note(network: Network, hint: str, where: str) -> str:
     agreement = _float_in_bf16(network) if hint == "bf16" else None
     # Rounded down, as the line on the engine's choice has it.
-    told = f" (agreement with fp32: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
+    told = f" (agreement then: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
     return Background(
         f"engine openvino: the layers that int8 leaves in float run in {TYPES[hint]} on {where}"
         f"{told}; --engine-options float=fp32 keeps them in fp32"

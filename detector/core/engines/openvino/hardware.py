@@ -55,7 +55,7 @@ def why_missing(kind: str) -> str:
     about, files = KINDS[kind], device_files(kind)
     if not files:
         if not _is_on_pci(about):
-            return f"the kernel lists no {about.what}; the driver of one: {about.packages}"
+            return f"the kernel lists no {about.what}; if there is one, install {about.packages}"
         return (
             f"the machine has an {about.what}, but there is no {DEV / about.files}; load the "
             f"kernel's driver ({about.module}), or pass {(DEV / about.files).parent} into the "

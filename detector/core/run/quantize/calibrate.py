@@ -89,8 +89,8 @@ class Calibration:
             f"int8: calibrated on {counted(self.seen, 'frame')} of {self.source} ({self.method}); "
             f"{result.float_layers} of {counted(result.layers, 'layer')} ({result.float_macs:.0%} "
             "of the "
-            f"MACs) stay in float; agreement with fp32 is {result.agreement:.3f} on {measured_on} "
-            f"({result.plain:.3f} with every layer in int8)"
+            f"MACs) stay in float; with those in fp32 the agreement is {result.agreement:.3f} on "
+            f"{measured_on} ({result.plain:.3f} with every layer in int8)"
         ]
         if kind == NARROW:
             lines.append("int8: this CPU has no VNNI, so weights have 7 bits")

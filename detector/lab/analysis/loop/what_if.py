@@ -78,7 +78,7 @@ def list_doubts(
         few = counted(frames, "frame", "is")
         reasons.append(f"{few} few: start and end weigh as much as the steady state")
     if (apart := max(plain) / min(plain) - 1) > APART:
-        reasons.append(f"the unchanged run varied by {apart:.0%} between its runs")
+        reasons.append(f"in this pass the unchanged run varied by {apart:.0%}")
     others = None if document is None else others_cores(document)
     if document is not None and others and others > OTHERS_MUCH * document.cpu.cores:
         reasons.append(

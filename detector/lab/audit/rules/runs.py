@@ -38,7 +38,7 @@ def cores_taken(run: Summary) -> Iterator[Hit]:
 def waited_for_others(run: Summary) -> Iterator[Hit]:
     """Where nobody told whose the cores were, all of it may have been for others."""
     if said := _waits(run, lambda one: 1.0 if one.foreign_share is None else one.foreign_share):
-        yield Hit(f"{_taken(run)}waits for a core taken by others: {said}")
+        yield Hit(f"{_taken(run)}threads waited for a core that other programs held: {said}")
 
 
 def waited_for_own(run: Summary) -> Iterator[Hit]:
@@ -48,7 +48,7 @@ def waited_for_own(run: Summary) -> Iterator[Hit]:
         return
     if said := _waits(run, lambda one: 0.0 if one.foreign_share is None else 1 - one.foreign_share):
         had = f"{threads} engine threads plus reading and writing share {run.cpu.cores} cores"
-        yield Hit(f"{had}; waits for a core that this run's other threads had: {said}")
+        yield Hit(f"{had}; threads waited for a core that this run's other threads held: {said}")
 
 
 def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
@@ -59,7 +59,7 @@ def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
         if (ready := (one.ready_s or 0.0) * share(one)) > MUCH * one.busy_s and one.busy_s > LEAST_S
     }
     return ", ".join(
-        f"{name} waited {ready:.2f} s and worked {busy:.2f} s"
+        f"{name} {ready:.2f} s ({busy:.2f} s in its stages)"
         for name, (ready, busy) in waits.items()
     )
 

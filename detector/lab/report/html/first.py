@@ -55,7 +55,7 @@ def _rates(session: SavedSession) -> str:
     cards.append(f'<div class="card files">{_links(document)}</div>')
     spread = spread_of_run(session)
     note = (
-        f'<p class="note">The unchanged run varied by {spread:.0%} between rounds.</p>'
+        f'<p class="note">Repeated, the same run varied by {spread:.0%} per frame.</p>'
         if spread >= 0.01
         else ""
     )

@@ -26,7 +26,7 @@ def findings(session: SavedSession) -> str:
 
 AUDIT = How(
     "audit",
-    "audit",
+    "caveats",
     "Rules that check the figures of this run; they need no extra measurement.",
     "Every rule",
     "docs/pitfalls.md",

@@ -119,8 +119,8 @@ def queues(session: SavedSession) -> str:
         drawn.append(figure(drawings.queue(points, around, one.room, "s", "depth"), caption))
     note = (
         "<p>The line is the mean over a short interval, the band its minimum and maximum, and the "
-        "dashed line the capacity, which one blocked item can exceed. A queue that is always full "
-        "waits for the stage after it; one that is always empty waits for the stage before it.</p>"
+        "dashed line the capacity; an item that waits to enter counts above it. A queue that is "
+        "always full waits for the stage after it, an empty one for the stage before.</p>"
     )
     return note + "".join(drawn) if drawn else ""
 

@@ -82,7 +82,7 @@ CHANGES = (
 )
 
 
-FREE = "free: the stage costs nothing; FPS: the unchanged run's, times the gain"
+FREE = "free: the stage costs nothing; FPS: the unchanged run's, plus the gain"
 
 
 def in_rounds(values: Interval) -> Rounded:
@@ -173,9 +173,9 @@ CRITICAL_PATH = How(
 WHAT_IF = How(
     "whatif",
     "what if",
-    "A stage costs nothing (free) because its results for the first frames are replayed, or the "
-    "loop is changed. Each such run is between two unchanged runs; the gain is their ratio, from "
-    "the lowest to the highest round. Nothing is predicted.",
+    "A stage costs nothing (free) because its results for the first frames are replayed, or "
+    "overlap, batch or video is changed. Each such run is between two unchanged ones. The gain is "
+    "the median of the ratios of its FPS to theirs. Nothing is predicted.",
     "What if",
 )
 INSTRUMENTS = How(

@@ -164,11 +164,11 @@ FPS = How(
 )
 LEDGER = How(
     "ledger",
-    "ledger",
+    "time per stage and thread",
     'Each thread reads the clock around every stage call and every wait; "other" is the rest of '
     "its wall time. For stretches longer than 50 us, the thread's CPU clock and the kernel's run "
-    'queue show how long it was on a core and how long it had none, "(others)" because of other '
-    'programs. "all CPU" includes the threads that libraries run for the stage.',
+    'queue show how long it was on a core and how long it had none; "of it, others" is the part '
+    'in which another program held the core. "all CPU" includes the threads of libraries.',
     "Time per stage and thread",
 )
 PARTS = (
