@@ -40,7 +40,7 @@ class _ListsPasses(LogsRuns):
     examples=(
         "detect-video profile in.mp4 --run-dir runs/why  # a run and all passes",
         "detect-video profile in.mp4 --only layers       # time per layer",
-        "detect-video profile in.mp4 --target 60fps      # the cheapest changes",
+        "detect-video profile in.mp4 --target 60fps      # what reaches 60 FPS",
     ),
     cls=_ListsPasses,
 )
@@ -56,7 +56,7 @@ class _ListsPasses(LogsRuns):
 @click.option(
     "--target",
     metavar="FPS",
-    help="Reach this rate, such as 60fps, at the least loss of quality; exit with 8 if impossible.",
+    help="Reach this rate (60fps) with the least loss: print the options. Exit with 8 if none do.",
 )
 @click.option(
     "--target-seconds",

@@ -312,7 +312,7 @@ def _abort(sinks: list[Sink]) -> None:
 
 PASS = Pass(
     order=2,
-    what="runs in which one stage costs nothing, or overlap, batch or video is changed",
+    what="runs with a stage at no cost, or other overlap or batch",
     facts=WhatIfFacts,
     run=measure_changes,
     undisturbed="its runs use no profiler",
