@@ -18,7 +18,7 @@ import numpy as np
 VIDEO = Path(__file__).parents[2] / "videos/street.mp4"
 # What libraries make of equal input, and we cannot change. (The head's np.exp differs by less.)
 FOREIGN = ("PyAV's BGR", "cv2.VideoCapture's BGR", "cv2.resize", "fp32 outputs", "int8 outputs")
-CLOSE = (0.5, 0.005)  # pixels and score, between partners among the detections of two runs
+CLOSE = (1.0, 0.01)  # pixels and score, between partners among the detections of two runs
 
 
 def stages(given: Mapping[str, Any], frames: int) -> Iterator[tuple[str, Any]]:

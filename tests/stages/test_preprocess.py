@@ -18,9 +18,9 @@ def picture(height: int, width: int) -> np.ndarray:
 
 def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.ndarray:
     """The plain way: resize, swap, pad with a new array at every step."""
-    h, w = image.shape[:2]
+    (h, w), six = image.shape[:2], np.dstack([image, image])  # which no other code scales on ARM64
     if geometry == "stretch":
-        return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)[..., ::-1]
+        return cv2.resize(six, (width, height), interpolation=cv2.INTER_LINEAR)[..., 2::-1]
     scale = min(width / w, height / h)
     if geometry in ("centre", "top-left"):
         inner = (max(1, round(w * scale)), max(1, round(h * scale)))
@@ -31,8 +31,8 @@ def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.nd
         inner = (max(1, int(w * scale)), max(1, int(h * scale)))
         left = top = 0
     canvas = np.full((height, width, 3), 114, np.uint8)
-    small = image if inner == (w, h) else cv2.resize(image, inner, interpolation=cv2.INTER_LINEAR)
-    canvas[top : top + inner[1], left : left + inner[0]] = small[..., ::-1]
+    small = image if inner == (w, h) else cv2.resize(six, inner, interpolation=cv2.INTER_LINEAR)
+    canvas[top : top + inner[1], left : left + inner[0]] = small[..., 2::-1]
     return canvas
 
 
@@ -49,20 +49,20 @@ def test_pixels(geometry, shape):
 
 
 # By a nudge; not by the first, which changes a row; too narrow for noise to show that; to a half.
+@pytest.mark.skipif(preprocess.ARM64, reason="machine: x86's cv2.resize is the reference")
 @pytest.mark.parametrize("size", [(416, 234), (416, 62), (16, 155), (320, 180)])
 @pytest.mark.parametrize("shape", [(360, 640), (360, 640, 3), (415, 866)])
 def test_arm64_scales_as_x86_does(monkeypatch, shape, size):
     image, resize = np.random.default_rng(1).integers(0, 256, shape, np.uint8), cv2.resize
 
-    def arms(source, size, fx=0.0, fy=0.0, **options):
-        """cv2.resize where KleidiCV and carotene have the sizes that fit, and up to 4 channels."""
+    def resize_by_kleidicv_or_carotene(source, size, fx=0.0, fy=0.0, **options):
         scaled, height = resize(source, size, fx=fx, fy=fy, **options), source.shape[0]
         fits = size is not None or abs(height * fy - scaled.shape[0]) < 1e-7
         mean_of_four = scaled.ndim == 2 and height == 2 * scaled.shape[0]
         return scaled ^ (fits and source[0, 0].size <= 4 and not mean_of_four)
 
     monkeypatch.setattr(preprocess, "ARM64", True)
-    monkeypatch.setattr(cv2, "resize", arms)
+    monkeypatch.setattr(cv2, "resize", resize_by_kleidicv_or_carotene)
     preprocess._nudge.cache_clear()
     assert np.array_equal(preprocess.resize(image, size), resize(image, size))
 

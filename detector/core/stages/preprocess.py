@@ -76,8 +76,8 @@ def resize(image: Image, size: tuple[int, int], out: Image | None = None) -> Ima
 
     On ARM64 cv2 leaves it to KleidiCV and carotene, which round otherwise: one level in 18% of the
     pixels. OpenCV's own code scales what they refuse: more than four channels, and two or three
-    with a scale that does not quite fit. Half the size is another case: x86 takes the mean of four
-    pixels, carotene too, but of a single channel only.
+    with a scale that does not quite fit. To half the size, x86 takes the mean of four pixels, and
+    so does carotene, of a single channel.
     """
     if not ARM64:
         scaled = cv2.resize(image, size, dst=out, interpolation=cv2.INTER_LINEAR)
@@ -91,8 +91,8 @@ def resize(image: Image, size: tuple[int, int], out: Image | None = None) -> Ima
 
 
 def _resize_refused(image: Image, size: tuple[int, int], nudge: float) -> Image:
-    """In code of OpenCV's own: by a scale that does not quite fit, or if it does with 6 channels
-    or more."""
+    """Scale by OpenCV's own code: with a scale that misses the height by ``nudge`` pixels; if that
+    is 0, with copies of the picture as more channels."""
     height, width, channels = image.shape
     if nudge:
         scaled = cv2.resize(image, None, fx=size[0] / width, fy=(size[1] + nudge) / height)
@@ -103,8 +103,8 @@ def _resize_refused(image: Image, size: tuple[int, int], nudge: float) -> Image:
 
 @lru_cache(maxsize=64)
 def _nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
-    """Pixels to miss the height by, so that pictures of ``shape`` get the same pixels as with more
-    channels in a third of the time. 0: no such number is known.
+    """Pixels to miss the height by, so that pictures of ``shape`` get the pixels that copies give
+    them, in a third of the time. 0: none is known.
 
     A nudge may change the weights of a row by 1/2048. In noise 1 pixel in 16 shows that."""
     if size[0] < 256:
