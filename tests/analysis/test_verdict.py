@@ -242,7 +242,7 @@ def test_the_thread_that_waited_most_for_its_own_kind(ready_s, foreign, crowded)
     times = frame_times(stages(infer=9), threads, cpu_time(1, 1.0), 0.9, 1.0, 100, False)
     assert times is not None
     assert times.crowded == (None if crowded is None else pytest.approx(crowded))
-    assert ("`writer` waited" in judge(times).sentence) is (crowded is not None)
+    assert ("`writer` spent" in judge(times).sentence) is (crowded is not None)
 
 
 def test_what_the_needs_do_not_explain_is_not_predicted():

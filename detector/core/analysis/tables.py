@@ -109,12 +109,12 @@ THREADS = (
     Column("other_ms", "other", ".2f", "ms", out=4),
     Column("wall_ms", "wall", ".2f", "ms", out=5),
     Column("ready_ms", "no core", ".2f", "ms"),
-    Column("foreign_ms", "of it, others", ".2f", "ms"),
+    Column("foreign_ms", "no core, others", ".2f", "ms"),
     Column("lock_ms", "lock", ".2f", "ms", out=3),
     Column("rest", "unexplained", ".1%", out=2),
     Column("waits", "waited for", value=lambda row: ", ".join(row.waits), out=1),
 )
-THREADS_NOTE = "busy + waits + other = wall; of it, others: another program held it; lock: waits"
+THREADS_NOTE = "busy + waits + other = wall; others: another program held the core"
 
 
 def threads_table(summary: Summary, frames: int) -> Table:

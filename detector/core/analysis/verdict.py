@@ -63,7 +63,7 @@ NAMES = {
     WRITE: "Writing the results",
 }
 WRITING = {"video": "Writing the video", "pictures": "Writing the pictures"}
-UNMEASURED = "The gain cannot be estimated from this run; `detect-video profile` measures it."
+UNMEASURED = "A plain run cannot tell the gain; the what-if of `detect-video profile` measures it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +451,7 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         if INFER in gains and _is_said_smaller(times, choices):
             said = f", {_times(gain_with_smaller_input(times, choices))} at best"
         sentences.append(
-            f"`--size {width}x{height}` is {_area_left(choices):.0%} of the network's input{said}; "
+            f"`--size {width}x{height}` has {_area_left(choices):.0%} of the input's pixels{said}; "
             "it misses more small objects."
         )
     if times.sync:
@@ -460,7 +460,7 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         crowded = ""
         if times.crowded is not None:
             name, share = times.crowded
-            crowded = f", and `{name}` waited for one {share:.0%} of its time"
+            crowded = f", and `{name}` spent {share:.0%} of its time waiting for a core"
         sentences.append(
             f"The CPU is full: the threads of this run keep {times.cpu_share * times.cores:.1f} of "
             f"{counted(times.cores, 'core')} busy{crowded}."
@@ -471,8 +471,8 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
 def _beside_others(times: FrameTimes) -> str:
     cores = counted(times.cores, "core")
     return (
-        f"Other programs used {times.others_cores:.1f} of {cores}, so this verdict leaves "
-        "out waits for a core and estimates no gain. Measure again when the machine is less busy."
+        f"Other programs used {times.others_cores:.1f} of {cores}, so this verdict ignores "
+        "waits for a core and estimates no gain. Measure again when the machine is less busy."
     )
 
 

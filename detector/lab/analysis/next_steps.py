@@ -170,7 +170,7 @@ def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
         smaller = [trained[1], trained[0]]
     fewer = 1 - smaller[0] * smaller[1] / (width * height)
     if fewer > 0:
-        allowed = "if the model allows it" if trained is UNSET else "also a trained size"
+        allowed = "if the model allows it" if trained is UNSET else "which it was also trained at"
         yield _add(
             document,
             ("--size", f"{smaller[0]}x{smaller[1]}"),

@@ -128,7 +128,7 @@ def command(
     The table shows the median of the rounds and, if the terminal is wide, their interval. compare
     names no winner if the difference is within the noise. Each row also shows how well its
     detections agree with fp32 and, with --labels, its average precision. With --use, later runs
-    with --engine auto use the fastest variant whose agreement with fp32 is at least --budget.
+    with --engine auto use the fastest variant that agrees with fp32 to 0.95 (--budget) or more.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.models import progress_bar

@@ -56,7 +56,7 @@ class _ListsPasses(LogsRuns):
 @click.option(
     "--target",
     metavar="FPS",
-    help="Reach this rate (60fps) with the least loss: print the options. Exit with 8 if none do.",
+    help="Print options that reach this rate: 60fps; exit with 8 if none do.",
 )
 @click.option(
     "--target-seconds",
@@ -69,7 +69,7 @@ class _ListsPasses(LogsRuns):
 @click.option(
     "--moments",
     is_flag=True,
-    help="Also record clocks and page faults at each frame; costs about 0.2 ms per frame.",
+    help="Also record clock speeds and page faults; costs about 0.2 ms per frame.",
 )
 @click.option(
     "--nsys",

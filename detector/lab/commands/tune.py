@@ -74,7 +74,8 @@ def command(
     """Find the settings that run SOURCE fastest on this machine.
 
     tune runs the real job, with all its outputs, on the first frames: one short run for each engine
-    and precision, then for numbers of requests, threads and batches, then for queues and encodings.
+    and precision, then for the numbers of requests at once and of threads, and batch sizes, then
+    for queue sizes and encoder settings.
     The faster half gets longer runs, until one setting is left; that one alternates with the
     defaults. The outputs are deleted. Without --use or -o, nothing is kept.
 

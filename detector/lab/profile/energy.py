@@ -174,4 +174,4 @@ def joules_between(before_uj: int, after_uj: int, range_uj: int) -> float:
     return (after_uj - before_uj + (range_uj if after_uj < before_uj else 0)) / 1e6
 
 
-PASS = Pass(order=90, what="joules of another run", facts=EnergyFacts, run=meter_energy)
+PASS = Pass(order=90, what="joules, in one more run", facts=EnergyFacts, run=meter_energy)

@@ -133,4 +133,4 @@ def gpu_memory(watch: Sampler[GpuBytes | None], missing: str | None) -> GpuMemor
     )
 
 
-PASS = Pass(order=80, what="memory use of another run", facts=MemoryFacts, run=sample_memory)
+PASS = Pass(order=80, what="memory use, in one more run", facts=MemoryFacts, run=sample_memory)

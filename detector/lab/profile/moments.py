@@ -28,7 +28,7 @@ def tell_moments(occasion: Occasion) -> MomentsFacts:
 
 PASS = Pass(
     order=1,
-    what="clocks and page faults per frame",
+    what="clock speed and faults per frame",
     facts=MomentsFacts,
     run=tell_moments,
     on_request="--moments",

@@ -312,7 +312,7 @@ def _abort(sinks: list[Sink]) -> None:
 
 PASS = Pass(
     order=2,
-    what="runs with a stage at no cost, or other overlap or batch",
+    what="runs with one stage free, or another overlap or batch size",
     facts=WhatIfFacts,
     run=measure_changes,
     undisturbed="its runs use no profiler",

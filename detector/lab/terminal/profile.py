@@ -70,7 +70,7 @@ def _what_ran(session: SavedSession) -> list[str]:
         if record.available and record.ran and (own := record.ran.text.partition(ALIKE)[2]):
             by_text.setdefault(own, []).append(name)
     told = "; ".join(f"{', '.join(names)} ({own})" for own, names in by_text.items())
-    return [f"settings of the passes: the run's, except: {told}"] if told else []
+    return [f"the passes use the run's settings, except: {told}"] if told else []
 
 
 def _lines(session: SavedSession) -> list[str]:

@@ -20,7 +20,7 @@ def print_tuning(console: SafeConsole, found: Tuning, words: dict[int, str]) -> 
     ran = [pair for pair in enumerate(found.trials) if pair[1].error is None]
     tried = {(words[at], one.frames): (at, one) for at, one in ran}
     ranked = sorted(tried.values(), key=lambda pair: (-pair[1].frames, -(pair[1].fps or 0.0)))
-    trials = Table("trials", columns, ranked, "trials: most frames first, then the fastest")
+    trials = Table("trials", columns, ranked, "trials, sorted by frames, then by FPS")
     print_pieces(console, [trials, *(f"note: {note}" for note in found.notes)])
 
 

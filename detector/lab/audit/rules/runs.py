@@ -59,7 +59,7 @@ def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
         if (ready := (one.ready_s or 0.0) * share(one)) > MUCH * one.busy_s and one.busy_s > LEAST_S
     }
     return ", ".join(
-        f"{name} {ready:.2f} s ({busy:.2f} s in its stages)"
+        f"{name} waited {ready:.2f} s; its stages took {busy:.2f} s"
         for name, (ready, busy) in waits.items()
     )
 

@@ -173,9 +173,9 @@ CRITICAL_PATH = How(
 WHAT_IF = How(
     "whatif",
     "what if",
-    "A stage costs nothing (free) because its results for the first frames are replayed, or "
-    "overlap, batch or video is changed. Each such run is between two unchanged ones. The gain is "
-    "the median of the ratios of its FPS to theirs. Nothing is predicted.",
+    "In each run one thing changes: a stage is free (its results for the first frames are "
+    "replayed), or overlap, batch or video differs. Unchanged runs come before and after it; the "
+    "gain is the median of the ratios of its FPS to theirs. Nothing is predicted.",
     "What if",
 )
 INSTRUMENTS = How(

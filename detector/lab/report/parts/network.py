@@ -106,7 +106,9 @@ def blocks_table(facts: LayersFacts) -> Table:
 def roof_table(facts: LayersFacts) -> Table:
     """The layers nearest to their roof and those farthest from it."""
     best, worst = far_from_roof(facts.rows, OF_THE_ROOF)
-    title = f"closest to and farthest from the roofline (layers from {WORTH:.0%} of the time)"
+    title = (
+        f"closest to and farthest from the roofline (layers of at least {WORTH:.0%} of the time)"
+    )
     whole = Table("roof", LAYERS, [*best, *worst], title)
     return whole.pick("layer", "type", "ms", "share", "intensity", "utilisation", "bound")
 

@@ -167,7 +167,7 @@ LEDGER = How(
     "time per stage and thread",
     'Each thread reads the clock around every stage call and every wait; "other" is the rest of '
     "its wall time. For stretches longer than 50 us, the thread's CPU clock and the kernel's run "
-    'queue show how long it was on a core and how long it had none; "of it, others" is the part '
+    'queue show how long it was on a core and how long it had none; "no core, others" is the part '
     'in which another program held the core. "all CPU" includes the threads of libraries.',
     "Time per stage and thread",
 )
