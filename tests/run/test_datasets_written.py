@@ -55,6 +55,10 @@ def read(path: str) -> Any:
     return json.loads(Path(path).read_text())
 
 
+def names_in(source: Any) -> list[str]:
+    return [one["file_name"] for one in read(source.outputs["coco"])["images"]]
+
+
 def ultralytics_label(picture: Path) -> Path:
     """Where Ultralytics looks for a picture's labels: the last /images/ is /labels/."""
     before, _, after = str(picture).rpartition("/images/")
@@ -127,7 +131,7 @@ def test_of_equal_stems_without_labels() -> None:
     """Datumaro, which CVAT reads with, takes a.jpg and a.png for one picture."""
     cut_pictures("in/a.jpg", "in/a.png")
     (source,) = run("in", save="pictures,coco").summary.each
-    names = [one["file_name"] for one in read(source.outputs["coco"])["images"]]
+    names = names_in(source)
     assert names == ["in-ort-detected/a.jpg", "in-ort-detected/a-2.png"]
     assert all(Path("out", name).is_file() for name in names)
 
@@ -165,27 +169,13 @@ def test_without_pictures_names_lead_to_the_source(place: Path) -> None:
     cut_pictures("in/a.jpg", "in/b.jpg")
     (place / "v.mp4").symlink_to(CLIP)
     pictures, video = run("in", "v.mp4", save="coco,yolo").summary.each
-    assert [one["file_name"] for one in read(pictures.outputs["coco"])["images"]] == [
-        str(place / "in/a.jpg"),
-        str(place / "in/b.jpg"),
-    ]
+    assert names_in(pictures) == [str(place / "in/a.jpg"), str(place / "in/b.jpg")]
     (below,) = run("in", save="coco", output="here.json").summary.each
-    assert [one["file_name"] for one in read(below.outputs["coco"])["images"]] == [
-        "in/a.jpg",
-        "in/b.jpg",
-    ]
-    assert [one["file_name"] for one in read(video.outputs["coco"])["images"]] == [
-        "v.mp4#0",
-        "v.mp4#1",
-        "v.mp4#2",
-    ]
+    assert names_in(below) == ["in/a.jpg", "in/b.jpg"]
+    assert names_in(video) == ["v.mp4#0", "v.mp4#1", "v.mp4#2"]
     labels = Path(pictures.outputs["yolo"])
-    assert sorted(one.name for one in labels.iterdir() if one.name[0] != ".") == [
-        "a.txt",
-        "b.txt",
-        "classes.txt",
-        "data.yaml",
-    ]
+    files = sorted(one.name for one in labels.iterdir() if one.name[0] != ".")
+    assert files == ["a.txt", "b.txt", "classes.txt", "data.yaml"]
     described = yaml.safe_load((labels / "data.yaml").read_text())
     assert described == {"nc": 2, "names": {0: "person", 1: "vehicle"}}
 

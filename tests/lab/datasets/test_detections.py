@@ -65,14 +65,21 @@ def test_round_trip(tmp_path, name, kind):
         ]
 
 
-def test_labels_without_scores_are_no_detections(tmp_path):
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("0 0.5 0.5 0.1 0.1", r"5 numbers; .*--save-conf"),
+        ("0 .5 .5 .1 .1 .5 .5 .9 .9", "9 numbers; a detection has six"),
+    ],
+)
+def test_labels_and_poses_are_not_detections(tmp_path, row, message):
     made.mot(tmp_path / "set", frames=3)
     picture = min((tmp_path / "set/img1").iterdir())
     folder = tmp_path / "out-labels"
     folder.mkdir()
     (folder / "classes.txt").write_text("person\ncar\n")
-    (folder / f"{picture.stem}.txt").write_text("0 0.5 0.5 0.1 0.1\n")
-    with pytest.raises(SourceError, match=r"five numbers .*--save-conf"):
+    (folder / f"{picture.stem}.txt").write_text(f"{row}\n")
+    with pytest.raises(SourceError, match=message):
         datasets.open_detections(str(folder), datasets.open(str(tmp_path / "set")))
 
 
