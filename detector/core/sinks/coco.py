@@ -23,7 +23,7 @@ from detector.core.errors.guard import refuse_kept
 from detector.core.errors.writing import utf8
 from detector.core.sinks._naming import FrameNames
 from detector.core.sinks._partial import output_errors
-from detector.core.sinks._rows import RowsSink
+from detector.core.sinks._rows import RowsSink, python_values
 from detector.core.types import Detections, Frame, SourceInfo
 
 SUFFIX, RESULTS = ".coco.json", ".coco-results.json"
@@ -39,10 +39,7 @@ def results_path(path: Path) -> Path:
 
 def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]]:
     """One row for each detection, as in COCO's results format."""
-    boxes, scores = detections.boxes.tolist(), detections.scores.tolist()
-    ids = detections.class_ids.tolist()
-    tracks = detections.track_list()
-    for (x1, y1, x2, y2), score, class_id, track in zip(boxes, scores, ids, tracks, strict=True):
+    for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         yield {
             "image_id": frame.index + 1,
             "category_id": class_id + 1,

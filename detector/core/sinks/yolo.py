@@ -19,6 +19,7 @@ from detector.core.errors.guard import refuse_kept
 from detector.core.errors.writing import sync_folder, utf8, write_whole
 from detector.core.sinks._folder import FolderSink
 from detector.core.sinks._naming import FrameNames
+from detector.core.sinks._rows import python_values
 from detector.core.types import Detections, Frame, SourceInfo
 
 CLASSES = "classes.txt"
@@ -125,13 +126,8 @@ def _quote(name: str) -> str:
 
 
 def _format_rows(detections: Detections, width: int, height: int, with_scores: bool) -> str:
-    boxes, scores, ids = (
-        detections.boxes.tolist(),
-        detections.scores.tolist(),
-        detections.class_ids.tolist(),
-    )
     lines = []
-    for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
+    for (x1, y1, x2, y2), score, class_id, _ in python_values(detections):
         relative = (
             (x1 + x2) / 2 / width,
             (y1 + y2) / 2 / height,

@@ -178,15 +178,24 @@ def test_a_wrong_file(tmp_path, file, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_mot_rows_need_frames(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path)))
-    (tmp_path / "x.txt").write_text("1,-1,0,0,5,5,0.5,1,1\n")
-    with pytest.raises(SourceError, match=r"frame numbers, but .* pictures"):
+@pytest.mark.parametrize(
+    ("labels", "row", "message"),
+    [
+        (made.coco, "1,-1,0,0,5,5,0.5,1,1", r"frame numbers, but .* pictures"),
+        (made.mot, "1,-1,0,0,-5,5,0.5,1,1", r"x.txt:1"),
+        (made.mot, "1,7,1,1,5,5,0.5,-1,-1,-1", r"class -1, .*--classes"),
+    ],
+)
+def test_a_wrong_row_of_mot(tmp_path, labels, row, message):
+    dataset = datasets.open(str(labels(tmp_path / "set")))
+    (tmp_path / "x.txt").write_text(f"{row}\n")
+    with pytest.raises(SourceError, match=message):
         datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)
 
 
-def test_a_box_that_is_none(tmp_path):
+def test_mot_rows_without_a_class_are_of_the_only_one(tmp_path):
     dataset = datasets.open(str(made.mot(tmp_path / "set")))
-    (tmp_path / "x.txt").write_text("1,-1,0,0,-5,5,0.5,1,1\n")
-    with pytest.raises(SourceError, match=r"x.txt:1"):
-        datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)
+    (tmp_path / "x.txt").write_text("1,7,1,1,5,5,0.5,-1,-1,-1\n")
+    found = datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=("car",))
+    assert found.detections[0].name(0) == "car"
+    assert found.detections[0].boxes.tolist() == [[0, 0, 5, 5]]

@@ -96,7 +96,7 @@ def test_mot(tmp_path, info):
     assert dataset.format == "mot"
     assert dataset.classes[:3] == ("pedestrian", "person on vehicle", "car")
     first, second = dataset.pictures
-    assert first.boxes.tolist() == [[5, 6, 15, 26], [30, 6, 40, 26]]
+    assert first.boxes.tolist() == [[4, 5, 14, 25], [29, 5, 39, 25]]  # pixels count from 1
     assert (first.class_ids.tolist(), first.ignored.tolist()) == ([0, 0], [False, True])
     assert (second.class_ids.tolist(), second.ignored.tolist()) == ([0, 2], [False, True])
     assert first.labelled == frozenset({0})  # no car is considered, so cars were not looked for
@@ -119,6 +119,7 @@ def test_mot_of_a_video_and_names_of_its_own(tmp_path):
     (tmp_path / "in.mp4").touch()
     dataset = datasets.open(str(tmp_path / "gt/gt.txt"), images=str(tmp_path / "in.mp4"))
     assert dataset.classes == ("walker", "rider", "cart")
+    assert dataset.pictures[0].boxes[0].tolist() == [5, 6, 15, 26]  # CVAT counts pixels from 0
     assert dataset.video == str(tmp_path / "in.mp4")
     assert [one.path for one in dataset.pictures] == [None, None]
 
@@ -126,14 +127,13 @@ def test_mot_of_a_video_and_names_of_its_own(tmp_path):
 def test_the_real_sequence(shared):
     dataset = datasets.open(str(shared / "data/labelled/sequence"))
     dataset.check_readable()
-    assert (len(dataset.pictures), sum(len(one.boxes) for one in dataset.pictures)) == (
-        12,
-        156 + 792,
-    )
+    assert len(dataset.pictures) == 12
+    assert sum(len(one.boxes) for one in dataset.pictures) == 156 + 792
     truth = json.loads((shared / "data/labelled/sequence/MOT17-02-FRCNN/gt.json").read_text())
     boxes = sorted(annotation["bbox"] for annotation in truth["annotations"])
     ours = [box for one in dataset.pictures[:4] for box in one.boxes.tolist()]
-    assert sorted([x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [
+    # That JSON was made without subtracting the 1 from which MOTChallenge counts pixels.
+    assert sorted([x1 + 1, y1 + 1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [
         pytest.approx(box) for box in boxes
     ]
 
