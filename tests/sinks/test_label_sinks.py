@@ -163,11 +163,9 @@ def test_coco_leaves_an_address_as_it_is(tmp_path: Path) -> None:
 
 
 def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
-    document = json.loads(
-        written(
-            "coco", tmp_path, (make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
-        ).read_text()
-    )
+    sink = opened("coco", tmp_path, path=f"{tmp_path}/**")
+    sink.write(make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
+    document = json.loads(sink.close().read_text())
     assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]
     assert document["annotations"] == []
 

@@ -45,7 +45,6 @@ class YoloSink(FolderSink):
         save_conf: bool = False,
         names: FrameNames | None = None,
     ) -> None:
-        """The format has no place for ``remark``, so it becomes a note of the run."""
         super().__init__(path)
         self._named, self._scores = False, save_conf
         self._names = names or FrameNames()
@@ -128,12 +127,8 @@ def _quote(name: str) -> str:
 def _format_rows(detections: Detections, width: int, height: int, with_scores: bool) -> str:
     lines = []
     for (x1, y1, x2, y2), score, class_id, _ in python_values(detections):
-        relative = (
-            (x1 + x2) / 2 / width,
-            (y1 + y2) / 2 / height,
-            (x2 - x1) / width,
-            (y2 - y1) / height,
-        )
+        cx, cy = (x1 + x2) / 2 / width, (y1 + y2) / 2 / height
+        relative = cx, cy, (x2 - x1) / width, (y2 - y1) / height
         numbers = (*relative, score) if with_scores else relative
         lines.append(f"{class_id} {' '.join(f'{value:.6f}' for value in numbers)}\n")
     return "".join(lines)

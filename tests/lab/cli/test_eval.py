@@ -129,14 +129,6 @@ def test_the_gate(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_null_engine_finds_nothing(tmp_path):
-    (row,) = figures(
-        detect_video("eval", LABELS, "--frames", 2, "--engine", "null", "--json", cwd=tmp_path)
-    )
-    assert row["ap50"] == 0
-
-
-@pytest.mark.slow
 def test_pictures_that_cannot_be_read_are_not_scored(tmp_path):
     path = made.coco(tmp_path)
     (tmp_path / "b.jpg").write_bytes(b"no picture")
