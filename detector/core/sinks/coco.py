@@ -137,6 +137,8 @@ class CocoSink(RowsSink):
             image["file_name"] = _below(frame.path, self._root)
             if image["file_name"] != (source := _below(frame.path, self._folder)):
                 image["source"] = source
+        if frame.taken is not None:
+            image["date_captured"] = frame.taken
         if frame.coasting:
             image["inferred"] = False
         self._last = image

@@ -20,6 +20,7 @@ from probing import make_frame, make_info
 
 NAMES = ("person", "car")
 JSONL = '{"source":"a.jpg","frame":0,"detections":[{"class":"x","score":%s,"box":%s}]}'
+RESULT = '[{"image_id": %d, "category_id": %d, "bbox": [0, 0, 1, 1]%s}]'
 CSV = "source,frame,pts,time_s,class,class_id,score,x1,y1,x2,y2"
 FORMATS = ("coco", "csv", "jsonl", "mot", "yolo")
 
@@ -138,21 +139,9 @@ def test_pictures_on_one_side_only_are_said(tmp_path):
     ("file", "content", "message"),
     [
         ("x.json", '{"images": []}', "has no list 'categories'"),
-        (
-            "x.json",
-            '[{"image_id": 10, "category_id": 1, "bbox": [0, 0, 1, 1]}]',
-            "has no score, so it is a label",
-        ),
-        (
-            "x.json",
-            '[{"image_id": 10, "category_id": 9, "bbox": [0, 0, 1, 1], "score": 1}]',
-            "is of category 9",
-        ),
-        (
-            "x.json",
-            '[{"image_id": 5, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1}]',
-            "none of its pictures is",
-        ),
+        ("x.json", RESULT % (10, 1, ""), "has no score, so it is a label"),
+        ("x.json", RESULT % (10, 9, ', "score": 1'), "is of category 9"),
+        ("x.json", RESULT % (5, 1, ', "score": 1'), "none of its pictures is"),
         ("x.json", '[{"image_id": 10,', "x.json:1: not valid JSON"),
         ("x.jsonl", '{"source":"a.jpg"}\n', "x.jsonl:1: not a line that detect-video wrote"),
         ("x.jsonl", "[" * 100_000, "x.jsonl:1: "),

@@ -26,10 +26,8 @@ def test_coco(tmp_path):
     a, b = dataset.pictures
     assert a.boxes.tolist() == [[1, 2, 11, 22], [30, 0, 60, 40], [5, 5, 13, 9]]
     assert (a.class_ids.tolist(), a.ignored.tolist()) == ([0, 0, 1], [False, False, True])
-    assert (a.crowd.tolist(), a.areas.tolist()) == (
-        [False, True, False],
-        [150, 1200, 32],
-    )  # no area: the box's
+    assert a.crowd.tolist() == [False, True, False]
+    assert a.areas.tolist() == [150, 1200, 32]  # no area: the box's
     assert (a.id, a.labelled, a.subset, a.path) == (10, None, "day", str(tmp_path / "a.jpg"))
     assert (b.labelled, len(b.boxes)) == (frozenset({1}), 0)
     dataset.check_readable()
@@ -161,10 +159,7 @@ def changed(kind, at, **values):
         ({**made.coco_document(), "images": [], "annotations": []}, "contains no pictures"),
         (changed("annotations", 1, image_id=99), "1 annotations belong to pictures"),
         (changed("annotations", 1, category_id=7), "annotation 2 is of category 7"),
-        (
-            changed("annotations", 0, bbox=[1, 2, 3]),
-            "annotation 1: bbox [1, 2, 3] is not [x, y, width, height]",
-        ),
+        (changed("annotations", 0, bbox=[1, 2, 3]), "annotation 1: bbox [1, 2, 3] is not [x, y,"),
         (changed("annotations", 0, bbox=[1, 2, -3, 4]), "is not [x, y, width, height]"),
         (changed("annotations", 0, bbox=None), "bbox None is not"),
         (changed("annotations", 0, image_id="ten"), "image_id is 'ten'; it must be a whole number"),
