@@ -32,8 +32,7 @@ class CsvSink(RowsSink):
         coasts: bool = False,
         save_times: bool = False,
     ) -> None:
-        """Each option adds columns to the end of every row. ``batch``: how many frames were
-        inferred together."""
+        """Each option adds columns to the end of every row."""
         super().__init__(path)
         more = {"remark": bool(remark), "reused": reuses, "track": tracks, "inferred": coasts}
         columns = [*COLUMNS, *(name for name, there in more.items() if there)]

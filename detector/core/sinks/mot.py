@@ -19,7 +19,6 @@ class MotSink(RowsSink):
     options = ("remark", "one_class")
 
     def __init__(self, path: Path, *, remark: str = "", one_class: bool = False) -> None:
-        """The format has no place for ``remark``, so it becomes a note of the run."""
         super().__init__(path)
         self._one_class, self._last_class = one_class, 0
         if remark:

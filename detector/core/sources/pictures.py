@@ -214,13 +214,12 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
 
 
 def read_size(path: str) -> tuple[int, int] | None:
-    """Width and height as the picture is shown; None if it cannot be read. It is decoded unless it
-    is a JPEG that no EXIF can rotate."""
+    """Width and height as the picture is shown; None if it cannot be read."""
     from detector.core.sources._picture_size import claimed_size
 
     with suppress(OSError), open(name_to_open(path), "rb") as file:
         head = file.read(64 << 10)
-        is_plain = head.startswith(b"\xff\xd8") and b"Exif\0\0" not in head
+        is_plain = head.startswith(b"\xff\xd8") and b"Exif\0\0" not in head  # not rotated
         if is_plain and (size := claimed_size(head)) is not None:
             return size
     image = read_picture(path)

@@ -49,12 +49,11 @@ Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has
 
 @dataclass(slots=True)
 class Rows:
-    """What the rows of one dataset mean. ``keypoints``: the count of numbers after each box.
-    ``polygons``: the counts of numbers in rows that were read as polygons."""
+    """What the rows of one dataset mean."""
 
     names: tuple[str, ...]
-    keypoints: int = 0
-    polygons: set[int] = field(default_factory=set)
+    keypoints: int = 0  # numbers after each box
+    polygons: set[int] = field(default_factory=set)  # counts of numbers in rows read as such
 
     def notes(self) -> list[str]:
         """Poses have equal counts in all rows; polygons hardly ever do."""
