@@ -131,6 +131,7 @@ class Frame:
     times: FrameTimes | None = None
     coasting: bool = False
     cut: bool | None = None
+    taken: str | None = None  # when a photo was taken, by its EXIF: ISO 8601
     _made: tuple[Planes, Image] | None = field(default=None, init=False, repr=False)
 
     @property

@@ -39,12 +39,17 @@ def written(name: str, folder: Path, *pairs: Any, remark: str = "", more: Any = 
     return sink.close()
 
 
-def test_mot(tmp_path: Path) -> None:
-    path = written("mot", tmp_path, (make_frame(0), Detections.empty()), (make_frame(4), two()))
-    assert path.read_text().splitlines() == [
-        "5,-1,1.23,2.00,29.27,39.00,0.910000,1,1",
-        "5,-1,0.00,0.00,64.00,48.00,0.001250,2,1",
+@pytest.mark.parametrize(("one_class", "column"), [(False, ("1,1", "2,1")), (True, ("-1,-1",) * 2)])
+def test_mot(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
+    """As TrackEval and motmetrics read it: ten columns, pixels from 1, and no class or one."""
+    sink = opened("mot", tmp_path, more={"one_class": one_class})
+    sink.write(make_frame(0), Detections.empty())
+    sink.write(make_frame(4), two())
+    assert sink.close().read_text().splitlines() == [
+        f"5,-1,2.23,3.00,29.27,39.00,0.910000,{column[0]},-1",
+        f"5,-1,1.00,1.00,64.00,48.00,0.001250,{column[1]},-1",
     ]
+    assert [("--classes" in note) for note in sink.notes] == [True] * (not one_class)
 
 
 @pytest.mark.parametrize("scores", [False, True])
@@ -81,9 +86,8 @@ def test_yolo_a_picture_called_classes(tmp_path: Path) -> None:
 
 
 def test_coco(tmp_path: Path) -> None:
-    path = written(
-        "coco", tmp_path, (make_frame(0), Detections.empty(NAMES)), (make_frame(7), two())
-    )
+    frames = ((make_frame(0), Detections.empty(NAMES)), (make_frame(7), two()))
+    path = written("coco", tmp_path, *frames)
     assert json.loads(path.read_text()) == {
         "info": {"description": "detections of detect-video"},
         "licenses": [],
@@ -159,11 +163,9 @@ def test_coco_leaves_an_address_as_it_is(tmp_path: Path) -> None:
 
 
 def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
-    document = json.loads(
-        written(
-            "coco", tmp_path, (make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
-        ).read_text()
-    )
+    sink = opened("coco", tmp_path, path=f"{tmp_path}/**")
+    sink.write(make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
+    document = json.loads(sink.close().read_text())
     assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]
     assert document["annotations"] == []
 

@@ -1,13 +1,15 @@
 """Folders, globs and single pictures."""
 
+import json
 from fractions import Fraction
 
 import cv2
 import numpy as np
 import pytest
 
-from detector.core import sources
+from detector.core import sinks, sources
 from detector.core.errors import SourceError
+from detector.core.types import Detections
 
 from .clips import picture
 
@@ -36,13 +38,8 @@ def test_folder_in_natural_order(folder):
     assert names(frames) == ["bild ü 视频.jpg", "img1.PNG", "img2.png", "img10.png"]
     assert [(f.index, f.pts, f.time_s) for f in frames] == [(n, n, float(n)) for n in range(4)]
     info = source.info
-    assert (info.kind, info.width, info.height, info.fps, info.time_base) == (
-        "pictures",
-        96,
-        64,
-        1,
-        1,
-    )
+    assert (info.kind, info.width, info.height) == ("pictures", 96, 64)
+    assert info.fps == info.time_base == 1
     assert (info.frames_declared, source.damaged) == (4, False)
 
 
@@ -149,3 +146,30 @@ def test_of_an_animation_the_first_picture_is_taken_and_that_is_said(tmp_path, n
     assert note.startswith(f"{tmp_path / name}: ")
     assert "animation" in note
     assert not source.damaged
+
+
+NOON, ISO = "2024:05:01 12:34:56", "2024-05-01T12:34:56"
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp"])
+@pytest.mark.parametrize(
+    ("stored", "taken"),
+    [
+        ({36867: NOON}, ISO),
+        ({36867: NOON, 36881: "+02:00"}, f"{ISO}+02:00"),
+        ({36867: NOON, 36881: "  :  "}, ISO),
+        ({36867: "0000:00:00 00:00:00"}, None),
+        ({36868: NOON}, None),
+    ],
+)
+def test_time_of_a_photo_goes_into_rows(tmp_path, suffix, stored, taken):
+    image = pytest.importorskip("PIL.Image")
+    exif = image.Exif()
+    exif[271] = "maker"
+    exif.get_ifd(34665).update(stored)
+    image.new("RGB", (64, 48)).save(tmp_path / f"a{suffix}", exif=exif)
+    source = sources.open(str(tmp_path))
+    (frame,) = source
+    lines = sinks.open("jsonl", tmp_path / "x.jsonl")
+    lines.describe(source.info)
+    assert json.loads(lines.rows(frame, Detections.empty())).get("time") == taken

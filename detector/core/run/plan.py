@@ -80,6 +80,7 @@ class Asked:
             "tracks": config.tracking.track is not None,
             "brought": brought,
             "coasts": parse_every(config.tracking.infer_every) != 1,
+            "one_class": len(config.selection.classes or ()) == 1,
         }
         return cls(config, reading, Drawing.of(config), Loop.of(config), Tiling.of(config), writing)
 

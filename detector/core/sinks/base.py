@@ -11,27 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-if TYPE_CHECKING:
-    from detector.core.stages.font import Font
-
 DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that boxes are drawn for
-
-
-class Marks(Protocol):
-    """What outputs must say and show of a model; whoever has loaded one has it."""
-
-    @property
-    def remark(self) -> str: ...
-
-    @property
-    def blurred(self) -> frozenset[int]: ...
-
-    @property
-    def font(self) -> Font | None: ...
 
 
 class Sink:

@@ -5,10 +5,11 @@ other, whose image and category ids are the same. Annotations go to the file as 
 of images, some 120 bytes each, waits in memory for the end. Image ids are frame numbers + 1 and
 category ids are class ids + 1, because some readers take 0 to mean "none".
 
-``file_name`` leads from the file's folder (a picture elsewhere has its whole path) to the annotated
-picture where the run writes some (``source`` is then what it was made of), else to that of the
-source. Frames of a video that are not written are ``in.mp4#7``. A box is its own ``segmentation``,
-as ``loadRes`` of pycocotools makes it, so that ``annToMask`` works.
+``file_name`` leads from the file's folder to the annotated picture where the run writes some, else
+from the source's folder to its picture, as label tools match it; ``source`` leads to the latter
+from the file's folder, or is its whole path. Frames of a video that are not written are
+``in.mp4#7``. A box is its own ``segmentation``, as ``loadRes`` of pycocotools makes it, so that
+``annToMask`` works.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from detector.core.errors.guard import refuse_kept
 from detector.core.errors.writing import utf8
 from detector.core.sinks._naming import FrameNames
 from detector.core.sinks._partial import output_errors
-from detector.core.sinks._rows import RowsSink
+from detector.core.sinks._rows import RowsSink, python_values
 from detector.core.types import Detections, Frame, SourceInfo
 
 SUFFIX, RESULTS = ".coco.json", ".coco-results.json"
@@ -39,10 +40,7 @@ def results_path(path: Path) -> Path:
 
 def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]]:
     """One row for each detection, as in COCO's results format."""
-    boxes, scores = detections.boxes.tolist(), detections.scores.tolist()
-    ids = detections.class_ids.tolist()
-    tracks = detections.track_list()
-    for (x1, y1, x2, y2), score, class_id, track in zip(boxes, scores, ids, tracks, strict=True):
+    for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         yield {
             "image_id": frame.index + 1,
             "category_id": class_id + 1,
@@ -50,6 +48,14 @@ def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]
             "score": round(score, 6),
             **({} if track is None else {"track_id": track}),
         }
+
+
+def _below(path: str | Path, folder: str | Path) -> str:
+    """From the folder, or the whole path: readers refuse a way through ``..``."""
+    if "://" in str(path):  # an address
+        return str(path)
+    below = os.path.relpath(path, folder)
+    return os.path.abspath(path) if below.split(os.sep)[0] == os.pardir else below
 
 
 def _rectangle(x: float, y: float, width: float, height: float) -> list[list[float]]:
@@ -109,6 +115,8 @@ class CocoSink(RowsSink):
     def open(self, info: SourceInfo) -> None:
         refuse_kept(self._results.path)
         super().open(info)
+        path = Path(info.path)  # a folder, a pattern in one, or a picture
+        self._root = next((one for one in (path, *path.parents) if one.is_dir()), Path())
         self._frames.make_unique()  # Datumaro takes a.jpg and a.png for one picture
         try:
             self._results.open(info)
@@ -126,7 +134,11 @@ class CocoSink(RowsSink):
             image["file_name"] = f"{Path(self._info.path).name}#{frame.index}"
             image["frame_index"] = frame.index
         else:
-            image["file_name"] = self._lead_to(frame.path)
+            image["file_name"] = _below(frame.path, self._root)
+            if image["file_name"] != (source := _below(frame.path, self._folder)):
+                image["source"] = source
+        if frame.taken is not None:
+            image["date_captured"] = frame.taken
         if frame.coasting:
             image["inferred"] = False
         self._last = image
@@ -139,18 +151,10 @@ class CocoSink(RowsSink):
             return
         written = self._frames.written
         if written is not None and written[0] + 1 == self._last["id"]:
-            self._last["source"] = self._last["file_name"]
-            self._last["file_name"] = self._lead_to(written[1])
+            self._last.setdefault("source", self._last["file_name"])
+            self._last["file_name"] = _below(written[1], self._folder)
         self._images.append(_encode(self._last))
         self._last = None
-
-    def _lead_to(self, path: str | Path) -> str:
-        """From the folder of this file, or from the root: readers refuse a way through ``..``."""
-        if "://" in str(path):  # an address
-            return str(path)
-        whole = os.path.abspath(path)
-        below = os.path.relpath(whole, self._folder)
-        return whole if below.split(os.sep)[0] == os.pardir else below
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         lines = []

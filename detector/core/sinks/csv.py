@@ -32,13 +32,7 @@ class CsvSink(RowsSink):
         coasts: bool = False,
         save_times: bool = False,
     ) -> None:
-        """``remark``, where frames may repeat the last detections (``reuses``) ``reused`` (0 or 1),
-        with ``tracks`` the ``track`` (empty for an object that has none), where tracks may move
-        boxes in frames that are not inferred (``coasts``) ``inferred`` (0 or 1), and with
-        ``save_times`` the frame's milliseconds in each stage and ``batch``, of how many frames its
-        inference is a share, are the last columns of every row. Without them there are no such
-        columns.
-        """
+        """Each option adds columns to the end of every row."""
         super().__init__(path)
         more = {"remark": bool(remark), "reused": reuses, "track": tracks, "inferred": coasts}
         columns = [*COLUMNS, *(name for name, there in more.items() if there)]

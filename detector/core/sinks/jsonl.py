@@ -17,8 +17,7 @@ class JsonlSink(RowsSink):
     options = ("remark", "save_times")
 
     def __init__(self, path: Path, *, remark: str = "", save_times: bool = False) -> None:
-        """``remark`` is in every line under that key. Without one there is no such key.
-        ``save_times``: lines have the frame's times."""
+        """With a ``remark`` every line has it; with ``save_times``, the frame's times."""
         super().__init__(path)
         self._remark = {"remark": remark} if remark else {}
         self._times = save_times
@@ -47,6 +46,7 @@ def row(
         "pts": frame.pts,
         "time_base": time_base,
         "time_s": round(frame.time_s, 6),
+        **({} if frame.taken is None else {"time": frame.taken}),
         **more,
         **({"reused": True} if frame.reused else {}),
         **({"inferred": False} if frame.coasting else {}),

@@ -19,6 +19,7 @@ from detector.core.errors.guard import refuse_kept
 from detector.core.errors.writing import sync_folder, utf8, write_whole
 from detector.core.sinks._folder import FolderSink
 from detector.core.sinks._naming import FrameNames
+from detector.core.sinks._rows import python_values
 from detector.core.types import Detections, Frame, SourceInfo
 
 CLASSES = "classes.txt"
@@ -44,7 +45,6 @@ class YoloSink(FolderSink):
         save_conf: bool = False,
         names: FrameNames | None = None,
     ) -> None:
-        """The format has no place for ``remark``, so it becomes a note of the run."""
         super().__init__(path)
         self._named, self._scores = False, save_conf
         self._names = names or FrameNames()
@@ -125,19 +125,10 @@ def _quote(name: str) -> str:
 
 
 def _format_rows(detections: Detections, width: int, height: int, with_scores: bool) -> str:
-    boxes, scores, ids = (
-        detections.boxes.tolist(),
-        detections.scores.tolist(),
-        detections.class_ids.tolist(),
-    )
     lines = []
-    for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
-        relative = (
-            (x1 + x2) / 2 / width,
-            (y1 + y2) / 2 / height,
-            (x2 - x1) / width,
-            (y2 - y1) / height,
-        )
+    for (x1, y1, x2, y2), score, class_id, _ in python_values(detections):
+        cx, cy = (x1 + x2) / 2 / width, (y1 + y2) / 2 / height
+        relative = cx, cy, (x2 - x1) / width, (y2 - y1) / height
         numbers = (*relative, score) if with_scores else relative
         lines.append(f"{class_id} {' '.join(f'{value:.6f}' for value in numbers)}\n")
     return "".join(lines)

@@ -1,16 +1,24 @@
-"""What the header of a TIFF says of its samples, read before anything is decoded."""
+"""What the header of a TIFF says of its samples, and EXIF, built alike, of a photo's time."""
 
 from __future__ import annotations
 
+import os
+import re
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+
+from detector.core.errors.holding import name_to_open
 
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the last two: BigTIFF
 MOST_PAGES = 10_000
 # Numbers of tags.
 SUBFILE, WIDTH, HEIGHT, BITS, PHOTOMETRIC = 254, 256, 257, 258, 262
 SAMPLES, PLANES, ALPHA, FORMAT = 277, 284, 338, 339
-SIZES = {1: "B", 3: "H", 4: "I", 16: "Q"}  # types of values: struct's letters
+EXIF_WITHIN = 1 << 17  # bytes from either end of a file: a JPEG's EXIF has at most 65,533
+EXIF, TAKEN, ZONE_OF_TAKEN = 34665, 36867, 36881
+SIZES = {1: "B", 2: "B", 3: "H", 4: "I", 13: "I", 16: "Q"}  # types of values: struct's letters
 REDUCED = 1  # bit of SUBFILE: a smaller copy of another page
 WHITE_IS_ZERO, SEPARATE, SIGNED, FLOAT = 0, 2, 2, 3
 ASSOCIATED, UNASSOCIATED = 1, 2  # ALPHA: colours are multiplied by it already, or not
@@ -68,6 +76,34 @@ def _read(data: bytes) -> Tiff:
         formats_at=tuple(formats_at + 2 * number for number in range(len(formats))),
         pages=pages,
     )
+
+
+_EXIF_BEGINS = re.compile(rb"(?:Exif\0\0|eXIf|EXIF....|\A)(?=II\*\0|MM\0\*)", re.DOTALL)
+
+
+def read_taken(path: str) -> str | None:
+    """When a photo was taken, by its EXIF: ISO 8601 by the camera's clock, with the offset from UTC
+    if the camera states one. None if it states no time."""
+    with suppress(OSError), open(name_to_open(path), "rb") as file:
+        head = file.read(EXIF_WITHIN)
+        file.seek(max(os.path.getsize(path) - EXIF_WITHIN, 0))
+        return _find_taken(head) or _find_taken(file.read())  # WebP has it behind the pixels
+    return None
+
+
+def _find_taken(data: bytes) -> str | None:
+    begins = _EXIF_BEGINS.search(data)
+    exif = data[begins.end() :] if begins else b""
+    try:
+        reader = _Reader(exif)
+        tags = reader.page(reader.page(reader.first)[0][EXIF][0][0])[0]
+        at, zone_at = tags[TAKEN][1], tags.get(ZONE_OF_TAKEN, ((), len(exif)))[1]
+        text, zone = (exif[one : one + 19].decode("latin-1") for one in (at, zone_at))
+        taken = datetime.strptime(text, "%Y:%m:%d %H:%M:%S").isoformat()
+    except (struct.error, IndexError, KeyError, ValueError):
+        return None
+    offset = re.match(r"[+-]\d\d:\d\d", zone)
+    return taken + offset[0] if offset else taken
 
 
 class _Reader:

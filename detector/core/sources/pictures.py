@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy as np
@@ -137,7 +138,10 @@ class PicturesSource(SteppingSource):
                 f"{path}: an animation: only its first picture is used; convert it to a "
                 "video to use all"
             )
-        return Frame(index, index, float(index), image, path, name=self._names[index])
+        from detector.core.sources._tiff import read_taken
+
+        name, taken = self._names[index], read_taken(path)
+        return Frame(index, index, float(index), image, path, name=name, taken=taken)
 
     def _read(self, path: str, into: Image | None = None) -> Image | None:
         image, said = read_and_tell(path, into)
@@ -207,6 +211,19 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
     Grey, 16-bit and alpha pictures are converted. The result is ``into`` if that fits.
     """
     return read_and_tell(path, into)[0]
+
+
+def read_size(path: str) -> tuple[int, int] | None:
+    """Width and height as the picture is shown; None if it cannot be read."""
+    from detector.core.sources._picture_size import claimed_size
+
+    with suppress(OSError), open(name_to_open(path), "rb") as file:
+        head = file.read(64 << 10)
+        is_plain = head.startswith(b"\xff\xd8") and b"Exif\0\0" not in head  # not rotated
+        if is_plain and (size := claimed_size(head)) is not None:
+            return size
+    image = read_picture(path)
+    return None if image is None else (image.shape[1], image.shape[0])
 
 
 def read_and_tell(path: str, into: Image | None = None) -> tuple[Image | None, str]:

@@ -319,40 +319,13 @@ def box_of(values: Any) -> list[float]:
 
 
 def picture_size(path: str) -> tuple[int, int]:
-    """Width and height of the picture as it is shown. A JPEG tells them in its header; others are
-    decoded. Raises SourceError."""
-    size = _jpeg_size(path)
-    if size is not None:
-        return size
-    from detector.core.sources.pictures import read_picture
+    """Width and height of the picture as it is shown. Raises SourceError."""
+    from detector.core.sources.pictures import read_size
 
     if not os.path.isfile(path):  # a pipe would hold whoever opens it
         raise SourceError(f"{path}: not a file, so its labels have no size; check the path")
-    if (image := read_picture(path)) is None:
+    if (size := read_size(path)) is None:
         raise SourceError(
             f"{path}: not a readable picture, so its labels have no size; replace or remove it"
         )
-    return image.shape[1], image.shape[0]
-
-
-def _jpeg_size(path: str) -> tuple[int, int] | None:
-    """From the start-of-frame marker. None where there is none, or where EXIF may rotate the
-    picture."""
-    if not os.path.isfile(path):
-        return None
-    try:
-        with open(path, "rb") as file:
-            head = file.read(64 << 10)
-    except OSError:
-        return None
-    at = 2
-    while head[:2] == b"\xff\xd8" and at + 9 <= len(head) and head[at] == 0xFF:
-        marker, length = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
-        if marker == 0xE1 and head[at + 4 : at + 8] == b"Exif":
-            return None
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(
-                head[at + 5 : at + 7], "big"
-            )
-        at += 2 + length
-    return None
+    return size

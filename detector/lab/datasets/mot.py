@@ -1,12 +1,12 @@
 """MOTChallenge: the folder of a sequence with gt/gt.txt, img1/ and seqinfo.ini; a folder of such
 folders; or a gt.txt with a video.
 
-A row: frame (from 1), id, x, y, w, h, considered, class, visibility. Rows that are not considered
-become boxes to ignore. A class counts as looked for in a sequence where at least one of its rows is
-considered. Class numbers are MOTChallenge's, or those of a ``labels.txt`` beside the rows (one name
-a line, the first is 1, as CVAT writes it). Boxes may leave the picture and are used as they are. In
-a detections file the seventh column is the score, and class numbers count the model's classes
-from 1.
+A row: frame, id, x, y, w, h, considered, class, visibility. Frames and pixels count from 1. Rows
+that are not considered become boxes to ignore. A class counts as looked for in a sequence where at
+least one of its rows is considered. Class numbers are MOTChallenge's, or those of a ``labels.txt``
+beside the rows (one name a line), as CVAT writes it; pixels then count from 0. Boxes
+may leave the picture. In a detections file the seventh column is the score, and class numbers
+count the model's classes from 1; -1 is the only one.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _names(file: Path) -> tuple[str, ...]:
 def _sequence(
     file: Path, root: Path, images: Path | None, names: tuple[str, ...], start: int, single: bool
 ) -> list[LabelledPicture]:
-    rows = _rows(file)
+    rows = _rows(file, first_pixel=0 if file.with_name("labels.txt").is_file() else 1)
     info = _info(root / "seqinfo.ini")
     video = images is not None and images.is_file()
     paths = {} if video else _pictures(images or root / info.get("imdir", "img1"))
@@ -161,8 +161,8 @@ def _sequence(
     return pictures
 
 
-def _rows(file: Path) -> Rows:
-    """Nine columns each. Absent columns are filled: considered, of class 1."""
+def _rows(file: Path, first_pixel: int) -> Rows:
+    """Nine columns each, pixels from 0. Absent columns are filled: considered, of class 1."""
     rows: Rows = {}
     for line, text in read_lines(file):
         values = numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)
@@ -171,6 +171,7 @@ def _rows(file: Path) -> Rows:
             raise SourceError(
                 f"{file}:{line}: frames count from 1, sizes are 0 or more: {text[:80]!r}"
             )
+        values[2:4] = values[2] - first_pixel, values[3] - first_pixel
         rows.setdefault(int(values[0]) - 1, []).append(values)
     return rows
 
@@ -248,14 +249,18 @@ class MotDetections(DetectionFormat):
             number = int(row[7]) if len(row) > 7 else 1
             if row[0] != int(row[0]) or (len(row) > 7 and row[7] != number):
                 raise SourceError(f"{path}:{line}: frames and classes are whole numbers")
+            if number == -1 and len(names) == 1:
+                number = 1
             if not 1 <= number <= len(names):
                 raise SourceError(
                     f"{path}:{line}: class {number}, and the last of {counted(len(names), 'name')} "
-                    f"is that of class {len(names)}; give the names that the model uses"
+                    f"is that of class {len(names)}; give the names that the model uses, or the "
+                    "one of --classes if the class is -1"
                 )
             at = collector.place(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
             if at is not None:
-                box = [row[2], row[3], row[2] + row[4], row[3] + row[5]]
+                x, y = row[2] - 1, row[3] - 1
+                box = [x, y, x + row[4], y + row[5]]
                 collector.add(at, box, row[6], number - 1, f"{path}:{line}")
         return collector.finish(names)
 

@@ -2,8 +2,8 @@
 relative to the picture.
 
 Labels: a data.yaml, or a folder with images/ and labels/ (and classes.txt). A row of more than five
-numbers is a polygon; its bounding box counts. Detections: a folder of .txt files with the score as
-sixth number, and classes.txt.
+numbers is a polygon, whose bounding box counts, or with kpt_shape in data.yaml a box and keypoints.
+Detections: a folder of .txt files with the score as sixth number, and classes.txt.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,24 @@ SLACK = 0.01  # of the picture's width: by rounding, boxes may leave the picture
 Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has any
 
 
+@dataclass(slots=True)
+class Rows:
+    """What the rows of one dataset mean."""
+
+    names: tuple[str, ...]
+    keypoints: int = 0  # numbers after each box
+    polygons: set[int] = field(default_factory=set)  # counts of numbers in rows read as such
+
+    def notes(self) -> list[str]:
+        """Poses have equal counts in all rows; polygons hardly ever do."""
+        return [
+            f"all rows of more than 5 numbers have {count}, read as polygons; if these are "
+            "keypoints, add kpt_shape to data.yaml"
+            for count in self.polygons
+            if len(self.polygons) == 1
+        ]
+
+
 class YoloLabels(LabelFormat):
     name, suffixes = "yolo", (".yaml", ".yml")
 
@@ -56,20 +75,24 @@ class YoloLabels(LabelFormat):
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         description = path if path.is_file() else _yaml_in(path)
         if description is not None:
-            names, pairs, folders = _of_yaml(description, split, images)
+            rows, pairs, folders = _of_yaml(description, split, images)
         else:
-            names, pairs, folders = _of_folder(path, images)
-        video = str(images) if images is not None and images.is_file() else None
-        if video is not None:
-            return Dataset(str(path), "yolo", names, _frames(folders, names, Path(video)), video)
+            rows, pairs, folders = _of_folder(path, images)
+        if images is not None and images.is_file():
+            pictures = _frames(folders, rows, images)
+            return Dataset(str(path), "yolo", rows.names, pictures, str(images), rows.notes())
         _refuse_strangers(pairs, folders)
         if pairs and not any(os.path.isfile(label) for _, label in pairs):
             raise SourceError(
                 f"{path}: none of its {counted(len(pairs), 'picture')} has labels, first "
                 f"{pairs[0][1]}; check the paths"
             )
-        pictures = [_picture(at, image, label, names) for at, (image, label) in enumerate(pairs)]
-        return Dataset(str(path), "yolo", names, pictures)
+        pictures = []
+        for at, (image, label) in enumerate(pairs):
+            size = picture_size(str(image)) if os.path.isfile(image) else (0, 0)
+            boxes = _boxes(label, size, rows)
+            pictures.append(picture(at, image.name, size, boxes, path=str(image)))
+        return Dataset(str(path), "yolo", rows.names, pictures, notes=rows.notes())
 
 
 def _yaml_in(folder: Path) -> Path | None:
@@ -81,24 +104,33 @@ def _yaml_in(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _of_yaml(
-    path: Path, split: str, images: Path | None
-) -> tuple[tuple[str, ...], Pairs, list[Path]]:
+def _of_yaml(path: Path, split: str, images: Path | None) -> tuple[Rows, Pairs, list[Path]]:
     content = parse_yaml(read_text(path, "a YOLO data.yaml", error=SourceError), path, SourceError)
     if not isinstance(content, dict) or "names" not in content:
         raise SourceError(
             f"{path}: a YOLO data.yaml needs names, and train, val or test; this has no names"
         )
-    names = _yaml_names(path, content["names"])
+    rows = Rows(_yaml_names(path, content["names"]), _count_keypoints(path, content))
     root = path.parent / str(content.get("path") or "")
     key = next((key for key in SPLITS.get(split, (split,)) if content.get(key)), None)
     if key is None and images is None:
         known = ", ".join(name for name in ("train", "val", "test") if content.get(name)) or "none"
         raise SourceError(f"{path}: has no split {split!r}; it has {known}; choose with --split")
     if images is not None:
-        return names, *_pairs([images], path)
+        return rows, *_pairs([images], path)
     places = content[key] if isinstance(content[key], list) else [content[key]]
-    return names, *_pairs([_existing(root, path.parent, str(place)) for place in places], path)
+    return rows, *_pairs([_existing(root, path.parent, str(place)) for place in places], path)
+
+
+def _count_keypoints(path: Path, content: dict[str, Any]) -> int:
+    """Numbers after each box: ``kpt_shape: [17, 3]`` are 51."""
+    match content.get("kpt_shape", (0, 2)):
+        case (int(points), 2 | 3 as values) if points >= 0:
+            return points * int(values)
+    raise SourceError(
+        f"{path}: kpt_shape {quote(content['kpt_shape'])} is not a count of keypoints and their "
+        "2 or 3 values, such as [17, 3]"
+    )
 
 
 def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
@@ -118,25 +150,23 @@ def _existing(root: Path, beside: Path, place: str) -> Path:
     return next((path for path in candidates if os.path.exists(path)), candidates[0])
 
 
-def _of_folder(path: Path, images: Path | None) -> tuple[tuple[str, ...], Pairs, list[Path]]:
+def _of_folder(path: Path, images: Path | None) -> tuple[Rows, Pairs, list[Path]]:
     found = [path / name for name in NAMES if (path / name).is_file()]
     if not found:
         raise SourceError(
             f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, "
             "into it"
         )
-    names = tuple(text for _, text in read_lines(found[0]))
+    rows = Rows(tuple(text for _, text in read_lines(found[0])))
+    labels = path / "labels"
     if images is not None and images.is_file():
-        return names, [], [path / "labels"]
+        return rows, [], [labels]
     folder = images or (path / "images" if (path / "images").is_dir() else path)
     pairs = [
-        (image, _label_of(image, path / "labels", folder)) for image in _pictures_under(folder)
+        (image, labels / image.relative_to(folder).with_suffix(".txt"))
+        for image in _files_under(folder, PICTURES)
     ]
-    return names, pairs, [path / "labels"]
-
-
-def _pictures_under(folder: Path) -> list[Path]:
-    return _files_under(folder, PICTURES)
+    return rows, pairs, [labels]
 
 
 def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
@@ -161,10 +191,6 @@ def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
         )
 
 
-def _label_of(image: Path, labels: Path, images: Path) -> Path:
-    return labels / image.relative_to(images).with_suffix(".txt")
-
-
 def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
     """Pictures of folders and of lists, each with the path of its labels, where images/ in the
     picture's path becomes labels/."""
@@ -172,7 +198,7 @@ def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
     folders: list[Path] = []
     for place in places:
         if os.path.isdir(place):
-            pairs += [(image, _labels_path(image)) for image in _pictures_under(place)]
+            pairs += [(image, _labels_path(image)) for image in _files_under(place, PICTURES)]
             folders.append(_labels_path(place / "x.jpg").parent)
         elif place.suffix == ".txt":
             listed = [Path(text) for _, text in read_lines(place)]
@@ -211,12 +237,7 @@ def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
         )
 
 
-def _picture(at: int, image: Path, label: Path, names: tuple[str, ...]) -> LabelledPicture:
-    size = picture_size(str(image)) if os.path.isfile(image) else (0, 0)
-    return picture(at, image.name, size, _boxes(label, size, names), path=str(image))
-
-
-def _frames(folders: list[Path], names: tuple[str, ...], video: Path) -> list[LabelledPicture]:
+def _frames(folders: list[Path], rows: Rows, video: Path) -> list[LabelledPicture]:
     """Labels of a video's frames: NAME_000123.txt is frame 123."""
     import cv2
 
@@ -227,21 +248,16 @@ def _frames(folders: list[Path], names: tuple[str, ...], video: Path) -> list[La
         raise SourceError(
             f"{video}: cannot be opened as a video, so its labels have no size; check --images"
         )
-    files = [
-        path
-        for folder in folders
-        for path in sorted(folder.glob("*.txt"))
-        if path.name != "classes.txt"
-    ]
+    files = [path for folder in folders for path in sorted(folder.glob("*.txt"))]
     pictures = []
-    for at, path in enumerate(files):
+    for at, path in enumerate(path for path in files if path.name != "classes.txt"):
         frame = frame_number(path.stem)
         if frame is None:
             raise SourceError(
                 f"{path}: its name has no frame number (frame_000123.txt is frame 123)"
             )
         pictures.append(
-            picture(at, f"{video.name}#{frame}", size, _boxes(path, size, names), frame=frame)
+            picture(at, f"{video.name}#{frame}", size, _boxes(path, size, rows), frame=frame)
         )
     return pictures
 
@@ -252,9 +268,9 @@ def frame_number(stem: str) -> int | None:
 
 
 def _boxes(
-    path: Path, size: tuple[int, int], names: tuple[str, ...]
+    path: Path, size: tuple[int, int], rows: Rows
 ) -> list[tuple[list[float], int, bool, bool, float | None]]:
-    rows: list[tuple[list[float], int, bool, bool, float | None]] = []
+    boxes: list[tuple[list[float], int, bool, bool, float | None]] = []
     for line, text in read_lines(path) if os.path.isfile(path) else ():
         values = numbers(path, line, text.split(), 5)
         if len(values) == 6:
@@ -262,9 +278,18 @@ def _boxes(
                 f"{path}:{line}: six numbers are a detection, not a label; give it with "
                 "--detections"
             )
-        class_id = _class(path, line, values[0], names)
-        rows.append((_xyxy(path, line, values[1:], size), class_id, False, False, None))
-    return rows
+        if rows.keypoints and len(values) not in (5, 5 + rows.keypoints):
+            raise SourceError(
+                f"{path}:{line}: {len(values)} numbers; by kpt_shape in data.yaml a row has "
+                f"{5 + rows.keypoints}"
+            )
+        if rows.keypoints:
+            del values[5:]
+        elif len(values) > 5:
+            rows.polygons.add(len(values))
+        class_id = _class(path, line, values[0], rows.names)
+        boxes.append((_xyxy(path, line, values[1:], size), class_id, False, False, None))
+    return boxes
 
 
 def _class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
@@ -281,6 +306,7 @@ def _xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int])
     if min(values) < -SLACK or max(values) > 1 + SLACK:
         raise SourceError(
             f"{path}:{line}: {values[:4]} is not relative to the picture: YOLO's numbers are 0 to 1"
+            + (" (keypoints need kpt_shape in data.yaml)" if len(values) > 4 else "")
         )
     if len(values) == 4:
         cx, cy, width, height = values
@@ -289,7 +315,8 @@ def _xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int])
         box = [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
     else:
         raise SourceError(
-            f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon an odd number from 7"
+            f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon an odd "
+            "number from 7 (keypoints need kpt_shape in data.yaml)"
         )
     return [box[0] * size[0], box[1] * size[1], box[2] * size[0], box[3] * size[1]]
 
@@ -322,10 +349,10 @@ class YoloDetections(DetectionFormat):
                 )
             for line, text in read_lines(file):
                 values = numbers(file, line, text.split(), 5)
-                if len(values) == 5:
+                if not 6 <= len(values) <= 7:  # Ultralytics adds a track's id
                     raise SourceError(
-                        f"{file}:{line}: five numbers are a label; a detection also has a "
-                        "score: write it with --save yolo --save-conf"
+                        f"{file}:{line}: {len(values)} numbers; a detection has six, the last is "
+                        "its score: write it with --save yolo --save-conf"
                     )
                 class_id = _class(file, line, values[0], names)
                 box = _xyxy(file, line, values[1:5], (one.width, one.height))

@@ -10,13 +10,8 @@ from typing import Any
 import av
 
 from detector.core.sinks.video.audio import COPIED
-from detector.live.recording.headers import (
-    aac_config,
-    decoded_size,
-    jpeg_size,
-    parameter_sets,
-    split_adts,
-)
+from detector.core.sources._picture_size import claimed_size
+from detector.live.recording.headers import aac_config, decoded_size, parameter_sets, split_adts
 from detector.live.recording.line import Line
 from detector.live.recording.samples import NS, SOUND, VIDEO, Sample, Track
 from detector.live.recording.sound import AacSound
@@ -179,7 +174,7 @@ class Connection:
     def _video_sample(self, packet: Packet, video: Track) -> Sample:
         if video.codec == "mjpeg":
             packet.key = True
-            size = jpeg_size(packet.data)
+            size = claimed_size(packet.data)
             if size is not None and size != video.size:
                 self.changed, video.size = True, size
         elif packet.key and video.codec in BYTE_STREAMS:

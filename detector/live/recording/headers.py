@@ -13,7 +13,6 @@ H264_SETS, H264_SLICES = (7, 8), (1, 5)  # types of NAL units: ITU-T H.264, tabl
 HEVC_SETS, HEVC_SLICES = (32, 33, 34), (0, 31)  # ITU-T H.265, table 7-1
 START = b"\x00\x00\x01"
 # Start of frame, of every JPEG process (ITU-T T.81, table B.1): C0 to CF but for C4, C8 and CC.
-JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # ISO 14496-3, table 1.18: sampling frequency index.
 AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 AAC_LC = 2
@@ -58,24 +57,6 @@ def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None
                 return int(frame.width), int(frame.height)
     except (av.FFmpegError, ValueError):
         pass
-    return None
-
-
-def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height that a JPEG states, without decoding it; None for what is not a JPEG."""
-    position = 2
-    while position + 9 <= len(data):
-        if data[position] != 0xFF:
-            return None
-        marker = data[position + 1]
-        if marker == 0xFF:  # fill bytes may precede a marker
-            position += 1
-            continue
-        if marker in JPEG_FRAMES:
-            height = int.from_bytes(data[position + 5 : position + 7], "big")
-            width = int.from_bytes(data[position + 7 : position + 9], "big")
-            return width, height
-        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
     return None
 
 

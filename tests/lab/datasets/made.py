@@ -20,6 +20,7 @@ def picture(path: Path, width: int = WIDTH, height: int = HEIGHT) -> Path:
 
 def coco_document() -> dict[str, Any]:
     """Two pictures; a person, a crowd of persons and a car in the first, nothing in the second."""
+    person = {"image_id": 10, "category_id": 1}
     return {
         "images": [
             {"id": 10, "file_name": "a.jpg", "width": WIDTH, "height": HEIGHT, "set": "day"},
@@ -34,22 +35,8 @@ def coco_document() -> dict[str, Any]:
         ],
         "categories": [{"id": 1, "name": "person"}, {"id": 3, "name": "car"}],
         "annotations": [
-            {
-                "id": 1,
-                "image_id": 10,
-                "category_id": 1,
-                "bbox": [1, 2, 10, 20],
-                "area": 150,
-                "iscrowd": 0,
-            },
-            {
-                "id": 2,
-                "image_id": 10,
-                "category_id": 1,
-                "bbox": [30, 0, 30, 40],
-                "area": 1200,
-                "iscrowd": 1,
-            },
+            {"id": 1, **person, "bbox": [1, 2, 10, 20], "area": 150, "iscrowd": 0},
+            {"id": 2, **person, "bbox": [30, 0, 30, 40], "area": 1200, "iscrowd": 1},
             {"id": 3, "image_id": 10, "category_id": 3, "bbox": [5, 5, 8, 4], "ignore": 1},
         ],
     }

@@ -20,6 +20,7 @@ from probing import make_frame, make_info
 
 NAMES = ("person", "car")
 JSONL = '{"source":"a.jpg","frame":0,"detections":[{"class":"x","score":%s,"box":%s}]}'
+RESULT = '[{"image_id": %d, "category_id": %d, "bbox": [0, 0, 1, 1]%s}]'
 CSV = "source,frame,pts,time_s,class,class_id,score,x1,y1,x2,y2"
 FORMATS = ("coco", "csv", "jsonl", "mot", "yolo")
 
@@ -65,14 +66,21 @@ def test_round_trip(tmp_path, name, kind):
         ]
 
 
-def test_labels_without_scores_are_no_detections(tmp_path):
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("0 0.5 0.5 0.1 0.1", r"5 numbers; .*--save-conf"),
+        ("0 .5 .5 .1 .1 .5 .5 .9 .9", "9 numbers; a detection has six"),
+    ],
+)
+def test_labels_and_poses_are_not_detections(tmp_path, row, message):
     made.mot(tmp_path / "set", frames=3)
     picture = min((tmp_path / "set/img1").iterdir())
     folder = tmp_path / "out-labels"
     folder.mkdir()
     (folder / "classes.txt").write_text("person\ncar\n")
-    (folder / f"{picture.stem}.txt").write_text("0 0.5 0.5 0.1 0.1\n")
-    with pytest.raises(SourceError, match=r"five numbers .*--save-conf"):
+    (folder / f"{picture.stem}.txt").write_text(f"{row}\n")
+    with pytest.raises(SourceError, match=message):
         datasets.open_detections(str(folder), datasets.open(str(tmp_path / "set")))
 
 
@@ -131,21 +139,9 @@ def test_pictures_on_one_side_only_are_said(tmp_path):
     ("file", "content", "message"),
     [
         ("x.json", '{"images": []}', "has no list 'categories'"),
-        (
-            "x.json",
-            '[{"image_id": 10, "category_id": 1, "bbox": [0, 0, 1, 1]}]',
-            "has no score, so it is a label",
-        ),
-        (
-            "x.json",
-            '[{"image_id": 10, "category_id": 9, "bbox": [0, 0, 1, 1], "score": 1}]',
-            "is of category 9",
-        ),
-        (
-            "x.json",
-            '[{"image_id": 5, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1}]',
-            "none of its pictures is",
-        ),
+        ("x.json", RESULT % (10, 1, ""), "has no score, so it is a label"),
+        ("x.json", RESULT % (10, 9, ', "score": 1'), "is of category 9"),
+        ("x.json", RESULT % (5, 1, ', "score": 1'), "none of its pictures is"),
         ("x.json", '[{"image_id": 10,', "x.json:1: not valid JSON"),
         ("x.jsonl", '{"source":"a.jpg"}\n', "x.jsonl:1: not a line that detect-video wrote"),
         ("x.jsonl", "[" * 100_000, "x.jsonl:1: "),
@@ -171,15 +167,24 @@ def test_a_wrong_file(tmp_path, file, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_mot_rows_need_frames(tmp_path):
-    dataset = datasets.open(str(made.coco(tmp_path)))
-    (tmp_path / "x.txt").write_text("1,-1,0,0,5,5,0.5,1,1\n")
-    with pytest.raises(SourceError, match=r"frame numbers, but .* pictures"):
+@pytest.mark.parametrize(
+    ("labels", "row", "message"),
+    [
+        (made.coco, "1,-1,0,0,5,5,0.5,1,1", r"frame numbers, but .* pictures"),
+        (made.mot, "1,-1,0,0,-5,5,0.5,1,1", r"x.txt:1"),
+        (made.mot, "1,7,1,1,5,5,0.5,-1,-1,-1", r"class -1, .*--classes"),
+    ],
+)
+def test_a_wrong_row_of_mot(tmp_path, labels, row, message):
+    dataset = datasets.open(str(labels(tmp_path / "set")))
+    (tmp_path / "x.txt").write_text(f"{row}\n")
+    with pytest.raises(SourceError, match=message):
         datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)
 
 
-def test_a_box_that_is_none(tmp_path):
+def test_mot_rows_without_a_class_are_of_the_only_one(tmp_path):
     dataset = datasets.open(str(made.mot(tmp_path / "set")))
-    (tmp_path / "x.txt").write_text("1,-1,0,0,-5,5,0.5,1,1\n")
-    with pytest.raises(SourceError, match=r"x.txt:1"):
-        datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)
+    (tmp_path / "x.txt").write_text("1,7,1,1,5,5,0.5,-1,-1,-1\n")
+    found = datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=("car",))
+    assert found.detections[0].name(0) == "car"
+    assert found.detections[0].boxes.tolist() == [[0, 0, 5, 5]]

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import onnx
 
 HEIGHT, WIDTH, ONE = "height", "width", "1"
-MASK = "one for every pixel"
 
 
 class Meaning(NamedTuple):
