@@ -147,7 +147,7 @@ def test_a_sink_that_writes_nothing_where_nothing_was_found_fails(place: Path) -
         (place / "out.jsonl").unlink()
 
     check((2, 0, 5))
-    with pytest.raises(AssertionError, match="there is nothing"):
+    with pytest.raises(AssertionError, match="does not exist"):
         check((0, 0, 0))
 
 
