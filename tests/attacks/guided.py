@@ -277,11 +277,5 @@ def main(name: str, *options: str) -> None:
         atheris.Fuzz()
 
 
-def read_again(name: str, path: Path) -> None:
-    """Gives one kept input to its reader, without atheris: its error comes out."""
-    with tempfile.TemporaryDirectory() as place:
-        READERS[name].prepare(Path(place))(path.read_bytes())
-
-
 if __name__ == "__main__":
     main(*sys.argv[1:])

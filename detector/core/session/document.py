@@ -97,10 +97,6 @@ class Split:
     ready_s: Duration
     blocked_s: Duration
 
-    @property
-    def all_s(self) -> float:
-        return self.on_cpu_s + self.ready_s + self.blocked_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:

@@ -69,10 +69,6 @@ class Timeline:
         if natives is not None:
             natives.forget_gone()
 
-    @property
-    def nvtx_attached(self) -> bool:
-        return self._domain is not None
-
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
         """Marks a run for a tool that records.

@@ -19,11 +19,8 @@ from detector.core.sources._addresses import is_web
 from detector.core.sources._network.addresses import SOUND, Opening, opening_of
 from detector.core.sources._network.meanings import (
     ENDED,
-    LOGIN,
-    NAME,
     NO_VIDEO,
     NOT_NOW,
-    OTHER,
     UNDECODED,
     Meaning,
     explain,
@@ -87,7 +84,7 @@ class NetworkFeed(PacketFeed):
             if self.stopping.is_set():
                 return
             text = f"{self.camera.address}: {meaning.text}"
-            next_try_ns = self.status.fail(self.clock(), text, login=meaning.kind == LOGIN)
+            next_try_ns = self.status.fail(self.clock(), text, login=meaning.login)
             self.wake()
             self.stopping.wait((next_try_ns - self.clock()) / 1e9)
             self.receiving.resume()
@@ -231,9 +228,8 @@ class NetworkFeed(PacketFeed):
     def _explain(self, error: BaseException) -> Meaning:
         if self._led_to is not None:
             return Meaning(
-                OTHER,
                 f"the camera redirects to another host, {self._led_to}, to which we do not send "
-                "its password; give the address at that host",
+                "its password; give the address at that host"
             )
         if (denied := self._denied()) is not None:
             return denied
@@ -246,10 +242,9 @@ class NetworkFeed(PacketFeed):
         if self._nested is None or self._nested.denied is None:
             return None
         return Meaning(
-            OTHER,
             f"its playlist points to another host, {self._nested.denied}, which refused access: "
             "we do not send it the login, headers and cookies of this one; give the playlist at "
-            "that host, with its own options",
+            "that host, with its own options"
         )
 
     def _resolve(self) -> Meaning | None:
@@ -268,9 +263,9 @@ class NetworkFeed(PacketFeed):
         while self._look_up.is_alive() and self.clock() < until_ns and not self.stopping.is_set():
             self._look_up.join(LOOK_UP_S)
         if self._look_up.is_alive():
-            return Meaning(NAME, f"looking up {host} timed out; check the name server")
+            return Meaning(f"looking up {host} timed out; check the name server")
         if not self._look_up.found:
-            return Meaning(NAME, f"host {host} not found; check the name")
+            return Meaning(f"host {host} not found; check the name")
         return None
 
 
