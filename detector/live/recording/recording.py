@@ -157,7 +157,9 @@ class Recording:
             self._opened_ns = packet.arrived_ns
         if self.mode == COPY:
             samples = connection.samples(packet)
-            if connection.changed and (self._is_new or self._may_change(packet.arrived_ns)):
+            # In MP4 the parameter sets of H.265 stand at the beginning alone.
+            is_free = self._is_new or (connection.video and connection.video.codec == "hevc")
+            if connection.changed and (is_free or self._may_change(packet.arrived_ns)):
                 connection.changed = self._is_new = False
                 self._begin(connection.tracks)
             for sample in samples:

@@ -129,7 +129,7 @@ class NetworkFeed(PacketFeed):
             number = getattr(error, "errno", None)
             is_short = number == errno.EIO and self.clock() - began_ns < SHORT_NS
             is_other = isinstance(error, av.error.InvalidDataError) or number == errno.EINVAL
-            jpegs = self._jpegs(epoch) if is_other or is_short else None
+            jpegs = self._jpegs(epoch, is_other) if is_other or is_short else None
             return jpegs or self._explain(error)
         finally:
             if self._kept is not None:
@@ -148,15 +148,18 @@ class NetworkFeed(PacketFeed):
         container.close()
         return self._open_with(self._opening, SOUND)
 
-    def _jpegs(self, epoch: int) -> Meaning | None:
-        """A connection that finds pictures by JPEG's own markers; None where there are none."""
+    def _jpegs(self, epoch: int, is_odd: bool = False) -> Meaning | None:
+        """A connection that finds pictures by JPEG's own markers; None where there are none.
+        ``is_odd``: FFmpeg could not read what came."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
         with contextlib.closing(Jpegs(self._ask, every_s, self.receiving.is_cut)) as jpegs:
             if not jpegs.begins():
                 return None
-            odd = self._odd.strip() or (jpegs.before and f"begins with {quote(jpegs.before)}")
+            odd = self._odd.strip()
+            if is_odd and jpegs.before:
+                odd = odd or f"begins with {quote(jpegs.before)}"
             odd = printable(redact(odd))
             self.status.expect(every_s, odd and f"its multipart is off ({odd}), so {BY_MARKERS}")
             options = {**self._opening.probing, "strict_mime_boundary": "0"}
