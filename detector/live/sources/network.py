@@ -158,7 +158,7 @@ class NetworkFeed(PacketFeed):
             if not jpegs.begins():
                 return None
             odd = self._odd.strip()
-            if is_odd and jpegs.before:
+            if jpegs.before and (is_odd or not jpegs.before.startswith("--")):
                 odd = odd or f"begins with {quote(jpegs.before)}"
             odd = printable(redact(odd))
             self.status.expect(every_s, odd and f"its multipart is off ({odd}), so {BY_MARKERS}")
