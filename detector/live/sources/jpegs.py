@@ -66,7 +66,7 @@ class Jpegs:
             if self._is_over():
                 return False
             time.sleep(min(wait_s, LOOK_S))
-        self._next_s = max(self._next_s + self._every_s, time.monotonic())
+        self._next_s = time.monotonic() + self._every_s
         self._data.clear()
         self._count, self._answer = 0, self._ask()
         return self._answer is not None

@@ -234,7 +234,8 @@ class Status:
     def _stall_ns(self) -> float:
         interval = self._interval_ns
         if len(self._arrivals) > 1:
-            interval = (self._arrivals[-1] - self._arrivals[0]) / (len(self._arrivals) - 1)
+            measured = (self._arrivals[-1] - self._arrivals[0]) / (len(self._arrivals) - 1)
+            interval = max(interval, measured)
         return max(STALL_S * SECOND, INTERVALS * interval)
 
     def _compare(self, fingerprint: object, now_ns: int) -> None:
