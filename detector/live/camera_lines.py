@@ -37,6 +37,7 @@ class CameraLines:
     def _tell_state(self, name: str, facts: FeedFacts, now_ns: int) -> None:
         """A line where a camera becomes live, or is live no more, or tells another error."""
         size = f"{facts.width}x{facts.height} {facts.codec}"
+        size = f"{size}; {facts.note}" if facts.note else size
         now = f"live, {size}" if facts.state == LIVE else facts.error or facts.state
         if facts.state != CONNECTING and self._said.get(name) != now:
             self._said[name] = now

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -256,11 +256,6 @@ class Hub:
                 self.encoded += 1
                 self.encoded_bytes += len(jpegs[wide])
             return shot, jpegs[wide]
-
-    def events_after(self, number: int = 0) -> Sequence[tuple[int, Event]]:
-        """The last events with their numbers, oldest first: those above ``number``."""
-        with self._lock:
-            return [one for one in self._events if one[0] > number]
 
     def subscribe(self, after: int = 0) -> Subscription:
         """The kept events above number ``after``, and all that come."""

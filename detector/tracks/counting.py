@@ -4,9 +4,9 @@ One point of each box counts: the middle of its lower edge, where an object stan
 its centre. A side of a line or zone is taken only when the point is so far behind it as boxes
 tremble (``Places.margin`` of the box's size): whoever stands on a line crosses it once, and whoever
 turns back on it does not. A track crosses a line when it was surely on one side and is surely on
-the other, and its way led through the line and not past its end. What it did while nobody saw it
-counts by the straight way between. A track that is not seen for ``LOST_S`` has ended where it was
-seen last; so have all tracks at a cut.
+the other, and its way led through the line and not past its end. What it did between two
+sightings counts by the straight way, at lines and in zones. A track that is not seen for ``LOST_S``
+has ended where it was seen last; so have all tracks at a cut.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from detector.tracks.zones_file import BOTTOM, Places, Shape
 
 LEAST_MARGIN = 1.0  # pixels
 MOST_OF_ZONE = 0.25  # of the width of a zone, so that small ones have an inside
+SAMPLES = 17  # of the way between two edges of a zone, the middle one of them
 MOST_EMPTY = 10_000  # intervals in a row without a frame; a clock that jumps by years makes more
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
 HISTORY = 500  # intervals; behind that, two become one
@@ -60,7 +63,7 @@ class _Table:
         self.seen_s = np.zeros(0)
         self.counts = np.zeros((0, shapes), bool)  # whether the shape counts this class
         self.sure = np.zeros((0, shapes), np.int8)  # side that is sure, or sure last
-        self.away = np.zeros((0, shapes))  # pixels from the line, below 0 out
+        self.away = np.zeros((0, shapes))  # pixels from the line or the zone's edge, below 0 out
         self.through = np.zeros((0, shapes), bool)  # how it came to the side where it is now
         self.since_s = np.zeros((0, shapes))  # in the zone
         self.stayed = np.zeros((0, shapes), bool)
@@ -78,6 +81,16 @@ class _Table:
         """The rows of these tracks, which are there. Ids rise with the rows only as they begin."""
         order = np.argsort(self.ids)
         return order[np.searchsorted(self.ids[order], ids)]
+
+
+class _Seen(NamedTuple):
+    """Tracks that are seen again: their rows, where they were and are, and the time since."""
+
+    rows: NDArray[np.intp]
+    before: Floats
+    points: Floats
+    margins: Floats
+    passed_s: Floats
 
 
 class Counter:
@@ -129,11 +142,11 @@ class Counter:
         if self.time_s is None:
             steps = math.floor((time_s - self._origin_s) / self.places.every_s)
             self._began_s = self._origin_s + steps * self.places.every_s
-            self.history.begin(self._began_s)
+            self.history.began_s = self._began_s
         self.time_s = time_s = time_s if self.time_s is None else max(time_s, self.time_s)
         over = self._close_intervals(time_s)
         self._scale(size)
-        events = ended + self._end_lost(time_s)
+        events = ended + self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
         followed = ids >= 0
         ids, class_ids, boxes = ids[followed], class_ids[followed], boxes[followed]
         points, margins = _points(boxes, self.places)
@@ -185,7 +198,8 @@ class Counter:
                 table.away[first:, number] = away
                 table.sure[first:, number] = np.where(np.abs(away) > margins, np.sign(away), 0)
                 continue
-            inside = _inside(points, self._outlines[number])
+            table.away[first:, number] = away = _from_outline(points, self._outlines[number])
+            inside = away > 0
             table.sure[first:, number] = np.where(inside, 1, -1)
             table.since_s[first:, number] = time_s
             events += [
@@ -198,28 +212,20 @@ class Counter:
         self, rows: NDArray[np.intp], points: Floats, margins: Floats, time_s: float
     ) -> list[ZoneEvent]:
         table = self._table
-        passed = time_s - table.seen_s[rows]
-        self._warm(points, passed)
-        before = table.points[rows].copy()
+        seen = _Seen(rows, table.points[rows].copy(), points, margins, time_s - table.seen_s[rows])
+        self._warm(points, seen.passed_s)
         table.points[rows], table.seen_s[rows] = points, time_s
         events = []
         for number, shape in enumerate(self.places.shapes):
             if shape.is_line:
-                events += self._cross(number, rows, before, points, margins, time_s)
+                events += self._cross(number, seen, time_s)
             else:
-                self._spend(number, rows, passed)
-                events += self._visit(number, rows, points, margins, time_s)
+                self._spend(number, rows, seen.passed_s)
+                events += self._visit(number, seen, time_s)
         return events
 
-    def _cross(
-        self,
-        number: int,
-        rows: NDArray[np.intp],
-        before: Floats,
-        points: Floats,
-        margins: Floats,
-        time_s: float,
-    ) -> list[ZoneEvent]:
+    def _cross(self, number: int, seen: _Seen, time_s: float) -> list[ZoneEvent]:
+        rows, before, points, margins, _ = seen
         table, (a, b) = self._table, self._outlines[number]
         was, now = table.away[rows, number], _from_line(points, self._outlines[number])
         changed = (was >= 0) != (now >= 0)
@@ -239,23 +245,35 @@ class Counter:
             for i in np.flatnonzero(crossed).tolist()
         ]
 
-    def _visit(
-        self, number: int, rows: NDArray[np.intp], points: Floats, margins: Floats, time_s: float
-    ) -> list[ZoneEvent]:
+    def _visit(self, number: int, seen: _Seen, time_s: float) -> list[ZoneEvent]:
+        """The straight way from where it was seen before may lead in and out, several times."""
+        rows, before, points, margins, passed_s = seen
         table, outline = self._table, self._outlines[number]
-        inside = _inside(points, outline)
+        was, now = table.away[rows, number], _from_outline(points, outline)
+        table.away[rows, number] = now
         least = np.minimum(margins, MOST_OF_ZONE * self._widths[number])
-        side = np.where(inside, 1, -1) * (_from_outline(points, outline) > least)
-        had = table.sure[rows, number]
-        turned = (side != 0) & (side != had)
+        side = (now > least).astype(np.int8) - (now < -margins)
+        length, to_edge = np.linalg.norm(points - before, axis=1), np.abs(was) + np.abs(now)
+        between = (length >= to_edge) | (  # else the way meets no edge, and
+            (side == 0) & (length + to_edge > 2 * least)  # is nowhere farther from it
+        )
+        turned = (side != 0) & (side != table.sure[rows, number])
         events = []
-        for i in np.flatnonzero(turned & table.counts[rows, number]).tolist():
-            row = int(rows[i])
-            event = self._event(row, number, "enters" if side[i] > 0 else "leaves", time_s)
-            events.append(event)
-        table.sure[rows, number] = np.where(side != 0, side, had)
-        entered = rows[turned & (side > 0)]
-        table.since_s[entered, number], table.stayed[entered, number] = time_s, False
+        for i in np.flatnonzero((turned | between) & table.counts[rows, number]).tolist():
+            row, entered = int(rows[i]), False
+            way = _sides(before[i], points[i], outline, least[i], margins[i]) if between[i] else ()
+            for now_in, share in (*way, (int(side[i]), 0.0)):
+                if now_in in (0, table.sure[row, number]):
+                    continue
+                if now_in > 0:
+                    table.since_s[row, number], table.stayed[row, number] = time_s, False
+                    inside_s, entered = share * float(passed_s[i]), True
+                elif entered:  # and left between two sightings
+                    table.since_s[row, number] -= inside_s
+                    self._add_seconds(number, int(table.classes[row]), inside_s)
+                kind = "enters" if now_in > 0 else "leaves"
+                events.append(self._event(row, number, kind, time_s))
+                table.sure[row, number] = now_in
         return events + self._stay(number, rows, time_s)
 
     def _stay(self, number: int, rows: NDArray[np.intp], time_s: float) -> list[ZoneEvent]:
@@ -267,9 +285,6 @@ class Counter:
         staying = rows[there & late & ~table.stayed[rows, number]]
         table.stayed[staying, number] = True
         return [self._event(row, number, "stays", time_s) for row in staying.tolist()]
-
-    def _end_lost(self, time_s: float) -> list[ZoneEvent]:
-        return self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
 
     def _end_rows(self, gone: NDArray[np.bool_]) -> list[ZoneEvent]:
         if not gone.any():
@@ -323,8 +338,11 @@ class Counter:
         there = (table.sure[rows, number] > 0) & table.counts[rows, number]
         for class_id in np.unique(table.classes[rows[there]]).tolist():
             seconds = float(passed[there & (table.classes[rows] == class_id)].sum())
-            for tallies in (self.total, self._interval):
-                self._tally(tallies, (number, class_id)).seconds += seconds
+            self._add_seconds(number, class_id, seconds)
+
+    def _add_seconds(self, number: int, class_id: int, seconds: float) -> None:
+        for tallies in (self.total, self._interval):
+            self._tally(tallies, (number, class_id)).seconds += seconds
 
     def _count_present(self) -> None:
         """How many are in each zone; those who are looked for are."""
@@ -371,8 +389,7 @@ class Counter:
         return ZoneCount(from_s, to_s, shape.name, name, dict(tally.counts), mean, most)
 
     def _warm(self, points: Floats, passed: Floats) -> None:
-        if self._size is None:
-            return
+        assert self._size is not None
         cells = (points / self._size * (HEAT_COLUMNS, HEAT_ROWS)).astype(np.intp)
         cells = cells.clip(0, (HEAT_COLUMNS - 1, HEAT_ROWS - 1))
         np.add.at(self.heat, (cells[:, 1], cells[:, 0]), passed)
@@ -393,9 +410,6 @@ class History:
         self.every_s = every_s
         self.began_s = 0.0
         self.slots: list[dict[Key, Tally]] = []
-
-    def begin(self, began_s: float) -> None:
-        self.began_s = began_s
 
     def add(self, from_s: float, to_s: float, interval: dict[Key, Tally]) -> None:
         middle = (from_s + to_s) / 2 - self.began_s
@@ -448,24 +462,39 @@ def _from_line(points: Floats, line: Floats) -> Floats:
     return away
 
 
-def _inside(points: Floats, outline: Floats) -> NDArray[np.bool_]:
-    """By the edges that a ray to the right crosses: an odd number."""
-    x, y = points[:, :1], points[:, 1:]
-    (x1, y1), (x2, y2) = outline.T, np.roll(outline, -1, axis=0).T
-    spans = (y1 > y) != (y2 > y)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        left = x < (x2 - x1) * (y - y1) / (y2 - y1) + x1
-    odd: NDArray[np.bool_] = (spans & left).sum(axis=1) % 2 == 1
-    return odd
-
-
 def _from_outline(points: Floats, outline: Floats) -> Floats:
-    """The distance of each point from the nearest edge."""
-    edges = np.roll(outline, -1, axis=0) - outline
+    """The distance of each point from the nearest edge, above 0 inside: there a ray to the right
+    crosses an odd number of edges."""
+    x, y = points[:, :1], points[:, 1:]
+    after = np.roll(outline, -1, axis=0)
+    edges = after - outline
     to = points[:, None] - outline
     share = ((to * edges).sum(axis=2) / (edges * edges).sum(axis=1)).clip(0, 1)
     nearest: Floats = np.linalg.norm(to - share[..., None] * edges, axis=2).min(axis=1)
-    return nearest
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = x < edges[:, 0] * (y - outline[:, 1]) / edges[:, 1] + outline[:, 0]
+    spans = (outline[:, 1] > y) != (after[:, 1] > y)
+    return np.where((spans & left).sum(axis=1) % 2 == 1, nearest, -nearest)
+
+
+def _sides(
+    a: Floats, b: Floats, outline: Floats, least: float, margin: float
+) -> Iterator[tuple[int, float]]:
+    """The sides on which the straight way from ``a`` to ``b`` surely is, in order, each with its
+    share of the way: between two edges it is on one."""
+    way, edges, to = b - a, np.roll(outline, -1, axis=0) - outline, outline - a
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at = (to[:, 0] * edges[:, 1] - to[:, 1] * edges[:, 0]) / (
+            across := way[0] * edges[:, 1] - way[1] * edges[:, 0]
+        )
+        along = (to[:, 0] * way[1] - to[:, 1] * way[0]) / across
+    met = np.sort(at[(at > 0) & (at < 1) & (along >= 0) & (along <= 1)]).tolist()
+    for begin, end in pairwise((0.0, *met, 1.0)):
+        away = _from_outline(a + np.linspace(begin, end, SAMPLES)[:, None] * way, outline)
+        if away.max() > least:
+            yield 1, end - begin
+        elif away.min() < -margin:
+            yield -1, end - begin
 
 
 def _width(outline: Floats) -> float:

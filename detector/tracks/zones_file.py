@@ -1,17 +1,4 @@
-"""The file of lines and zones, for all sources, and for single cameras and clips.
-
-    size: [1280, 720]      # of the picture that the points are of; without it: all of 0 to 1, or
-                           # pixels of the source itself
-    point: bottom          # of a box: the middle of its lower edge; or centre
-    margin: 0.15           # of a box's size: how far behind a line its point must be
-    every: 60              # seconds of an interval of counts
-    classes: [person]      # what all count that say nothing themselves; without it: every class
-    lines:
-      door: {points: [[100, 300], [500, 300]]}
-    zones:
-      yard: {points: [[...], [...], [...]], classes: [person], stays: 30}
-    cameras: {front: {lines: ..., zones: ...}}
-    clips: {"entrance*.mp4": {...}}
+"""The file of lines and zones, for all sources, and for single cameras and clips (docs/tracks.md).
 
 A section of ``cameras`` or ``clips`` goes on from what stands above, but for its lines and zones:
 they take the place of those.

@@ -206,6 +206,44 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     assert len(sent) - len(kept) <= 3  # heard before the first picture was there
 
 
+def sizes_of(path: Path) -> list[tuple[int, int]]:
+    with av.open(str(path)) as container:
+        return [(frame.width, frame.height) for frame in container.decode(video=0)]
+
+
+def test_drawn_pictures_whose_size_alternates_share_files(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, record="annotated")
+    for number in range(240):  # 24 s, ten a second
+        size = (WIDTH, HEIGHT) if number % 2 else (WIDTH * 2, HEIGHT * 2)
+        bench.draw(range(number, number + 1), 100 + number / 10, size=size)
+    files = [sizes_of(path) for path in bench.files()]
+    assert sum(map(len, files)) == 240, "no picture is lost"
+    assert [len(file) for file in files] == [1, 101, 101, 37]
+    assert [len(set(file)) for file in files] == [1, 1, 1, 1]
+    assert len(bench.said) == 1
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
+def test_a_copy_of_a_stream_whose_size_alternates_has_all_pictures(
+    tmp_path: Path, codec: str
+) -> None:
+    """Each picture tells its own size, or the parameter sets before it do."""
+    suffix = ".h264" if codec == "libx264" else ".mjpeg"
+    pieces = []
+    for number in range(12):
+        size = (WIDTH, HEIGHT) if number % 2 else (WIDTH * 2, HEIGHT * 2)
+        path = tmp_path / f"{number}{suffix}"
+        pieces.append(make_stream(path, codec=codec, count=5, first=number * 5, size=size))
+    both = tmp_path / f"both{suffix}"
+    both.write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+    bench = Bench(tmp_path)
+    bench.play(both)
+    files = [sizes_of(path) for path in bench.files()]
+    assert len(files) <= 3
+    wide = [size[0] == WIDTH * 2 for file in files for size in file]
+    assert wide == [number // 5 % 2 == 0 for number in range(60)]
+
+
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
 def test_a_size_that_changes_in_mid_stream(tmp_path: Path, codec: str) -> None:
     """Byte streams one after the other: what a camera sends whose size is changed."""

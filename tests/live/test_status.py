@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detector.live.sources.base import CONNECTING, ENDED, LIVE, STALLED, WAITING
-from detector.live.sources.status import LOGIN_S, Backoff, Status
+from detector.live.sources.status import LOGIN_S, SECOND, Backoff, Status
 
 S = 1_000_000_000  # ns
 
@@ -19,6 +19,19 @@ def live(status: Status, at_s: float) -> None:
     epoch = status.connect(round(at_s * S))
     status.arrive(round(at_s * S))
     status.show(round(at_s * S), epoch, 640, 360, "h264")
+
+
+def test_a_camera_that_is_asked_seldom_does_not_stall_meanwhile():
+    status = Status(0)
+    status.expect(4.0, "")
+    epoch = status.connect(0)
+    for now_ns in (0, SECOND // 10):
+        status.arrive(now_ns)
+    status.show(1, epoch, 64, 48)
+    status.tick(10 * SECOND)
+    assert status.state == LIVE
+    status.tick(13 * SECOND)
+    assert status.state == STALLED
 
 
 def test_backoff_waits_as_go2rtc_does() -> None:

@@ -22,6 +22,7 @@ SIZE = (1920, 1080)
 NAMES = ("person", "vehicle")
 FAR = 260.0  # pixels from the line where everybody begins and ends
 BAND = (60.0, 180.0)  # the zone, behind the line
+STRIP = (70.0, 90.0)  # the same, thin
 TREMBLE = 0.04  # of the box's size: less than half a margin
 
 Floats = NDArray[np.float64]
@@ -53,19 +54,23 @@ PLANS = (
     Plan("past its end", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
+PASSING = (*PLANS[:4], *PLANS[7:10])  # none turns so near that nobody sees where, at a stride
 
 
 @dataclass
 class Scene:
     places: Places
     truth: Tallies[str]
-    frames: list[tuple[float, NDArray[np.float64], NDArray[np.int64]]]  # time, boxes, class ids
+    # time, boxes, class ids, who each is
+    frames: list[tuple[float, NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]]
 
 
-def make_scene(seed: int, *, meeting: bool = False) -> Scene:
+def make_scene(
+    seed: int, *, meeting: bool = False, thin: bool = False, speed: float = 1.0
+) -> Scene:
     """A line somewhere in the picture, and two to eight objects at once, each in a lane of its own;
     half of them are hidden for up to 0.6 s while they walk. ``meeting``: two and two of a lane walk
-    in and out, through each other."""
+    in and out, through each other. ``thin``: the zone is ``STRIP``. ``speed``: times as fast."""
     random = np.random.default_rng(seed)
     angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
     middle = np.array(SIZE) / 2 + random.uniform(-40, 40, 2)
@@ -76,7 +81,8 @@ def make_scene(seed: int, *, meeting: bool = False) -> Scene:
         x, y = middle + along * length * (share - 0.5) + right * away
         return float(x), float(y)
 
-    near, far = BAND
+    near, far = STRIP if thin else BAND
+    plans = PASSING if thin else PLANS
     band = (lay(0, near), lay(1, near), lay(1, far), lay(0, far))
     line = (lay(0, 0), lay(1, 0))
     shapes = (Shape("line", line, True), Shape("zone", band, False))
@@ -85,30 +91,30 @@ def make_scene(seed: int, *, meeting: bool = False) -> Scene:
     lanes = np.repeat(lanes[: (count + 1) // 2], 2) if meeting else lanes
     paths, truth = [], Tallies[str]()
     for number, lane in enumerate(lanes.tolist()):
-        plan = PLANS[number % 2 if meeting else int(random.integers(len(PLANS)))]
+        plan = PLANS[number % 2 if meeting else int(random.integers(len(plans)))]
         share = lane if not plan.beside else float(random.choice([-0.16, 1.16]))
         height = float(random.uniform(40, 70))
-        paths.append(
-            _Walk(plan, share, height, int(random.integers(2)), random, lambda s, a: lay(s, a))
-        )
+        kind = int(random.integers(2))
+        paths.append(_Walk(plan, share, height, kind, random, lay, speed))
         truth.update(dict(zip(("in", "out", "entered", "left"), plan.truth, strict=True)))
     end_s = max(walk.end_s for walk in paths)
     frames = []
     for i in range(int(end_s * FPS) + 1):
-        seen = [(walk.box(i / FPS), walk.kind) for walk in paths]
-        there = [(box, kind) for box, kind in seen if box is not None]
-        boxes = np.array([box for box, _ in there]).reshape(-1, 4)
-        frames.append((i / FPS, boxes, np.array([kind for _, kind in there], np.int64)))
+        seen = [(walk.box(i / FPS), walk.kind, who) for who, walk in enumerate(paths)]
+        there = [one for one in seen if one[0] is not None]
+        boxes = np.array([box for box, _, _ in there]).reshape(-1, 4)
+        kinds, whose = np.array([one[1:] for one in there], np.int64).reshape(-1, 2).T
+        frames.append((i / FPS, boxes, kinds, whose))
     return Scene(Places(shapes, every_s=2.0), truth, frames)
 
 
 class _Walk:
     """One object, from when it comes to when it is gone."""
 
-    def __init__(self, plan, share, height, kind, random, lay) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, plan, share, height, kind, random, lay, speed) -> None:  # type: ignore[no-untyped-def]
         self.kind, self._lay, self._share = kind, lay, share
         self._size = np.array([height * 0.5, height])
-        self._random, self._speed = random, float(random.uniform(70, 130))
+        self._random, self._speed = random, speed * float(random.uniform(70, 130))
         time = float(random.uniform(0, 3))
         self._begin_s = time
         rows: list[Row] = [(time, share, plan.turns[0])]
@@ -165,10 +171,16 @@ class Faults:
     false: float = 0.0
 
 
-def count(scene: Scene, tracker: Tracker, faults: Faults = Faults(), seed: int = 0) -> Counter:
-    """Takes the boxes of a scene through a tracker and the counter, to its end."""
+EXACT = Faults()
+
+
+def count(
+    scene: Scene, tracker: Tracker | None, faults: Faults = EXACT, seed: int = 0, stride: int = 1
+) -> Counter:
+    """Takes the boxes of a scene through a tracker and the counter, to its end. None: whose boxes
+    they are is known, and there are no faults."""
     counter, random = Counter(scene.places, NAMES), np.random.default_rng(seed)
-    for time_s, exact, kinds in scene.frames:
+    for time_s, exact, kinds, whose in scene.frames[::stride]:
         seen = random.uniform(size=len(exact)) >= faults.missed
         sides = (exact[:, 2:] - exact[:, :2]).mean(axis=1, keepdims=True)
         boxes = exact + random.normal(0, 1, exact.shape) * faults.noise * sides
@@ -179,7 +191,7 @@ def count(scene: Scene, tracker: Tracker, faults: Faults = Faults(), seed: int =
         boxes = np.concatenate([boxes, nothing])
         classes = np.concatenate([classes, random.integers(0, 2, false)])
         scores = np.concatenate([np.full(len(boxes) - false, 0.9), np.full(false, 0.4)])
-        ids = tracker.update(boxes, scores, classes, time_s)
+        ids = whose if tracker is None else tracker.update(boxes, scores, classes, time_s)
         counter.update(ids, classes, boxes, time_s, SIZE)
     counter.finish()
     return counter

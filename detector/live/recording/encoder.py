@@ -74,7 +74,8 @@ class Encoder:
             self._start_ns = arrived_ns
         ticks = max((arrived_ns - self._start_ns) * TICKS_PER_S // NS, self._last + 1)
         self._last = ticks
-        picture = av.VideoFrame.from_ndarray(yuv, format="yuv420p")
+        height, width = self.size
+        picture = av.VideoFrame.from_ndarray(yuv, format="yuv420p").reformat(width, height)
         picture.pts, picture.time_base = ticks, Fraction(1, TICKS_PER_S)
         if key or ticks == 0 or arrived_ns - self._key_ns >= KEY_NS:
             picture.pict_type = av.video.frame.PictureType.I

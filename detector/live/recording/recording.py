@@ -25,6 +25,9 @@ SILENCE_NS = 10 * NS
 # Sound of an annotated recording begins so long after the connection: the first packets come in a
 # heap, so their arrival says little about when they were heard.
 SETTLE_NS = NS
+# Between two files that a change of size begins. Of a camera whose size alternates, one file holds
+# all of them: annotated pictures are scaled.
+LEAST_NS = 10 * NS
 
 
 class Wishes(Protocol):
@@ -90,6 +93,9 @@ class Recording:
         self._sound_of: Connection | None = None  # whose sound the encoder's file has
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
+        self._changed_ns: int | None = None  # when the size changed and a file began
+        self._is_new = True  # the connection: its first packets tell its size
+        self._epoch = 0  # of the picture that was drawn last
         self._said: set[str] = set()
 
     def handle(self, item: Item) -> None:
@@ -135,7 +141,7 @@ class Recording:
     # Copies
 
     def _open(self, connection: Connection) -> None:
-        self._connection, self._opened_ns = connection, None
+        self._connection, self._opened_ns, self._is_new = connection, None, True
         for note in connection.notes:
             self._say(note)
         if self.mode == COPY and connection.video is None:
@@ -151,8 +157,10 @@ class Recording:
             self._opened_ns = packet.arrived_ns
         if self.mode == COPY:
             samples = connection.samples(packet)
-            if connection.changed:
-                connection.changed = False
+            # In MP4 the parameter sets of H.265 stand at the beginning alone.
+            is_free = self._is_new or (connection.video and connection.video.codec == "hevc")
+            if connection.changed and (is_free or self._may_change(packet.arrived_ns)):
+                connection.changed = self._is_new = False
                 self._begin(connection.tracks)
             for sample in samples:
                 self._write(sample)
@@ -160,6 +168,16 @@ class Recording:
             for sample in connection.samples(packet):
                 if sample.track == SOUND and self._sound_of is connection:
                     self._write(sample)
+
+    def _may_change(self, arrived_ns: int) -> bool:
+        """Whether another size begins a file now."""
+        if self._changed_ns is not None and arrived_ns - self._changed_ns < LEAST_NS:
+            self._say(
+                f"its size changes often; a change begins a file every {LEAST_NS // NS} s at most"
+            )
+            return False
+        self._changed_ns = arrived_ns
+        return True
 
     def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -172,7 +190,12 @@ class Recording:
 
     def _draw(self, picture: Drawn) -> None:
         about = (picture.size, picture.epoch, picture.aspect_ratio)
-        if self._encoder is None or about != self._about:
+        if (
+            self._encoder is None
+            or picture.epoch != self._epoch
+            or (about != self._about and self._may_change(picture.arrived_ns))
+        ):
+            self._epoch = picture.epoch
             if not self._begin_encoder(picture):
                 return
             self._about = about

@@ -104,6 +104,7 @@ class FeedFacts:
     height: int | None = None
     fps: float | None = None  # pictures that arrived a second, over the last seconds
     codec: str = ""
+    note: str = ""  # what is odd of its stream, which is read all the same
 
 
 class PacketListener(Protocol):

@@ -1,15 +1,5 @@
 """Which cameras a command means: addresses on the command line, and ``cameras.yaml``.
 
-    cameras:
-      - name: door
-        url: rtsp://admin:${DOOR_PASSWORD}@10.0.0.5/sub    # what is detected
-        record_url: rtsp://admin:${DOOR_PASSWORD}@10.0.0.5/main
-        options: {rtsp_transport: udp}
-        classes: [person]
-        rate: 5
-        masks: [[[0, 0], [1, 0], [1, 0.2], [0, 0.2]]]
-        tiles: 2x2
-
 ``cameras`` may also be a mapping of names to addresses or to such mappings.
 """
 

@@ -52,9 +52,9 @@ class LoopedFeed(PacketFeed):
                     if video.codec_context is None:
                         return UNDECODED
                     if not self._play_once(container, video, epoch, pace):
-                        return Meaning("end", "it was stopped, or contains no frame")
+                        return Meaning("it was stopped, or contains no frame")
         except SourceError as error:  # of a server
-            return Meaning("end", str(error))
+            return Meaning(str(error))
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return explain(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import socket
 import threading
@@ -14,16 +15,15 @@ import av
 
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags
-from detector.core.errors.secrets import Address
+from detector.core.errors.parsing import quote
+from detector.core.errors.secrets import Address, redact
+from detector.core.errors.text import printable
 from detector.core.sources._addresses import is_web
 from detector.core.sources._network.addresses import SOUND, Opening, opening_of
 from detector.core.sources._network.meanings import (
     ENDED,
-    LOGIN,
-    NAME,
     NO_VIDEO,
     NOT_NOW,
-    OTHER,
     UNDECODED,
     Meaning,
     explain,
@@ -38,6 +38,7 @@ from detector.core.sources._network.nested import (
 from detector.core.sources._network.options import PERSONAL
 from detector.live.sources.decoding import prepare
 from detector.live.sources.hardware import OPTION, accelerator_of
+from detector.live.sources.jpegs import Jpegs
 from detector.live.sources.packet_feed import PacketFeed, is_held_back
 from detector.live.sources.packets import End
 from detector.live.sources.status import SECOND
@@ -47,7 +48,12 @@ if TYPE_CHECKING:
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
 PATIENCE_S = 3600.0  # PyAV's own limit of a read: it must have one, to ask us at all
+STILL_S = 1.0  # between two questions for a still picture, without a rate: of the camera
+SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is a still picture, or close to it
 LOOK_UP_S = 0.1  # between two looks at whether a name is found
+
+
+BY_MARKERS = "pictures are found by JPEG's own markers"
 
 
 class LookUp(threading.Thread):
@@ -74,6 +80,7 @@ class NetworkFeed(PacketFeed):
     _led_to: str | None = None  # the host that the camera would have us log in at
     _first: Bytes | None = None  # the beginning of what is opened under guard
     _nested: NestedOpener | None = None
+    _odd = ""  # what FFmpeg says of a multipart that it does not read
 
     def receive_all(self) -> None:
         self._opening = opening_of(self.camera.address.whole)
@@ -87,13 +94,15 @@ class NetworkFeed(PacketFeed):
             if self.stopping.is_set():
                 return
             text = f"{self.camera.address}: {meaning.text}"
-            next_try_ns = self.status.fail(self.clock(), text, login=meaning.kind == LOGIN)
+            next_try_ns = self.status.fail(self.clock(), text, login=meaning.login)
             self.wake()
             self.stopping.wait((next_try_ns - self.clock()) / 1e9)
             self.receiving.resume()
 
     def hear(self, message: str) -> None:
         """Stops FFmpeg before it sends user and password to another host."""
+        if message.startswith(("Expected boundary", "Unexpected Content-Type")):
+            self._odd = message
         match = REDIRECT.search(message)
         if match is None or not self._has_login:
             return
@@ -107,14 +116,21 @@ class NetworkFeed(PacketFeed):
             return NOT_NOW
         if (unknown := self._resolve()) is not None:
             return unknown
+        began_ns, self._odd = self.clock(), ""
         try:
             with contextlib.closing(self._open()) as container:
                 if not container.streams.video:
                     return NO_VIDEO
                 meaning = self._receive_from(container, epoch)
-                return self._denied() or meaning
+                are_jpegs = container.format.name in ("mpjpeg", "mjpeg", "jpeg_pipe")
+            is_short = are_jpegs and self.clock() - began_ns < SHORT_NS
+            return (self._jpegs(epoch) if is_short else None) or self._denied() or meaning
         except (av.error.FFmpegError, OSError, ValueError) as error:
-            return self._explain(error)
+            number = getattr(error, "errno", None)
+            is_short = number == errno.EIO and self.clock() - began_ns < SHORT_NS
+            is_other = isinstance(error, av.error.InvalidDataError) or number == errno.EINVAL
+            jpegs = self._jpegs(epoch, is_other) if is_other or is_short else None
+            return jpegs or self._explain(error)
         finally:
             if self._kept is not None:
                 self._kept.close()
@@ -132,6 +148,35 @@ class NetworkFeed(PacketFeed):
         container.close()
         return self._open_with(self._opening, SOUND)
 
+    def _jpegs(self, epoch: int, is_odd: bool = False) -> Meaning | None:
+        """A connection that finds pictures by JPEG's own markers; None where there are none.
+        ``is_odd``: FFmpeg could not read what came."""
+        if not is_web(self.camera.address.whole) or self.receiving.is_cut():
+            return None
+        every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
+        with contextlib.closing(Jpegs(self._ask, every_s, self.receiving.is_cut)) as jpegs:
+            if not jpegs.begins():
+                return None
+            odd = self._odd.strip()
+            if jpegs.before and (is_odd or not jpegs.before.startswith("--")):
+                odd = odd or f"begins with {quote(jpegs.before)}"
+            odd = printable(redact(odd))
+            self.status.expect(every_s, odd and f"its multipart is off ({odd}), so {BY_MARKERS}")
+            options = {**self._opening.probing, "strict_mime_boundary": "0"}
+            with av.open(jpegs, format="mpjpeg", options=options) as container:
+                return self._receive_from(container, epoch)
+
+    def _ask(self) -> Bytes | None:
+        """The bytes at the address; None where they do not come."""
+        options = self._options(self._opening, {})
+        options.pop("format_whitelist", None)
+        if self._has_login:
+            options["max_redirects"] = "0"
+        opener = NestedOpener(self.camera.address.whole, options, PATIENCE_S)
+        with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):
+            return opener.open_first()
+        return None
+
     def _take_kept(self) -> KeptConnection | None:
         """The connection by which the server was asked what it sends, where it takes no other."""
         if not is_web(self.camera.address.whole):
@@ -143,22 +188,29 @@ class NetworkFeed(PacketFeed):
             return None
         return KeptConnection(*found, self.receiving.is_cut)
 
-    def _open_with(
-        self, opening: Opening, probing: dict[str, str], kept: KeptConnection | None = None
-    ) -> Any:
-        # FFmpeg sends these on to whatever host it is led to; user and password it does not.
-        personal = not PERSONAL.isdisjoint(self.camera.options)
-        options = {
+    @property
+    def _is_personal(self) -> bool:
+        """FFmpeg sends such options on to whatever host it is led to; user and password it does
+        not."""
+        return not PERSONAL.isdisjoint(self.camera.options)
+
+    def _options(self, opening: Opening, probing: dict[str, str]) -> dict[str, str]:
+        return {
             **opening.options,
             **probing,
             "protocol_whitelist": opening.protocols,
             **({"format_whitelist": opening.formats} if opening.formats else {}),
             **{name: value for name, value in self.camera.options.items() if name != OPTION},
-            **({"max_redirects": "0"} if personal else {}),
+            **({"max_redirects": "0"} if self._is_personal else {}),
         }
+
+    def _open_with(
+        self, opening: Opening, probing: dict[str, str], kept: KeptConnection | None = None
+    ) -> Any:
+        options = self._options(opening, probing)
         how: dict[str, Any] = {"file": kept or self.camera.address.whole}
         if kept is None and is_web(self.camera.address.whole):
-            if personal:
+            if self._is_personal:
                 how = self._guard(self.camera.address.whole, options)
             elif self._has_login and is_named_playlist(self.camera.address.whole):
                 settled, cookies = settle(self.camera.address.whole)
@@ -231,9 +283,8 @@ class NetworkFeed(PacketFeed):
     def _explain(self, error: BaseException) -> Meaning:
         if self._led_to is not None:
             return Meaning(
-                OTHER,
                 f"the camera redirects to another host, {self._led_to}, to which we do not send "
-                "its password; give the address at that host",
+                "its password; give the address at that host"
             )
         if (denied := self._denied()) is not None:
             return denied
@@ -246,10 +297,9 @@ class NetworkFeed(PacketFeed):
         if self._nested is None or self._nested.denied is None:
             return None
         return Meaning(
-            OTHER,
             f"its playlist points to another host, {self._nested.denied}, which refused access: "
             "we do not send it the login, headers and cookies of this one; give the playlist at "
-            "that host, with its own options",
+            "that host, with its own options"
         )
 
     def _resolve(self) -> Meaning | None:
@@ -268,9 +318,9 @@ class NetworkFeed(PacketFeed):
         while self._look_up.is_alive() and self.clock() < until_ns and not self.stopping.is_set():
             self._look_up.join(LOOK_UP_S)
         if self._look_up.is_alive():
-            return Meaning(NAME, f"looking up {host} timed out; check the name server")
+            return Meaning(f"looking up {host} timed out; check the name server")
         if not self._look_up.found:
-            return Meaning(NAME, f"host {host} not found; check the name")
+            return Meaning(f"host {host} not found; check the name")
         return None
 
 

@@ -68,8 +68,14 @@ class Status:
         self._fingerprint: object = None
         self._same_since_ns = now_ns
         self._frozen = False
+        self._interval_ns, self._note = 0.0, ""
 
     # States.
+
+    def expect(self, every_s: float, note: str) -> None:
+        """A picture each ``every_s`` at most. ``note``: what is odd of the camera; "": nothing."""
+        with self._lock:
+            self._interval_ns, self._note = every_s * SECOND, note
 
     def connect(self, now_ns: int) -> int:
         """A connection begins; returns the epoch of its pictures, from 1."""
@@ -208,6 +214,7 @@ class Status:
                 height=height,
                 fps=self._fps(now_ns),
                 codec=self._codec,
+                note=self._note,
             )
 
     # With the lock held.
@@ -225,9 +232,10 @@ class Status:
         return now_ns - (self._arrivals[-1] if self._arrivals else self._since_ns)
 
     def _stall_ns(self) -> float:
-        interval = 0.0
+        interval = self._interval_ns
         if len(self._arrivals) > 1:
-            interval = (self._arrivals[-1] - self._arrivals[0]) / (len(self._arrivals) - 1)
+            measured = (self._arrivals[-1] - self._arrivals[0]) / (len(self._arrivals) - 1)
+            interval = max(interval, measured)
         return max(STALL_S * SECOND, INTERVALS * interval)
 
     def _compare(self, fingerprint: object, now_ns: int) -> None:

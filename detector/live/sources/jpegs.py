@@ -1,0 +1,137 @@
+"""JPEGs of a web server that FFmpeg does not read: a multipart that is off, or one still picture.
+
+Pictures are found by JPEG's own markers, whatever stands between them, and handed to FFmpeg as a
+multipart that is right. Where an answer ends behind a picture, the server is asked again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from detector.core.sources._network.nested import Bytes
+
+BEGIN, SIGN = b"\xff\xd8", b"\xff\xd8\xff"
+MOST_BYTES = 64 << 20  # of one picture; what is longer is none
+MOST_BEFORE = 1 << 20  # bytes of an answer before its first picture
+CHUNK = 1 << 16
+TOLD = 60  # bytes of what stood before the first picture
+LOOK_S = 0.05  # between two looks at whether the read is to end
+ALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length
+SCAN, END, FILL = 0xDA, 0xD9, 0xFF
+_AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
+HEAD = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
+
+
+class Jpegs:
+    """A file that PyAV reads as ``mpjpeg``. ``ask`` asks the server; at least ``every_s`` lie
+    between two questions. ``is_over`` ends a wait."""
+
+    def __init__(
+        self, ask: Callable[[], Bytes | None], every_s: float, is_over: Callable[[], bool]
+    ) -> None:
+        self._ask, self._every_s, self._is_over = ask, every_s, is_over
+        self._next_s = 0.0
+        self._answer: Bytes | None = None
+        self._data = bytearray()
+        self._rest = b""
+        self._count = 0  # pictures of this answer
+        self.before = ""  # the beginning of what stood before the first picture
+
+    def begins(self) -> bool:
+        """Whether a picture comes."""
+        self._begin()
+        self._rest = self._next_part()
+        return bool(self._rest)
+
+    def read(self, length: int) -> bytes:
+        """Some of the next bytes; b"" at the end."""
+        while not self._rest and not self._is_over():
+            self._rest = self._next_part()
+            if not self._rest and not (self._count and self._begin()):
+                return b""
+        data, self._rest = self._rest[:length], self._rest[length:]
+        return data
+
+    def close(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
+
+    def _begin(self) -> bool:
+        """Asks the server once it is time to."""
+        self.close()
+        while (wait_s := self._next_s - time.monotonic()) > 0:
+            if self._is_over():
+                return False
+            time.sleep(min(wait_s, LOOK_S))
+        self._next_s = time.monotonic() + self._every_s
+        self._data.clear()
+        self._count, self._answer = 0, self._ask()
+        return self._answer is not None
+
+    def _next_part(self) -> bytes:
+        """The next picture; b"" where the answer ends."""
+        passed = 0
+        while self._answer is not None and (self._count or passed < MOST_BEFORE):
+            start = self._data.find(SIGN)
+            if start < 0:
+                self._note(len(self._data))
+                kept = min(len(self._data), len(BEGIN))
+                passed += len(self._data) - kept
+                del self._data[: len(self._data) - kept]
+                if not self._receive():
+                    break
+                continue
+            self._note(start)
+            del self._data[:start]
+            end, is_whole = self._walk()
+            picture = bytes(self._data[:end])
+            del self._data[:end]
+            if is_whole:
+                self._count += 1
+                return HEAD % len(picture) + picture + b"\r\n"
+            passed += end
+        return b""
+
+    def _note(self, length: int) -> None:
+        if not self.before and not self._count:
+            self.before = self._data[: min(length, TOLD)].decode("ascii", "replace").strip()
+
+    def _walk(self) -> tuple[int, bool]:
+        """Where the picture at the beginning ends, and whether with its last marker."""
+        at, data = len(BEGIN), self._data
+        while self._has(at + 2):
+            marker = data[at + 1]
+            if data[at] != FILL or data[at : at + 2] == BEGIN:
+                return at, False
+            if marker == END:
+                return at + 2, True
+            if marker == FILL or marker in ALONE:
+                at += 1 if marker == FILL else 2
+                continue
+            if not self._has(at + 4):
+                break
+            at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+            while marker == SCAN:
+                if (found := _AFTER_SCAN.search(data, at)) is not None:
+                    at = found.start()
+                    break
+                at = max(at, len(data) - 1)
+                if not self._has(len(data) + 1):
+                    return len(data), False
+        return len(data), False
+
+    def _has(self, length: int) -> bool:
+        while len(self._data) < length:
+            if length > MOST_BYTES or not self._receive():
+                return False
+        return True
+
+    def _receive(self) -> bool:
+        if self._is_over() or self._answer is None:
+            return False
+        data = self._answer.read(CHUNK)
+        self._data += data
+        return bool(data)
