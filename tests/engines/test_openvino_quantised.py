@@ -83,8 +83,9 @@ def test_it_computes_what_onnx_runtime_does(activations, tmp_path):
     assert room.is_wide(network.graph) == activations.endswith("16")
     expected, _ = run("ort", network)
     for _ in range(4):
-        found, _ = run("openvino", network, requests=2)
+        found, notes = run("openvino", network, requests=2)
         assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+        assert any("computes in float" in note for note in notes) == room.is_wide(network.graph)
 
 
 def spoil(model):

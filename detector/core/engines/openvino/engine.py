@@ -18,7 +18,7 @@ from detector.core.engines.openvino.compiling import (
     notes_of,
 )
 from detector.core.engines.openvino.devices import open_core
-from detector.core.engines.openvino.quantised import expect, from_elsewhere, is_unlike
+from detector.core.engines.openvino.quantised import expect, from_elsewhere, is_unlike, is_wide
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
@@ -88,17 +88,18 @@ class OpenOpenvino(Engine):
     def _prove(self, core: Any, wanted: Compilation, requests: int) -> list[str]:
         """Compiles a graph that others quantised anew, in float, where its outputs are not those of
         ONNX Runtime. Returns notes. Raises EngineError where that does not help."""
-        expected = expect(wanted.network)
-        if not is_unlike(wanted.network, expected, self.requests[: self.concurrency]):
+        network, name = wanted.network, wanted.network.name
+        expected = expect(network)
+        if is_unlike(network, expected, self.requests[: self.concurrency]):
+            network.details[IN_FLOAT] = True
+            self._compile(core, wanted, requests, None)
+            if is_unlike(network, expected, self.requests[: self.concurrency]):
+                raise EngineError(
+                    f"engine openvino: it computes other boxes or scores of {name}, which is "
+                    "quantised, than ONNX Runtime; use --engine ort"
+                )
+        elif not is_wide(network.graph):
             return []
-        wanted.network.details[IN_FLOAT] = True
-        self._compile(core, wanted, requests, None)
-        name = wanted.network.name
-        if is_unlike(wanted.network, expected, self.requests[: self.concurrency]):
-            raise EngineError(
-                f"engine openvino: it computes other boxes or scores of {name}, which is "
-                "quantised, than ONNX Runtime; use --engine ort"
-            )
         return [
             f"engine openvino: in integers it computes other boxes or scores of {name} than ONNX "
             "Runtime, so the run computes in float; --engine ort runs the file as it is"

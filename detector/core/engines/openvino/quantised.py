@@ -1,8 +1,8 @@
 """Graphs that others quantised: made safe for OpenVINO, and proved by one inference.
 
-The low-precision passes of OpenVINO misread some graphs with signed activations, and two streams
-that compute the same weights at once may spoil them (seen with 2026.4.1). Neither is an error:
-the scores are other ones, or none.
+OpenVINO 2026.4.1 misreads activations of 16 bits, its low-precision passes were seen to misread
+signed ones behind a Concat, and two streams may spoil the weights of a graph with Q/DQ pairs. None
+of that is an error: scores are other ones, or none.
 """
 
 from __future__ import annotations

@@ -100,11 +100,7 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
 
 def guess_outputs(evidence: Evidence) -> Guess:
     """What the outputs of a probe look like."""
-    answers = evidence.probe()
-    if answers is None:
-        return Guess()
-    tables = {name: _table(np.asarray(values)) for name, values in answers.items()}
-    known = {name: table for name, table in tables.items() if table is not None}
+    known = _tables(evidence)
     if _levels(known):
         return Guess()
     size = (evidence.width, evidence.height)
@@ -114,11 +110,15 @@ def guess_outputs(evidence: Evidence) -> Guess:
     return Guess()
 
 
+def _tables(evidence: Evidence) -> dict[str, Floats]:
+    answers = (evidence.probe() or {}).items()
+    tables = {name: _table(np.asarray(values)) for name, values in answers}
+    return {name: table for name, table in tables.items() if table is not None}
+
+
 def has_levels(evidence: Evidence) -> bool:
     """Whether there is an output for each stride: one of them by itself is no list of boxes."""
-    answers = evidence.probe() or {}
-    tables = {name: _table(np.asarray(values)) for name, values in answers.items()}
-    return _levels({name: table for name, table in tables.items() if table is not None})
+    return _levels(_tables(evidence))
 
 
 def _levels(tables: dict[str, Floats]) -> bool:
