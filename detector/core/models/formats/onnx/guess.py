@@ -261,7 +261,7 @@ def _rows_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
     for name, table in tables.items():
         across = table.shape[0] < table.shape[1] and table.shape[0] >= 5
         rows = table.T if across else table
-        if rows.shape[1] < 5 or len(rows) < 2:
+        if rows.shape[1] < 5 or len(rows) < 2 or not rows.any():
             continue
         guess = Guess()
         boxes = _boxes(name, rows[:, :4], size, "0-3", guess)
