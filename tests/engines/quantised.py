@@ -60,7 +60,9 @@ def pictures(network: Network, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, network.input_shape, np.uint8)
 
 
-def quantised(network: Network, folder: Path, keep: tuple[str, ...] = ()) -> Network:
+def quantised(
+    network: Network, folder: Path, keep: tuple[str, ...] = (), activations: str = "QUInt8"
+) -> Network:
     """``keep``: convolutions that stay float, with the activation behind them."""
     import onnx
     from onnxruntime.quantization import (
@@ -85,7 +87,7 @@ def quantised(network: Network, folder: Path, keep: tuple[str, ...] = ()) -> Net
         Reader(),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
-        activation_type=QuantType.QUInt8,
+        activation_type=QuantType[activations],
         weight_type=QuantType.QInt8,
         nodes_to_exclude=[*keep, *(name.replace("conv", "act") for name in keep)],
     )

@@ -260,7 +260,7 @@ def uneven(folder):
 BAD = {
     two_pictures: ("2 inputs", "images float [1, 3, 64, 64]", "others float [1, 3, 64, 64]"),
     optimised: ("QuickGelu (com.microsoft)", "QDQ"),
-    unranked: ("its outputs at 64x64 are x [", "models describe m.onnx"),
+    unranked: ("its outputs at 64x64 are x [", "docs/models.md"),
     plugin: ("EfficientNMS_TRT (TRT)", "runtime-specific"),
     unknown_operator: ("operators", "Frobnicate"),
     uneven: ("(Slice)", "match: {'starts': 3, 'ends': 1}", "damaged"),
@@ -270,12 +270,7 @@ BAD = {
         "anchors",
         "--grid",
     ),
-    classifier: (
-        "family was not recognised",
-        "probabilities [1, 3]",
-        "models describe resnet.onnx",
-        "--family",
-    ),
+    classifier: ("family was not recognised", "probabilities [1, 3]", "docs/models.md", "--family"),
     grey: ("input images is float [1, 1, 64, 64]", "[batch, 3, height, width]"),
     tokens: ("input ids is int64 [1, 77]", "[batch, 3, height, width]"),
     external: ("m.onnx.data", "not next to it"),

@@ -6,7 +6,9 @@ the scores (tests/models/exports.py), so that boxes and scores are known beforeh
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +19,9 @@ from detector import Detector
 from detector.core.engines import usable
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import guarded, refuse_kept
+from detector.core.models import describe
+from detector.core.models.base import ModelRequest
+from detector.core.models.description import read_description
 from detector.core.models.formats.onnx.evidence import Inside
 from detector.core.models.formats.onnx.guess import Guess, guess_outputs
 from tests.models import exports
@@ -361,6 +366,94 @@ def test_refused_with_what_to_type(tmp_path, case):
     for word in words:
         assert word in text, text
     assert "\n" not in text
+
+
+def levels(parts, counts) -> Export:
+    """For each of the counts, an output of each part: name -> columns."""
+    export, numbers = Export(), np.random.default_rng(0)
+    for name, columns in parts.items():
+        for count in counts:
+            rows = numbers.random((count, columns))
+            export.out(f"{name}_{count}", export.table(export.colours(), rows, count))
+    return export
+
+
+# Detectors with an output for each stride: their outputs and columns, and the rows of each.
+LEVELS = {
+    "NanoDet before Plus": ({"cls_pred": 8, "dis_pred": 32}, (64, 16, 4)),
+    "PicoDet": ({"scores": 80, "boxes": 32}, (1600, 400, 100, 25)),
+    "YuNet": ({"cls": 1, "obj": 1, "bbox": 4, "kps": 10}, (1600, 400, 100)),
+    "SCRFD": ({"score": 1, "bbox": 4, "kps": 10}, (3200, 800, 200)),
+    "SCRFD without landmarks": ({"score": 1, "bbox": 4}, (3200, 800, 200)),
+    "BlazeFace": ({"classificators": 1, "regressors": 16}, (512, 384)),
+    "decoded, a level each": ({"rows": 8}, (192, 48, 12)),
+}
+
+
+@pytest.mark.parametrize("case", LEVELS)
+def test_no_level_by_itself_is_suggested_as_boxes(tmp_path, case):
+    path = levels(*LEVELS[case]).save(tmp_path / "levels.onnx")
+    for ask in (open_network, lambda path: describe(ModelRequest(path))):
+        with pytest.raises(
+            ModelError, match="an output for each stride is not supported"
+        ) as caught:
+            ask(path)
+        assert "suggests" not in str(caught.value)
+
+
+def test_tables_of_one_length_are_no_levels(tmp_path):
+    both = levels({"boxes": 4, "scores": 3}, (64,)).save(tmp_path / "two.onnx")
+    assert "tensor: boxes_64  # guessed" in describe(ModelRequest(both))
+
+
+def sevens(order: str, filled: int = 2) -> Export:
+    """[1, LIST, 7]: as of six, and n for the number of the picture."""
+    export = Export()
+    parts = {
+        "b": export.table(export.colours(), CORNERS if filled else CORNERS[:1], LIST),
+        "s": red(export, filled=filled),
+        "c": labels(export, (1, 2)),
+        "n": export.table(export.colours(), [(0.0,)], LIST),
+    }
+    if not filled:
+        parts = {one: export.add("Mul", part, export.const([0.0])) for one, part in parts.items()}
+    return export.out("output0", export.add("Concat", *(parts[one] for one in order), axis=2))
+
+
+UNSURE = REFUSED | {
+    f"{order}, {filled} rows": ("rows", partial(sevens, order, filled), ())
+    for order in ("ncsb", "nscb", "nbcs", "nsbc", "bncs")
+    for filled in (0, 2)
+}
+
+
+@pytest.mark.parametrize("case", UNSURE)
+def test_what_a_refusal_says_of_a_description_is_so(monkeypatch, tmp_path, case):
+    """Where it says that ``models describe`` writes a file, that writes one, with the boxes'
+    columns marked; else it says how to write one."""
+    monkeypatch.chdir(tmp_path)
+    name, graph, _ = UNSURE[case]
+    with pytest.raises(ModelError) as caught:
+        open_network(graph().save(tmp_path / f"{name}.onnx"))
+    if advice := re.search(r"detect-video models describe (\S+) writes a file", str(caught.value)):
+        text = describe(ModelRequest(advice[1]))
+        (tmp_path / "said.yaml").write_text(text)
+        read_description(tmp_path / "said.yaml")
+        assert re.search(r"    (columns|tensor): \S+  # guessed", text)
+    elif "--describe" in str(caught.value):
+        assert "docs/models.md" in str(caught.value)
+    assert advice is None or not case.endswith(" 0 rows")
+
+
+def test_rows_of_seven_run_by_a_description_that_the_documentation_shows(tmp_path):
+    path = sevens("ncsb").save(tmp_path / "rows.onnx")
+    (tmp_path / "rows.yaml").write_text(
+        "version: 1\nfamily: rows\noutputs:\n  boxes: {tensor: output0, columns: 3-6, form: xyxy, "
+        "unit: pixels}\n  scores: {tensor: output0, columns: 2}\n  classes: {tensor: output0, "
+        "column: 1, first: 0}\n  nms: inside\n"
+    )
+    network = open_network(path, describe=tmp_path / "rows.yaml")
+    assert (network.family, network.needs_nms) == ("rows", False)
 
 
 def test_the_reported_files(shared):

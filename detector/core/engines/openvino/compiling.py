@@ -18,6 +18,7 @@ from detector.core.types import Background
 # (``hint_of``). The hint is never left out where the device has one: it would choose by itself.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+IN_FLOAT = "openvino computes in float"  # a detail of a quantised network, where it must
 COMPUTING = ("convolution", "matmul", "fullyconnected", "gemm", "deconvolution")
 
 
@@ -85,6 +86,13 @@ def _read(core: Any, network: Network) -> Any:
         from detector.core.engines.openvino.pairs import remove_needless_pairs
 
         return core.read_model(remove_needless_pairs(network.graph).SerializeToString())
+    if "recognised" in network.details:
+        from detector.core.engines.openvino import quantised
+
+        if quantised.from_elsewhere(network):
+            as_float = network.details.get(IN_FLOAT) or quantised.is_wide(network.graph)
+            make = quantised.in_float if as_float else quantised.unsign
+            return core.read_model(make(network.graph).SerializeToString())
     return core.read_model(network.path or network.graph.SerializeToString())
 
 

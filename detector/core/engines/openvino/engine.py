@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from detector.core.engines.base import Engine, EngineOptions, LayerExecution, Request, translated
 from detector.core.engines.openvino.compiled import read_compiled
 from detector.core.engines.openvino.compiling import (
+    IN_FLOAT,
+    Compilation,
     check_contract,
     compilation,
     compile_graph,
     notes_of,
 )
 from detector.core.engines.openvino.devices import open_core
+from detector.core.engines.openvino.quantised import expect, from_elsewhere, is_unlike, is_wide
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
@@ -68,16 +71,39 @@ class OpenOpenvino(Engine):
             self.device, self.threads = wanted.target.device, wanted.threads
             if self.device != "cpu":
                 self.device_name, self.threads = wanted.target.full_name, 1
-            self._compiled: Any = (
-                compile_graph(core, wanted)
-                if options.artefact is None
-                else read_compiled(core, wanted, options.artefact)
-            )
-            check_contract(self._compiled, network)
-            self.requests: list[OpenvinoRequest] = [
-                OpenvinoRequest(self._compiled, network) for _ in range(options.requests)
-            ]
+            self._compile(core, wanted, options.requests, options.artefact)
             self.notes = notes_of(self._compiled, wanted, options.precision)
+            if wanted.target.kind == "cpu" and from_elsewhere(network):
+                self.notes += self._prove(core, wanted, options.requests)
+
+    def _compile(self, core: Any, wanted: Compilation, requests: int, built: str | None) -> None:
+        self._compiled: Any = (
+            compile_graph(core, wanted) if built is None else read_compiled(core, wanted, built)
+        )
+        check_contract(self._compiled, wanted.network)
+        self.requests: list[OpenvinoRequest] = [
+            OpenvinoRequest(self._compiled, wanted.network) for _ in range(requests)
+        ]
+
+    def _prove(self, core: Any, wanted: Compilation, requests: int) -> list[str]:
+        """Compiles a graph that others quantised anew, in float, where its outputs are not those of
+        ONNX Runtime. Returns notes. Raises EngineError where that does not help."""
+        network, name = wanted.network, wanted.network.name
+        expected = expect(network)
+        if is_unlike(network, expected, self.requests[: self.concurrency]):
+            network.details[IN_FLOAT] = True
+            self._compile(core, wanted, requests, None)
+            if is_unlike(network, expected, self.requests[: self.concurrency]):
+                raise EngineError(
+                    f"engine openvino: it computes other boxes or scores of {name}, which is "
+                    "quantised, than ONNX Runtime; use --engine ort"
+                )
+        elif not is_wide(network.graph):
+            return []
+        return [
+            f"engine openvino: in integers it computes other boxes or scores of {name} than ONNX "
+            "Runtime, so the run computes in float; --engine ort runs the file as it is"
+        ]
 
     def execution(self) -> list[LayerExecution]:
         if self._compiled is None:

@@ -37,7 +37,7 @@ from detector.core.models.description import (
     pixel_scale,
     read_description,
 )
-from detector.core.models.formats.onnx.evidence import HOW_TO_SAY, Evidence
+from detector.core.models.formats.onnx.evidence import BY_HAND, HOW_TO_SAY, Evidence
 from detector.core.models.formats.onnx.foreign import attributes_of
 from detector.core.models.formats.onnx.recognise import ALIASES
 from detector.core.models.names import find_names, read_names
@@ -133,7 +133,7 @@ def read(request: ModelRequest) -> Network:
         macs_at_most=at_most,
         sha256=sha256,
         needs_nms=bound.needs_nms,
-        watched=HOW_TO_SAY.format(path.name),
+        watched=BY_HAND if bound.reading is None else HOW_TO_SAY.format(path.name),
         warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
         details={"layout": result.kind, "recognised": result.why},
     )
@@ -163,9 +163,7 @@ def describe(request: ModelRequest) -> str:
     except ModelError as exc:
         made, guessed = guess_description(Evidence(foreign, metadata, *size, planar))
         if made.outputs is None:
-            raise ModelError(
-                f"{exc}; a test run of it shows nothing that looks like boxes"
-            ) from exc
+            raise
         head = f"# {exc}\n# Check each line marked as a guess against the model's documentation.\n"
         return head + as_yaml(made, guessed)
     head = f"# {path.name} is recognised as {result.description.family} ({result.why}).\n"

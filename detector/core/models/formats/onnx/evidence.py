@@ -36,6 +36,10 @@ AFFINE = frozenset("Mul Div Add Sub".split())
 MAX_STEPS = 64  # nodes behind the input that are looked at
 
 HOW_TO_SAY = "describe its outputs: detect-video models describe {} writes a file for --describe"
+BY_HAND = (
+    "write a file for --describe by its documentation, as docs/models.md shows (a test run shows "
+    "nothing that looks like boxes)"
+)
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
 # A factor on pixels below this takes 0..255: 1/255, or 1/58 for a deviation. Above it, 0..1.

@@ -21,7 +21,7 @@ from detector.core.models.description import (
     OutputsDescription,
     ScoresDescription,
 )
-from detector.core.models.formats.onnx.evidence import Evidence
+from detector.core.models.formats.onnx.evidence import BY_HAND, Evidence
 
 Floats = NDArray[np.float64]
 WHOLE = 1e-4  # a class is that close to a whole number
@@ -60,6 +60,11 @@ def _column(column: object) -> str:
     return "" if column is None else f" column {column}"
 
 
+def how_to_say(evidence: Evidence) -> str:
+    """How the user describes the outputs."""
+    return BY_HAND if guess_outputs(evidence).outputs is None else evidence.how_to_say()
+
+
 def seen_columns(evidence: Evidence) -> str:
     """What a probe showed, as words that follow a sentence."""
     return guess_outputs(evidence).words()
@@ -95,16 +100,31 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
 
 def guess_outputs(evidence: Evidence) -> Guess:
     """What the outputs of a probe look like."""
-    answers = evidence.probe()
-    if answers is None:
+    known = _tables(evidence)
+    if _levels(known):
         return Guess()
-    tables = {name: _table(np.asarray(values)) for name, values in answers.items()}
-    known = {name: table for name, table in tables.items() if table is not None}
     size = (evidence.width, evidence.height)
     for find in (_list_in_one, _list_in_parts, _rows_in_two, _rows_in_one):
         if (guess := find(known, size)) is not None:
             return guess
     return Guess()
+
+
+def _tables(evidence: Evidence) -> dict[str, Floats]:
+    answers = (evidence.probe() or {}).items()
+    tables = {name: _table(np.asarray(values)) for name, values in answers}
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def has_levels(evidence: Evidence) -> bool:
+    """Whether there is an output for each stride: one of them by itself is no list of boxes."""
+    return _levels(_tables(evidence))
+
+
+def _levels(tables: dict[str, Floats]) -> bool:
+    """Whether several tables of many rows have as many columns, and other numbers of rows."""
+    long = [table.shape for table in tables.values() if len(table) > FEW]
+    return len(set(long)) > len({columns for _, columns in long})
 
 
 def _table(values: NDArray[Any]) -> Floats | None:
@@ -146,8 +166,9 @@ def _boxes(
     guess.guessed["boxes.form"] = (
         "yxyx (TensorFlow), or cxcywh, xywh" if ordered else "xywh, from the top left corner"
     )
-    if not len(table):
-        guess.guessed["boxes.unit"] = "fraction (0..1); the test run found no box"
+    guess.guessed["boxes.unit"] = "pixels" if fraction else "fraction (0..1)"
+    where, other = ("tensor", "output") if columns is None else ("columns", "columns")
+    guess.guessed[f"boxes.{where}"] = f"other {other}: several may look like boxes"
     unit: Literal["fraction", "pixels"] = "fraction" if fraction else "pixels"
     return BoxesDescription(tensor=tensor, columns=columns, form=form, unit=unit)
 
@@ -240,7 +261,7 @@ def _rows_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
     for name, table in tables.items():
         across = table.shape[0] < table.shape[1] and table.shape[0] >= 5
         rows = table.T if across else table
-        if rows.shape[1] < 5 or len(rows) < 2:
+        if rows.shape[1] < 5 or len(rows) < 2 or not rows.any():
             continue
         guess = Guess()
         boxes = _boxes(name, rows[:, :4], size, "0-3", guess)

@@ -23,6 +23,7 @@ import numpy as np
 from detector.core.errors import ModelError
 from detector.core.models.description import Description, bind, families, family
 from detector.core.models.formats.onnx.evidence import Evidence
+from detector.core.models.formats.onnx.guess import has_levels, how_to_say, seen_columns
 from detector.core.models.formats.onnx.inputs import meaning_of
 from detector.core.models.formats.onnx.raw_maps import raw_kind
 from detector.core.models.layouts import layouts
@@ -111,7 +112,7 @@ def _as_asked(
         if isinstance(bound, str):
             raise ModelError(
                 f"{evidence.graph.name}: --family {wanted.family}: {bound}; {seen}; "
-                f"{evidence.how_to_say()}"
+                f"{how_to_say(evidence)}"
             )
         return Recognition(wanted, DESCRIBED, bound, why)
     for kind in wanted.layouts:
@@ -147,7 +148,7 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
         names = ", ".join(one.description.family for one in fitting)
         raise ModelError(
             f"{evidence.graph.name}: {evidence.output_shapes()}, which may be {names}; choose with "
-            f"--family, or {evidence.how_to_say()}"
+            f"--family, or {how_to_say(evidence)}"
         )
     return fitting[0] if fitting else None
 
@@ -227,7 +228,7 @@ def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
     graph = evidence.graph
     return (
         f"{graph.name}: looks like {found.description.family} ({found.why}), but is not: {doubt}; "
-        f"{evidence.output_shapes()}; if it is a detector, {evidence.how_to_say()}"
+        f"{evidence.output_shapes()}; if it is a detector, {how_to_say(evidence)}"
     )
 
 
@@ -262,17 +263,20 @@ def _families_of_that_shape(evidence: Evidence) -> str:
 
 
 def _refusal(evidence: Evidence) -> str:
-    from detector.core.models.formats.onnx.guess import seen_columns
-
     graph, (named, _) = evidence.graph, evidence.named()
     if (kind := raw_kind(evidence)) is not None:
         needed = f"these are {kind}"
+    elif has_levels(evidence):
+        needed = (
+            "an output for each stride is not supported; export it with decoded boxes of all "
+            f"strides in one output{_families_of_that_shape(evidence)}"
+        )
     else:
         needed = (
             "it is not certain where boxes and scores "
             f"are{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family "
             f"with --family (detect-video models families lists {len(families())}), or "
-            f"{evidence.how_to_say()}"
+            f"{how_to_say(evidence)}"
         )
     said = f"its metadata says {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"

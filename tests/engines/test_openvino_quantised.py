@@ -1,0 +1,118 @@
+"""Files that others quantised, on OpenVINO."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.openvino import quantised as room
+from detector.core.errors import EngineError
+from tests.engines.quantised import pictures, quantised, small_network
+from tests.engines.test_openvino_pairs import plainly
+
+KINDS = ("QInt8", "QUInt8", "QInt16", "QUInt16")
+
+if reason := engines.usable()["openvino"]:
+    pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
+
+
+def foreign(folder, activations="QInt8"):
+    network = quantised(small_network(folder), folder, activations=activations)
+    return replace(network, precision="fp32", details={"recognised": "by a test"})
+
+
+def run(engine, network, requests=1):
+    options = EngineOptions(requests=requests, concurrency=requests)
+    with engines.open(engine, network, options) as opened:
+        opened.requests[0].slot[:] = pictures(network, 9)
+        return opened.requests[0].infer(1)[0].copy(), list(opened.notes)
+
+
+def types(model, operator):
+    """Of the zero points of activations."""
+    constants = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    return {constants[node.input[2]] for node in model.graph.node if node.op_type == operator}
+
+
+@pytest.mark.parametrize("activations", KINDS)
+def test_signed_bytes_become_unsigned_and_no_value_changes(activations, tmp_path):
+    from onnx import TensorProto, checker
+
+    network = foreign(tmp_path, activations)
+    given, after = {"images": pictures(network, 9)}, room.unsign(network.graph)
+    checker.check_model(after, full_check=True)
+    np.testing.assert_array_equal(plainly(after, given), plainly(network.graph, given))
+    assert TensorProto.INT8 not in types(after, "QuantizeLinear")
+    assert TensorProto.INT8 in types(after, "DequantizeLinear")  # weights stay as they are
+
+
+def test_what_does_not_end_in_a_pair_stays_signed():
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["q"]),
+        helper.make_node("Flatten", ["q"], ["flat"]),
+        helper.make_node("DequantizeLinear", ["flat", "step", "zero"], ["y"]),
+    ]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    constants = [
+        numpy_helper.from_array(np.float32(0.5), "step"),
+        numpy_helper.from_array(np.int8(-3), "zero"),
+    ]
+    model = helper.make_model(helper.make_graph(nodes, "g", info[:1], info[1:], constants))
+    assert list(room.unsign(model).graph.node) == nodes
+
+
+@pytest.mark.parametrize("activations", KINDS)
+def test_in_float_only_the_rounding_is_gone(activations, tmp_path):
+    network = foreign(tmp_path, activations)
+    given, after = {"images": pictures(network, 9)}, room.in_float(network.graph)
+    expected = plainly(network.graph, given)
+    assert np.abs(plainly(after, given) - expected).max() < 0.05 * np.abs(expected).max()
+    assert not [node for node in after.graph.node if "Linear" in node.op_type]
+
+
+@pytest.mark.parametrize("activations", KINDS)
+def test_it_computes_what_onnx_runtime_does(activations, tmp_path):
+    """At each of several compilations: what goes wrong there does so at random."""
+    network = foreign(tmp_path, activations)
+    assert room.is_wide(network.graph) == activations.endswith("16")
+    expected, _ = run("ort", network)
+    for _ in range(4):
+        found, notes = run("openvino", network, requests=2)
+        assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+        assert any("computes in float" in note for note in notes) == room.is_wide(network.graph)
+
+
+def spoil(model):
+    """With scores that are all near 0, as where a Concat is misread."""
+    from onnx import numpy_helper
+
+    spoiled = room.in_float(model)
+    last = [node for node in spoiled.graph.node if node.op_type == "Conv"][-1]
+    for tensor in spoiled.graph.initializer:
+        if tensor.name == last.input[2]:
+            biases = np.full(tensor.dims, -20, np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(biases, tensor.name))
+    return spoiled
+
+
+def test_a_graph_that_openvino_misreads_runs_in_float_and_a_note_says_so(monkeypatch, tmp_path):
+    network = foreign(tmp_path)
+    expected, _ = run("ort", network)
+    monkeypatch.setattr(room, "unsign", spoil)
+    found, notes = run("openvino", network, requests=2)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    assert [note for note in notes if "computes in float; --engine ort" in note]
+
+
+def test_one_that_it_misreads_in_float_too_is_refused(monkeypatch, tmp_path):
+    spoiled = spoil(foreign(tmp_path).graph)
+    monkeypatch.setattr(room, "unsign", lambda model: spoiled)
+    monkeypatch.setattr(room, "in_float", lambda model: spoiled)
+    with pytest.raises(EngineError, match="than ONNX Runtime; use --engine ort"):
+        run("openvino", foreign(tmp_path))
