@@ -10,13 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from gpu import carry, children, findings, memory_steps, plan, stand_ins, tool_steps
-from gpu import machine as here
+from gpu import carry, children, findings, memory_steps, plan
 from gpu.plan import STEPS, Step
 
 from detector.core.engines.trt import driver
@@ -234,13 +231,6 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path):
     wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_gone(pid))
 
 
-def test_a_program_that_a_step_starts_ends_in_time(tmp_path, monkeypatch):
-    assert children.run(["sh", "-c", "echo a; echo b >&2; exit 3"], PATIENCE_S) == (3, "a\n", "b\n")
-    assert children.run(["sleep", "1000"], 1)[0] == children.KILLED
-    monkeypatch.setenv(children.UNTIL, str(time.monotonic() + 3))  # the step's own time is short
-    assert children.run(["sleep", "1000"], 1000)[0] == children.KILLED
-
-
 # ---- the command
 
 
@@ -354,23 +344,6 @@ else:
 
 
 @pytest.mark.slow
-def test_names_and_ranges_are_asked_of_ncu(tmp_path):
-    suffixes = sorted({name.partition(".")[2] for name in tool_steps.told_names()} - {""})
-    every = " ".join(f".{one}" for one in suffixes)
-    folder = program(tmp_path, "ncu", NCU.format(lacking=(), suffixes=every))
-    done = called(
-        "--rehearse", "--only", "ncu_names", "--only", "ncu", "--ncu", folder, "--minutes", "28"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "200 names, 2 chips" in done.stdout
-    assert "detect-video@infer/" in done.stdout
-    folder = program(tmp_path, "ncu", NCU.format(lacking=("sm__warps_active",), suffixes=every))
-    done = called("--rehearse", "--only", "ncu_names", "--ncu", folder, "--minutes", "28")
-    assert done.returncode == 1
-    assert "unknown: ['sm__warps_active." in done.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_recording_of_nsys_is_read():
     """The real nsys of Debian's packages, into the cache of scripts/nsys_check."""
@@ -405,59 +378,7 @@ def recording(file: Path, stages: list[tuple[str, int, int]]) -> str:
     return str(file)
 
 
-@pytest.mark.usefixtures("rehearsal")
-def test_kernels_that_are_written_into_an_export_are_read(tmp_path):
-    from detector.lab.analysis.loop.recorded import recorded_facts
-    from detector.lab.session.nsys import read_nsys
-
-    file = tmp_path / "run.sqlite"
-    stages = [("read", 0, 100), ("preprocess", 100, 200), ("infer", 200, 400), ("infer", 500, 600)]
-    path = recording(file, stages)
-    assert stand_ins.add_kernels(path) == 2
-    gpu = recorded_facts(read_nsys(path)).gpu
-    assert (gpu.kernels, gpu.busy_s, gpu.busy_share) == (2, 150e-9, 0.25)
-    rows = list(tool_steps.split_rows({"gpu": {"available": True, "kernels": 2, "busy_s": 150e-9,
-                                               "busy_share": 0.25}}))  # fmt: skip
-    assert [one["state"] for one in rows] == ["rehearsed"]
-    rows = list(tool_steps.split_rows({"gpu": {"available": False, "reason": "no kernels"}}))
-    assert [one["state"] for one in rows] == ["fail"]
-
-
 # ---- checks that can fail
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", [None, "kept", "leaked"])
-@pytest.mark.usefixtures("rehearsal")
-def test_what_is_not_given_back_is_noticed(monkeypatch, wrong):
-    opened, kept = [], []
-
-    class Engine:
-        requests = (SimpleNamespace(slot=[0], infer=lambda n: None),)
-
-        def __enter__(self):
-            opened.append(self)
-            if wrong == "kept":
-                kept.append(open(os.devnull))
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        close = __exit__
-
-    machine = SimpleNamespace(engine=Engine(), network=SimpleNamespace(batch=1), options=None)
-    monkeypatch.setattr(here, "opened", lambda *_, **__: machine)
-    monkeypatch.setattr(here, "pictures", lambda *_: [[0]])
-    monkeypatch.setattr("detector.core.engines.open", lambda *_: Engine())
-    used = (lambda: len(opened) * 1_000_000) if wrong == "leaked" else (lambda: 0)
-    rows = list(memory_steps.opened_again("null", "cpu", 20, used))
-    states = [one["state"] for one in rows]
-    for file in kept:
-        file.close()
-    assert len(opened) == 20
-    assert states == ["fail" if wrong == "leaked" else "rehearsed",
-                      "fail" if wrong == "kept" else "rehearsed", "rehearsed"]  # fmt: skip
 
 
 def test_a_wait_that_holds_the_interpreter_is_told_from_one_that_does_not():
