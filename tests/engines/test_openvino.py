@@ -246,7 +246,7 @@ def test_float_layers_of_int8_are_bf16_where_the_loss_is_known(
 def test_the_note_tells_the_agreement_where_it_is_known():
     network = SimpleNamespace(details={"int8": {"float_in_bf16": 0.98164}})
     note = compiling._float_note(network, "bf16", "this CPU")
-    assert "agreement with fp32: 0.981" in note
+    assert "agreement then: 0.981" in note
 
 
 @pytest.mark.parametrize(

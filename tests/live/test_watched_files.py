@@ -70,7 +70,7 @@ def test_the_figures_of_two_files_in_turn():
     assert now.end_to_end_fps == 20.0
     assert now.inference_fps == pytest.approx(40 / 1.5)
     assert now.busy == {"infer": 0.75, "read": 0.25}
-    assert "infer: 75%" in now.bottleneck
+    assert "infer is the busiest stage: busy 75%" in now.bottleneck
     assert now.engine_age_s == 0.0
     clock.now_s += 0.1
     assert hub.figures() is now  # half a second old at most
