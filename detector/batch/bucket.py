@@ -232,10 +232,8 @@ class BucketOutputs:
     # ---- the job's own files
 
     def fetch_home(self) -> str:
-        """Makes ``home``, and brings what other machines copied to the place since. Returns it.
-
-        Where the place holds no job, what home knows of one is forgotten. Raises OutputError.
-        """
+        """Make ``home``, updated from the place, and return it. If the place holds no job, ``home``
+        forgets its own. Raises OutputError."""
         home = Path(self.home)
         try:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)

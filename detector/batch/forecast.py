@@ -57,11 +57,9 @@ def report_on(facts: RunFacts) -> BatchReport:
 
 
 def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
-    """The run replayed with more workers, and in words where it stops growing.
+    """Replay the run with more workers; also returns in words where it stops scaling.
 
-    Each worker is taken to be as fast as those that there were: more workers means more cores like
-    these, and storage that keeps up. Empty where nothing was done.
-    """
+    Assumes as many cores per worker, and storage that keeps up. Empty if nothing was done."""
     walls, now = list(facts.walls), len(facts.workers)
     if not walls or not now:
         return [], "no item was done, so none can be forecast"

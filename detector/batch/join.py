@@ -60,12 +60,9 @@ def join_parts(
     paths: Mapping[str, Path],
     watch: Callable[[], None] = lambda: None,
 ) -> Joined:
-    """Writes ``paths`` (name of the sink -> file), each whole or not at all.
-
-    ``folders`` hold the parts' results, in the order of ``parts``; they are left as they are.
-    ``watch`` is called now and then, as often as there are frames. Raises NotExactError, and
-    DetectVideoError.
-    """
+    """Write ``paths`` (name of the sink -> file), each whole or not at all, from ``folders``, one
+    per part in order. ``watch`` is called once per frame. Raises NotExactError and
+    DetectVideoError."""
     from detector.core.run.plan import Asked, open_sinks
     from detector.core.sinks.video.joined import UnjoinableError
 
@@ -161,10 +158,8 @@ def _replay(
     opened: Sequence[Sink],
     watch: Callable[[], None],
 ) -> np.ndarray:
-    """Writes every frame to the sinks that take rows. Returns [n, 2] int64: number and pts of each.
-
-    Raises NotExactError where a frame is missing, or comes at another time than it should.
-    """
+    """Write every frame to the sinks of rows; returns [n, 2] int64: number and pts of each. Raises
+    NotExactError if a frame is missing or has another time than it should."""
     from detector.core.sinks.video.joined import JoinedVideoSink
 
     writing = [sink for sink in opened if not isinstance(sink, JoinedVideoSink)]

@@ -65,12 +65,10 @@ def _refuse_links(place: str) -> None:
 
 @contextmanager
 def locked(place: str, shard: Shard) -> Iterator[None]:
-    """Keeps other jobs out of an output folder. The shards of one job may be there side by side,
-    each once.
+    """Lock other jobs out of an output folder; each shard of one job may be in it once.
 
-    The kernel gives a lock up with its process, so that a killed job leaves none. Where the file
-    system has no locks, nobody is kept out. Raises OutputError where another job is there.
-    """
+    The kernel drops the lock with its process. A file system without locks keeps nobody out. Raises
+    OutputError if another job holds the lock."""
     held: list[int] = []
     _refuse_links(place)
     try:

@@ -304,9 +304,8 @@ def _before_magic(pattern: str) -> str:
 
 
 def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
-    """Each line is a file, a folder or an address; relative ones are relative to the list. Empty
-    lines and those that begin with # are left out. Names are relative to the folder that all files
-    have in common, or all addresses.
+    """The files, folders and addresses that a list names, one per line; # starts a comment line.
+    Relative ones are relative to the list; names to the folder that all files or addresses share.
     """
     from detector.batch.stores import find_listed, lines_of
 

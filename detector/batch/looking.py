@@ -26,10 +26,8 @@ from detector.core.session.document import Exit
 
 
 def look(place: str) -> BatchResult:
-    """The job that a folder holds, whether it runs or not. Raises UsageError where it holds none.
-
-    ``done`` counts all runs of the job; nothing counts as skipped.
-    """
+    """The job in a folder, running or not; ``done`` counts all its runs. Raises UsageError for
+    none."""
     home = open_home(place)
     settings, paths = read_settings(home), manifests(home)
     if settings is None:
@@ -92,11 +90,8 @@ def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], dama
 
 
 def dry_run(request: Request) -> DryRun:
-    """What ``run_batch`` would do. Nothing is loaded and nothing written, so that settings which
-    say ``auto`` are not resolved anew: where they changed, all that is done counts as changed.
-
-    Raises what the listing raises.
-    """
+    """What ``run_batch`` would do, without loading or writing. ``auto`` is not resolved again, so
+    changed settings make all items count as changed. Raises what the listing raises."""
     home = open_home(request.output)
     settings = read_settings(home)
     sources, flags, config_file = given_or_kept(request, settings)

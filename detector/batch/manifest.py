@@ -125,10 +125,8 @@ class Manifest:
     @classmethod
     @contextmanager
     def reading(cls, path: Path) -> Iterator[Manifest]:
-        """To look at while a job may write it. Raises as ``open`` does.
-
-        Not read-only: SQLite may have to take back what a killed job did not finish.
-        """
+        """Open to read while a job may write; raises as ``open`` does. Not read-only, because
+        SQLite may have to roll back what a killed job left."""
         with ExitStack() as at_end:
             try:
                 _refuse_foreign(path)

@@ -86,10 +86,8 @@ def detect_part(
     folder: Path,
     watch: Callable[[int], None] = lambda frames: None,
 ) -> tuple[PartResult, SourceRun]:
-    """Detects a part of ``spec`` into ``folder``, which is made. The model stays open.
-
-    ``config`` is that of the whole file, as it was planned with. ``watch`` is told how many frames
-    are done. Raises DetectVideoError; ``part.json`` is then not there.
+    """Detect a part of ``spec`` into ``folder``, which is made. ``config``: of the whole file.
+    ``watch`` gets the number of frames done. Raises DetectVideoError and leaves no ``part.json``.
     """
     from detector.core.run.detect import Hooks, run_opened
     from detector.core.run.plan import Asked

@@ -62,11 +62,8 @@ def drop(place: str, name: str) -> None:
 
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
-    """Removes what earlier runs of the job left of items that are not to be done, or not so any
-    more. Returns the folders of ``keep`` that are there.
-
-    ``names``: a shard's items, because other shards may be at work on theirs; None: all are ours.
-    """
+    """Remove parts of items that are not to be done; returns the folders of ``keep`` that exist.
+    ``names``: a shard's items, because other shards may be at work on theirs; None: all."""
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
     kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}

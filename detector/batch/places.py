@@ -113,10 +113,8 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """The folder of the job's own files, with what other machines brought to the place since.
-
-    Nothing is made, but for a place in a store. Raises OutputError, and UsageError as above.
-    """
+    """The folder of the job's own files, updated from a store.
+    Raises OutputError, and UsageError as above."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 

@@ -74,11 +74,8 @@ def _marker(outputs: Outputs, name: str) -> ItemRecord | None:
 
 
 def prune(listing: Listing, outputs: Outputs) -> int:
-    """Removes results whose source is not listed any more, of all shards. Returns how many.
-
-    Raises UsageError where a SOURCE names nothing at all: a disk that is not mounted must not cost
-    its results.
-    """
+    """Remove results whose source is not listed any more, of all shards; returns how many. Raises
+    UsageError if a SOURCE names nothing: it may be an unmounted disk."""
     if listing.silent:
         raise UsageError(
             f"{', '.join(listing.silent)}: matches nothing now, so nothing is pruned; is a disk "

@@ -51,10 +51,7 @@ class LoadedFacts:
 def ask(
     sources: Sequence[str], flags: Mapping[str, Any], config_file: str | None
 ) -> tuple[Config, dict[str, Any]]:
-    """The configuration that a command line makes, and the flags that were typed.
-
-    Results always have rows: the dataset is made of them. Raises UsageError.
-    """
+    """The configuration of a command line, always with rows, and its flags. Raises UsageError."""
     given = {name: value for name, value in flags.items() if value is not None}
     config = resolve_config(config_file, given)
     save = config.output.save
@@ -167,11 +164,8 @@ def read_settings(place: str) -> JobSettings | None:
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:
-    """Keeps the settings. Returns those in force.
-
-    ``first``: a job that begins. Shards may begin at one moment, on several machines: whose file
-    gets the name first decides, and the others take that. Raises OutputError.
-    """
+    """Keep the settings; returns those in force. ``first``: a job that begins: of shards that begin
+    at once, the first file wins. Raises OutputError."""
     path = Path(place, JOB)
     if first:
         temporary = path.with_name(f".detect-video-{os.urandom(8).hex()}.json")

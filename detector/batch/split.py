@@ -81,11 +81,10 @@ def plan_parts(
     least_s: float = LEAST_S,
     watch: Callable[[], None] = lambda: None,
 ) -> Plan:
-    """Divides a source into up to ``most`` parts of ``least_s`` seconds or more.
+    """Divide a source into up to ``most`` parts of ``least_s`` seconds or more.
 
-    ``config``: without any ``auto``, for the batch's size decides where parts begin. Nothing is
-    decoded but the first picture; the packets of the whole file are read, and ``watch`` is called
-    for each. Raises SourceError where the source cannot be opened.
+    Reads all packets, with a call of ``watch`` for each, and decodes one picture. ``config``:
+    without any ``auto``. Raises SourceError.
     """
     if reason := why_whole(spec, config):
         return Plan((), reason)

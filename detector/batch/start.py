@@ -91,10 +91,8 @@ def run_batch(
 
 
 def prune_batch(request: Request) -> int:
-    """Removes the results whose source is gone, and does nothing else. Returns how many.
-
-    Raises UsageError where OUT holds no job, or where a whole SOURCE is gone.
-    """
+    """Remove results whose source is gone; returns how many. Raises UsageError if OUT holds no job,
+    or if a whole SOURCE is gone."""
     home = open_home(request.output)
     settings = read_settings(home)
     if settings is None:
@@ -178,11 +176,8 @@ def default_workers(cores: int, config: Config) -> int:
 
 
 def check_begin(request: Request, home: str) -> JobSettings | None:
-    """The settings of the job that OUT holds; None where it holds none. ``home``: of its own
-    files.
-
-    Raises UsageError where a job is there that the request does not go on with.
-    """
+    """The settings of the job in OUT, if any. Raises UsageError if the request does not continue
+    it."""
     settings = read_settings(home)
     own = Path(home, named(MANIFEST, ".sqlite", request.shard))
     if settings is None:

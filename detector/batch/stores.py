@@ -69,11 +69,10 @@ def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[s
 def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
-    """The videos that one SOURCE names. ``lists``: suffixes of lists, of at most
-    ``limit`` bytes. ``own``: the job's output, below which nothing is a source. ``left_out`` counts
-    what is found and not taken, by suffix.
+    """The videos that one SOURCE names.
 
-    Raises UsageError for an address that is not read, SourceError for one that names nothing.
+    ``lists``: suffixes of lists of at most ``limit`` bytes. ``own``: the job's output, skipped.
+    ``left_out`` counts others by suffix. Raises UsageError, SourceError.
     """
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
@@ -182,11 +181,8 @@ def lines_of(text: str) -> list[str]:
 
 
 def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """What the lines of a list name, each an address: objects, and folders of stores, which end in
-    a slash. Names are relative to what all have in common.
-
-    Raises UsageError for a line that is no address that is read.
-    """
+    """Objects and folders (they end in a slash) that a list's addresses name. Names are relative to
+    their common part. Raises UsageError for anything else."""
     places = list(dict.fromkeys(map(parse_address, lines)))
     base = _common([place.path for place in places])
     single = [one for one in places if one.scheme not in STORES or not _is_folder(one)]

@@ -67,11 +67,8 @@ class Worker:
         return to_text(Welcome(**about))
 
     def load(self, load: Load) -> LoadedFacts:
-        """Once with the settings in force, and before it, by the first worker, with those that are
-        to be found out. The process stays where that makes no difference.
-
-        Raises DetectVideoError.
-        """
+        """Load with the settings in force; the first worker also before, to resolve them.
+        Raises DetectVideoError."""
         if self._folder is None:
             self._load_first(load)
         if load.digest is not None:

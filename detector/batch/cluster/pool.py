@@ -230,11 +230,8 @@ class ClusterPool:
         self._known = self._ask(turn, turn.wait + ANSWER_S, stops=stops)
 
     def _ask(self, message: Open | Turn, seconds: float, *, stops: bool) -> Any:
-        """``stops``: whether a signal ends the wait at once; otherwise it shortens it, but for the
-        time that workers need to leave.
-
-        Raises ConnectionLostError, and what the process was refused.
-        """
+        """Send ``message`` and await the answer. ``stops``: a signal ends the wait at once. Raises
+        ConnectionLostError, and the error that the process answers."""
         assert self._child is not None
         pipe, until = self._child.pipe, time.monotonic() + seconds
         patience_s = CLOSING_S if isinstance(message, Turn) and message.closes else GRACE_S

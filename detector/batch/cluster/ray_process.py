@@ -63,10 +63,7 @@ def _remove(folder: str) -> None:
 
 
 def _open(wanted: Open) -> Workers:
-    """Nothing is uploaded: there is no runtime environment, workers run what their nodes have.
-
-    Raises EngineError.
-    """
+    """Connect to Ray without a runtime environment, so nothing is uploaded. Raises EngineError."""
     try:
         import ray
     except ImportError as error:

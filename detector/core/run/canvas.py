@@ -37,11 +37,8 @@ def follows_source(config: Config) -> bool:
 
 
 def find_canvas(config: Config, picture: Size | None) -> Size | None:
-    """(height, width) that the source's shape decides; None where the model's own input stays.
-
-    ``picture``: width and height of the source, as the letterbox gets it: turned as it is shown, in
-    stored pixels.
-    """
+    """(height, width) fitted to ``picture``, or None for the model's own input. ``picture``: width
+    and height in stored pixels, rotated for display."""
     if picture is None or not follows_source(config):
         return None
     declared = declared_canvases(config)
@@ -130,9 +127,8 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
 
 
 def open_rect(config: Config, picture: Size | None) -> Network:
-    """The network of --rect with the input of ``picture`` (width, height), the first one; None:
-    with its own. Raises UsageError where one input, or one shape of it, is all that there is.
-    """
+    """The network of --rect, with an input for ``picture`` (width, height), or its own if None.
+    Raises UsageError if the model has only one input shape."""
     from detector.core import engines, models
 
     runtime = config.runtime

@@ -64,10 +64,7 @@ class Live(Protocol):
 
 
 class Watcher(Protocol):
-    """Sees every detected frame in the writer's thread, drawn where ``wants_pictures``.
-
-    The writer asks before each frame, draws where the answer is yes, and then shows it.
-    """
+    """Sees every detected frame in the writer's thread, drawn if ``wants_pictures`` is true."""
 
     def wants_pictures(self, camera: str) -> bool: ...
 
@@ -243,20 +240,13 @@ def _open_stream(descriptor: int, outputs: OutputPlan, stop: Stop) -> RowStream 
 def _refuse_being_written(
     outputs: OutputPlan, specs: Sequence[str], config: Config, network: Network, _: Config
 ) -> None:
-    """Raises OutputError where a second run of one source would write what the first one writes.
-
-    It is asked before the engine starts, which takes seconds.
-    """
+    """Raises OutputError if another run is writing the same outputs, before the engine starts."""
     with suppress(OSError):  # the current folder was deleted: what writes there says so
         outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:
-    """Raises SourceError where no source can be read at all, before a model is loaded for it.
-
-    Only names and folders are looked at. Where some are there, the others are reported in turn.
-    Raises UsageError where one can never be read, such as a terminal.
-    """
+    """Raises SourceError if no source exists, UsageError if one can never be read; opens none."""
     from detector.core import sources
     from detector.core.sources._standard_input import SPEC
 
@@ -281,11 +271,10 @@ def run_opened(
     plain: bool = False,
     detected: Callable[[Frame, Detections], None] | None = None,
 ) -> SourceRun:
-    """One source through a model that is loaded already: the loop and the sinks of ``detect``.
+    """Run one source through a loaded model, which stays open, and write into ``folder``.
 
-    Everything is written into ``folder``; ``plain``: under names without the source's and the
-    engine's. The model stays open. ``detected``: sees each frame. What happened to the source is in
-    ``error``.
+    ``plain``: without the source and engine in names. ``detected``: sees each frame. A failure is
+    in ``error``.
     """
     from detector.core.session.store import Session
 

@@ -49,10 +49,7 @@ def gpu_driver() -> str | None:
 
 
 def process_age_s() -> float | None:
-    """Seconds since this process started, interpreter included; None where unknown.
-
-    Linux only, to 10 ms.
-    """
+    """Seconds since this process and its interpreter started, to 10 ms; None except on Linux."""
     try:
         fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])

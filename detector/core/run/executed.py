@@ -57,10 +57,8 @@ def executed_layers(
 ) -> tuple[ExecutedLayer, ...]:
     """The layers that the engine reports, each with the cost of the nodes that it stands for.
 
-    ``network`` is the one that the front end made, before any conversion: its nodes keep their
-    names through that, but for those that ``ran``, the converted one, tells apart
-    (``original_names``). A layer that the engine or the conversion added (a reorder, a cast) stands
-    for no node and is left out.
+    ``network``: before conversion; ``ran``: the converted one. Layers that the engine or the
+    conversion added are omitted.
     """
     from detector.core.models.graph.build import node_costs
     from detector.core.models.graph.qdq import original_names

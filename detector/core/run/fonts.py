@@ -22,10 +22,7 @@ NAMED = 3  # class names in a note; the others are counted
 
 
 def open_font(path: str | None) -> Font | None:
-    """The font of a file that the user names; None where none is. It is read now, not later.
-
-    Raises UsageError where it is no font, cannot be read, or Pillow is not installed.
-    """
+    """Read the font that the user names. Raises UsageError if it is unusable or Pillow missing."""
     if path is None:
         return None
     keep("the font", path)
@@ -61,9 +58,7 @@ def _read_font(path: str, state: tuple[int, int, int] | None) -> Font:
 
 
 def note_names(names: Sequence[str], found: Iterable[int], font: Font | None) -> list[str]:
-    """Lines about the names of the classes that were found, as far as labels show numbers instead
-    (``labels.drawable``). Empty where all can be written.
-    """
+    """Notes about names of found classes that labels replace by numbers (``labels.drawable``)."""
     from detector.core.stages.labels import reason_against
 
     behind: dict[str, list[str]] = {}

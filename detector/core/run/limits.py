@@ -56,10 +56,7 @@ NO_MEMORY = (
 
 
 def blame_limit(error: BaseException) -> DetectVideoError | None:
-    """What the user can do about an error that a limit caused; None where no limit did.
-
-    Libraries raise OSError, RuntimeError, or ImportError with the system's words in it.
-    """
+    """Return an error that says what to do if a limit caused ``error``, else None."""
     code = error.errno if isinstance(error, OSError) else None
     where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     text = str(error)
@@ -100,11 +97,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(wanted: int) -> None:
-    """Raises EngineError where so many threads cannot run at once, beside those that run already.
-
-    It starts them: limits of the account, of the container and of memory all count. OpenBLAS, which
-    numpy and OpenCV carry, answers a thread that cannot start by raising SIGINT.
-    """
+    """Raises EngineError if ``wanted`` more threads cannot run at once: it starts them, because the
+    limits of account, container and memory all count. OpenBLAS would answer with SIGINT."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -121,11 +115,7 @@ def check_threads(wanted: int) -> None:
 
 
 def check_memory(engine: str) -> None:
-    """Raises EngineError where a limit leaves less than the smallest run of this engine took.
-
-    More than that may still be too little: of a larger model, for instance. Then an allocation
-    fails, which some libraries answer with a crash.
-    """
+    """Raises EngineError if a limit leaves less memory than this engine's smallest run took."""
     least = LEAST.get(engine, LEAST["null"])
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < least.address_mb * 1e6:
@@ -155,12 +145,8 @@ def container_memory(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def keep_blas_alone() -> None:
-    """Tells OpenBLAS, before numpy brings it, to start no threads; a number of the user's stands.
-
-    They would spin for a while and find nothing to do: no stage of a run multiplies matrices of any
-    size in numpy. On two cores a run of three frames took 0.88 s of CPU with them and 0.63 s
-    without (OPENBLAS_NUM_THREADS=2 against 1, 12 pairs).
-    """
+    """Tell OpenBLAS, before numpy loads it, to start no threads; a number set by the user stands.
+    They only spin: on two cores, three frames took 0.88 s of CPU with them and 0.63 s without."""
     if not any(name in os.environ for name in BLAS_SETTINGS):
         os.environ[BLAS_SETTINGS[0]] = "1"
 
@@ -175,12 +161,10 @@ def blas_threads() -> int:
 
 @contextmanager
 def opencv_threads(overlapped: bool) -> Iterator[None]:
-    """In the overlapped loop on at most two cores, OpenCV works in the calling thread alone.
+    """Keep OpenCV to the calling thread in the overlapped loop on at most two cores.
 
-    Decoder, engine and encoder keep both cores busy there. A second thread of OpenCV's gets its
-    turn late, and the reader waits for it at every resize. Without it `--engine null --save
-    overlay` took 0.92 of the CPU (docs/settings.md). A number in OPENCV_FOR_THREADS_NUM stands.
-    What was set before is set again afterwards: for processes in which one loop runs at a time.
+    There its second thread makes the reader wait at every resize: ``--engine null --save overlay``
+    took 0.92 of the CPU without it (docs/settings.md). A number in OPENCV_FOR_THREADS_NUM stands.
     """
     import cv2
 

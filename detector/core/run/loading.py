@@ -69,11 +69,8 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Closes the engine at the end of its last source, whatever the device says to that.
-
-        A device that failed refuses to free its memory, too: the first error is the one to report,
-        and what was written before it stays. Raises nothing of the engine's.
-        """
+        """Close the engine after its last source. Raises nothing of the engine's: after a failure
+        of the device, the first error is the one to report."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
@@ -93,11 +90,8 @@ class LoadedModel:
                 runs[-1].error = runs[-1].error or late
 
     def read_layers(self) -> None:
-        """Asks the engine how it runs each layer, while it is open.
-
-        A start need not wait for it: ONNX Runtime tells by optimising the graph once more. An
-        engine that failed may tell nothing.
-        """
+        """Ask the open engine how it runs each layer. Not done at the start, because ONNX Runtime
+        optimises the graph again for it. A failed engine may not answer."""
         if self.layers or self.original is None:
             return
         from detector.core.run.executed import find_layers
@@ -230,11 +224,8 @@ def load_model(
 
 
 def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> Config:
-    """``config`` with the engine, the precision and the calibration that a run of these options
-    takes where they are ``auto``. No engine is opened, but for the default model's timing.
-
-    ``picture``: as of ``load_model``. Raises UsageError, ModelError, EngineError.
-    """
+    """``config`` with ``auto`` replaced by the engine, precision and calibration of a run.
+    ``picture``: as of ``load_model``. Raises UsageError, ModelError, EngineError."""
     from detector.core.run.choose import choose
 
     config, _ = _with_engine_of_the_file(config)

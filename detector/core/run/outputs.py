@@ -58,11 +58,8 @@ def _name_of_file(spec: str) -> str:
 
 
 def session_name(spec: str, engine: str) -> str:
-    """IN, or IN-ENGINE where an ``engine`` was asked for. The one that ``auto`` takes is not in it:
-    what is installed later would move the session of the same command line.
-
-    A long IN is cut to leave room for the rest: a file's name may fill 255 bytes alone.
-    """
+    """IN, or IN-ENGINE if the user named the engine; a long IN is cut to fit into 255 bytes. The
+    engine that ``auto`` picks is not in the name, because it may change with later installs."""
     stem = stem_of(spec)
     while len(os.fsencode(stem)) > LONGEST_STEM:
         stem = stem[:-1]
@@ -75,11 +72,8 @@ def of_engine(engine: str) -> str:
 
 
 def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha256: str) -> str:
-    """A digest of all that a user says of what the outputs of a source hold: the source, the model,
-    and the options but those of places, threads and the loop. ``options``: all as they were asked
-    for, by group. The precision that ``auto`` took is none of them: the same command line replaces
-    its outputs, whatever was installed meanwhile.
-    """
+    """A digest of the source, the model and the options that decide what the outputs hold.
+    ``options``: as asked for, by group; the precision that ``auto`` picks does not count."""
     deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
     runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
     if options["runtime"]["rect"]:
@@ -116,9 +110,7 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Whether nothing is lost: the name is free, or a run of these settings wrote it. Where the
-    file system has no attributes, nobody knows, and a complete new file replaces the old one.
-    """
+    """Whether the name is free, a run of these settings wrote it, or the disk has no attributes."""
     if not os.path.lexists(path):
         return True
     try:
@@ -153,11 +145,7 @@ def choose_names(
 
 
 class OutputPlan:
-    """Hands out the paths of each source. No two sources of a run share one.
-
-    Making one needs neither model nor engine, and refuses an -o that can never be written: it is a
-    file that the command reads, a pipe, in a folder that is not there...
-    """
+    """Hands out the paths of each source, never the same one twice. Refuses an impossible -o."""
 
     def __init__(
         self,
@@ -321,11 +309,7 @@ class OutputPlan:
         return has_permission(self._nearest_folder())
 
     def check_permission(self) -> None:
-        """Refuses a folder in which nobody may write, before a model is loaded. Raises OutputError.
-
-        What permissions do not tell (a full disk, a current folder that is gone) is said by whoever
-        writes.
-        """
+        """Raises OutputError if a folder's permissions forbid writing, before a model is loaded."""
         try:
             allowed = self.may_write()
         except FileNotFoundError:
@@ -368,9 +352,7 @@ class OutputPlan:
             )
 
     def check(self) -> None:
-        """Refuses an -o that can never be written. It is asked again when the session's folder is
-        known, whose files are no outputs.
-        """
+        """Refuse an impossible -o; called again when the folder of the session is known."""
         if self._output in (None, "-") or self._nowhere:
             return
         assert self._output is not None
@@ -419,11 +401,7 @@ class OutputPlan:
         return paths
 
     def refuse_being_written(self, settings: str) -> None:
-        """Raises OutputError where another run is writing what the one source would write.
-
-        Neither the source nor an engine has to be opened for it. Of several sources each is told in
-        its turn. What else may be wrong is left to ``paths``.
-        """
+        """Raises OutputError if another run is writing the outputs of the only source."""
         if len(self._specs) != 1 or self._nowhere:
             return
         (spec,) = self._specs

@@ -127,10 +127,8 @@ def _prepare_in(
 
 
 def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOptions) -> None:
-    """Raises UsageError for more requests than the machine has memory for, and ModelError for a
-    network whose values alone are too many. A process that asks for more would be killed without a
-    word.
-    """
+    """Raises UsageError for too many requests for the memory, ModelError for too large a network.
+    Otherwise the system would kill the process without a message."""
     values = sum(4 * math.prod(shape) for shape in network.output_shapes)
     each = math.prod(network.input_shape) + values
     if (size := too_much(options.requests * each)) is not None:
@@ -160,9 +158,7 @@ def _peak_bytes(network: Network) -> int:
 
 
 def convert_network(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
-    """Converts or quantises the network to the graph that an engine wants
-    (``engines.graph_wanted``). Returns it with lines for the user.
-    """
+    """Convert or quantise the network to what the engine wants; returns it with notes."""
     return _variant(
         network, wanted, config, store.choose_folder(config.runtime.engines_dir), silent
     )

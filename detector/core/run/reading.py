@@ -144,11 +144,8 @@ class Reading:
     # What a source says before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
-        """Width and height of the first source that opens, where the network's input is fitted to
-        them: with ``--size 640``, and where it follows a video's shape. Else None.
-
-        Later sources share its network input.
-        """
+        """(width, height) of the first source that opens if the network's input is fitted to it,
+        else None."""
         if not (self.shaped or self.longest):
             return None
         info = self._first_info(specs)
@@ -192,10 +189,7 @@ def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
 
 
 def time_window(start: str | None, duration: str | None) -> tuple[Fraction | None, Fraction | None]:
-    """--start and --duration in seconds, exactly; None where they are not given.
-
-    Raises UsageError.
-    """
+    """--start and --duration as exact seconds; None if not given. Raises UsageError."""
     start_s = None if start is None else _seconds("--start", start)
     duration_s = None if duration is None else _seconds("--duration", duration)
     if duration_s == 0:

@@ -36,9 +36,8 @@ class Selection:
     def changed(
         self, conf: float | None, classes: Sequence[str] | None, names: Sequence[str]
     ) -> Selection:
-        """With another threshold and other classes, as one call of the Python API has them; None
-        keeps what is there. Raises UsageError for a threshold outside 0 to 1, and for an unknown
-        class."""
+        """Return a copy with another threshold and other classes; None keeps what is there. Raises
+        UsageError for a threshold outside 0 to 1 and for an unknown class."""
         changed = self
         if conf is not None:
             if not 0 <= conf <= 1:
@@ -55,10 +54,9 @@ class Selection:
 def class_ids(
     flag: str, wanted: Sequence[str] | None, names: Sequence[str]
 ) -> tuple[int, ...] | None:
-    """Ids of classes that were given by name or id; None for None. ``flag``: who wants them.
+    """Ids of classes given by name or id; None for None. ``flag``: who wants them.
 
-    Raises UsageError for a class that the model does not have.
-    """
+    Raises UsageError for a class that the model does not have."""
     if wanted is None:
         return None
     ids = []

@@ -65,11 +65,8 @@ def find_or_make(
     progress: BuildProgress = silent,
     clock: Clock = time.monotonic,
 ) -> Timing | None:
-    """The timing of this network on this machine; None where it is not timed.
-
-    It is made once for all canvases of a model, at its own, whichever the network has.
-    Raises EngineError where ``progress`` stops it.
-    """
+    """The timing of this network on this machine, one for all canvases; None if it is not timed.
+    Raises EngineError if ``progress`` stops it."""
     if not _is_wanted(config) or network.random_seed is not None:
         return None
     shape = own_canvas(network, config)
@@ -170,12 +167,8 @@ def time_engines(
     progress: BuildProgress,
     clock: Clock = time.monotonic,
 ) -> tuple[list[MeasuredRow], int]:
-    """Inference FPS of each engine and precision that can run here, in rounds by turns; and how
-    many rounds.
-
-    The default by rank is opened first, then what is mostly fastest, as long as ``OPENING_S``
-    lasts.
-    """
+    """Inference FPS of each engine and precision that runs here, in alternating rounds, and their
+    count."""
     end = clock() + LIMIT_S
     doing = f"benchmarking the engines for {network.name}"
     with ExitStack() as stack:

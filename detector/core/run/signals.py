@@ -93,11 +93,8 @@ _seen = _Seen()
 
 
 def leave_on_signals() -> None:
-    """From here on a signal ends the process: one line, its exit code, no traceback.
-
-    Also where Python could only report the exception of a handler, and go on: in a destructor, or
-    in a library's C code.
-    """
+    """From here on a signal ends the process: one line, its exit code, no traceback. Also in a
+    destructor or C code, where Python could only report an exception of the handler."""
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
     if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
         # No SIG_IGN, which other programs that we start would inherit.
@@ -165,12 +162,10 @@ def raise_swallowed() -> None:
 
 
 def end_with_parent(parent: int, folder: str | None = None) -> None:
-    """For a process that we start: it ends when ``parent``, which started it, ends in whatever way.
+    """Let this process end when ``parent``, which started it, ends: the kernel sends it SIGTERM.
 
-    The kernel sends it SIGTERM, which raises SystemExit here, so that it removes what it wrote.
-    Only Linux can; elsewhere it merely ends in order on SIGTERM. ``folder`` is the parent's, for
-    temporary files. It is removed where the parent was killed and cannot.
-    """
+    Only on Linux; elsewhere it only cleans up on SIGTERM. ``folder``: the parent's temporary files,
+    removed if the parent was killed and cannot."""
     signal.signal(signal.SIGTERM, _exit)
     atexit.register(remove_where_orphaned)
     _own.parent, _own.folder = parent, folder
@@ -195,12 +190,8 @@ _own = _Own()
 
 
 def leave_unwanted() -> NoReturn:
-    """The end of a worker whose pipe was closed: its parent is gone, or does not want it any more.
-    For a thread other than the main one.
-
-    SIGTERM leaves in order, so that no half file stays. A library that does not come back from a
-    call is not waited for.
-    """
+    """End a worker whose pipe was closed, from a thread other than the main one. SIGTERM cleans up;
+    a library call that does not return is not waited for."""
     _wait_for_orphaning(PARENTS_LAST_PIPE_S)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(PATIENCE_S)
@@ -209,11 +200,7 @@ def leave_unwanted() -> NoReturn:
 
 
 def _wait_for_orphaning(patience_s: float) -> None:
-    """Waits a while to see whether the parent is gone.
-
-    A parent that is killed closes its pipes while it is still there. One that lives closes a pipe
-    too, and still needs its folder.
-    """
+    """Wait to see if the parent is gone: a killed one closes its pipes shortly before it ends."""
     deadline = time.monotonic() + patience_s
     while os.getppid() == _own.parent and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -267,9 +254,8 @@ def _raise(number: int, frame: FrameType | None, *, writing: bool = False) -> No
 
 
 def _is_in_extension(frame: FrameType | None) -> bool:
-    """Whether Python is importing an extension module. While it starts, C++ code may call Python.
-    An exception in such a call ends the process by SIGABRT or SIGSEGV (seen with onnx 1.23).
-    """
+    """Whether Python is importing an extension module. An exception in Python code called from its
+    C++ start ends the process by SIGABRT or SIGSEGV (seen with onnx 1.23)."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
             loader = frame.f_locals.get("self")

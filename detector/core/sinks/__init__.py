@@ -57,11 +57,8 @@ def defaults(kind: str) -> list[type[Sink]]:
 
 
 def find_by_suffix(suffix: str, wanted: Collection[str] = ()) -> type[Sink] | None:
-    """The sink that writes a file with this suffix (".json"); None where no sink does.
-
-    Where several do, it is the one that is ``wanted``, by name: of two such, the one with fewer
-    other suffixes to be asked for by.
-    """
+    """The sink for this suffix (".json"), or None. Of several, prefer the one in ``wanted`` by
+    name, then the one with fewer other suffixes."""
     fitting = [sink for sink in find_all() if suffix.lower() in sink.suffixes]
     asked = [sink for sink in fitting if sink.name in wanted]
     return min(asked, key=lambda sink: len(sink.suffixes)) if asked else next(iter(fitting), None)
@@ -73,11 +70,8 @@ def open(name: str, path: Path, **options: Any) -> Sink:
 
 
 def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, Any]) -> list[Sink]:
-    """Opened sinks, in the order of ``paths`` (name -> path).
-
-    Each takes of ``options`` those that it declares. When one cannot be opened, those before it are
-    aborted.
-    """
+    """Open the sinks in the order of ``paths`` (name -> path), each with the options that it
+    declares. If one fails, those before it are aborted."""
     from detector.core.sinks._naming import FrameNames
     from detector.core.sinks._only import only_detections
 

@@ -139,10 +139,7 @@ class FolderSink(Sink):
         self._partial = None
 
     def _listed(self, folder: Path) -> set[str]:
-        """The names in the manifest, and its own; empty without one.
-
-        Anybody may have written the manifest: a name that leads out of the folder is none.
-        """
+        """The names in the manifest, and its own; skips names that lead out of the folder."""
         try:
             lines = (folder / self.manifest).read_bytes().split(b"\n")
         except OSError:
@@ -181,9 +178,7 @@ class FolderSink(Sink):
         self._unlink_listed(partial)
 
     def _swap(self, partial: Partial) -> bool:
-        """Gives the whole new folder the final name. False where somebody else's files are under
-        it.
-        """
+        """Give the new folder its final name. False if other people's files are under it."""
         target = partial.target
         if not target.exists():
             os.rename(partial.path, target)

@@ -15,9 +15,7 @@ def picture_name(frame: Frame) -> PurePath | None:
 
 
 class FrameNames:
-    """The sinks of one source share one of these. All of them are opened before the first frame,
-    and each frame goes to all of them before the next one does.
-    """
+    """Names frames, for all sinks of a source; they are opened before the first frame."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None  # of the annotated pictures, where some are written

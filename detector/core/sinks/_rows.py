@@ -17,12 +17,8 @@ from detector.core.types import Detections, Frame, SourceInfo
 
 
 class RowsSink(Sink):
-    """A text file to which each frame adds its whole lines in one system call.
-
-    A killed process therefore leaves whole lines: nothing waits in a buffer of ours. (If the kill
-    hits while the kernel writes many pages, it may cut that one write; such a line lacks its
-    newline.)
-    """
+    """A text file to which each frame adds its whole lines in one system call. A killed process
+    therefore leaves whole lines, except that the kernel may cut its last write."""
 
     header: str = ""
 

@@ -183,9 +183,7 @@ class CocoSink(RowsSink):
         return super().close()
 
     def abort(self) -> Path | None:
-        """Keeps as many frames as fit, with their list of images, in the space that the file
-        already has. Its results list goes: the dataset holds the same.
-        """
+        """Keep as many frames as fit with their list of images, and delete the results list."""
         self._results.discard()
         self._list_last()
         if self._partial is None or not self._images:
@@ -203,9 +201,7 @@ class CocoSink(RowsSink):
         return super().abort()
 
     def _count_fitting(self, space: int) -> int:
-        """How many frames, with their list, take at most ``space`` bytes; all where the disk is not
-        full.
-        """
+        """How many frames, with their list, take at most ``space`` bytes."""
         assert self._partial is not None
         try:
             disk = os.fstatvfs(self._partial.fd)

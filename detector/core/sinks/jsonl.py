@@ -36,10 +36,7 @@ class JsonlSink(RowsSink):
 def row(
     source: str, frame: Frame, time_base: str | None, detections: Detections, **more: object
 ) -> dict[str, object]:
-    """What a line says of a frame. ``time_base``: "1/90000"; ``more`` stands before the detections.
-
-    Rows of files and of cameras are the same but for ``more``.
-    """
+    """The line of a frame. ``time_base``: "1/90000"; ``more``: keys before the detections."""
     return {
         "source": source,
         "frame": frame.index,

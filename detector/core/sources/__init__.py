@@ -106,12 +106,10 @@ def open(
 
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
-    """The sources that a command line names, each of which has outputs of its own.
+    """The sources that a command line names, each with outputs of its own.
 
-    Pictures by name are one source, in the place of the first: a shell makes many names of
-    ``shots/*.jpg``. A folder or a pattern that holds videos is a source for its pictures, and one
-    for each video, but for those that ``skip`` says to leave out. ``note_of`` says what else is
-    left out.
+    Pictures named one by one are one source. A folder or pattern with videos is one source for its
+    pictures and one for each video, except those that ``skip`` names.
     """
     from detector.core.sources._contents import is_picture
     from detector.core.sources._specs import NamedPictures

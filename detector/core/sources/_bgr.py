@@ -25,11 +25,8 @@ LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.
 
 
 def to_bgr(reformatter: VideoReformatter, picture: Any, width: int, height: int) -> Image:
-    """[height, width, 3] u8, as stored: not turned. May be a view of the reformatter's result.
-
-    swscale rounds otherwise on ARM64: up to 2 levels in 76% of the values. There we do what it does
-    on x86, for the pictures that most videos have.
-    """
+    """[height, width, 3] u8 as stored, not turned; may be a view. On ARM64 we convert most pictures
+    ourselves, because swscale rounds otherwise: up to 2 levels in 76% of the values."""
     if ARM64 and (picture.width, picture.height) == (width, height) and is_plain(picture):
         return _to_bgr_as_x86([pixels_of(plane) for plane in picture.planes], colours_of(picture))
     # Bicubic also for the chroma planes: then the pixels are cv2's own.

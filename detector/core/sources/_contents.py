@@ -83,9 +83,8 @@ def list_folder(folder: str) -> Contents:
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """The files below a folder, at any depth. Hidden names and outputs of earlier runs are left
-    out, and what cannot be listed. A folder is entered once, whatever links lead to it: its real
-    path is put into ``entered``."""
+    """The files below a folder, at any depth, without hidden names and outputs of earlier runs.
+    ``entered`` collects real paths, so that links lead into a folder only once."""
     entered = set() if entered is None else entered
     left = [folder]
     while left:

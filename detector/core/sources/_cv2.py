@@ -36,11 +36,8 @@ def is_quiet() -> bool:
 
 
 def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:
-    """``image``, put upside down if ``mirrored``, then turned counter-clockwise by ``degrees``.
-
-    ``degrees`` is 0, 90, 180 or 270, and not 0 unless ``mirrored``. The result is ``into`` itself
-    if that is given and fits.
-    """
+    """``image`` flipped vertically if ``mirrored``, then turned counter-clockwise by ``degrees``,
+    into ``into`` if it fits. ``degrees``: 0, 90, 180 or 270, not 0 unless ``mirrored``."""
     if not mirrored:
         rotated: Image = cv2.rotate(image, _ROTATE[degrees], dst=into)
         return rotated

@@ -25,10 +25,7 @@ Samples = NDArray[Any]
 
 
 def decode_deep(data: NDArray[np.uint8]) -> tuple[Image | None, str] | None:
-    """u8 BGR [h, w, 3] and what was done to its samples, "" for nothing that need be said.
-
-    None where 8 bits a sample are all there is, and nothing has to be put right: cv2 does that.
-    """
+    """u8 BGR [h, w, 3] and a note on what was done to the samples; None for plain 8-bit samples."""
     head = data[:32].tobytes()
     if head.startswith(PNG):
         return _decode_png(data) if len(head) > 24 and head[24] > 8 else None

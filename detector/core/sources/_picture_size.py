@@ -65,9 +65,7 @@ def _png(data: bytes) -> Size:
 
 
 def _jpeg(data: bytes) -> Size | None:
-    """Of the first frame header. The segments before it tell their lengths; one may hold a
-    thumbnail with a header of its own.
-    """
+    """The size in the first frame header. Skips segments, which may hold a thumbnail's header."""
     at = 2
     while data[at] == 0xFF:
         marker = data[at + 1]

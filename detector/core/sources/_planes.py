@@ -29,10 +29,8 @@ LIMITED = 1  # FFmpeg's AVCOL_RANGE
 
 
 def why_no_planes(picture: Any) -> str:
-    """Why a video that begins with this picture of PyAV's is read as BGR; "" where it need not be.
-
-    ``picture`` None: it could not be decoded.
-    """
+    """Why a video that begins with this picture (None: undecodable) is read as BGR; "" if it is
+    not."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name
@@ -55,9 +53,7 @@ def why_no_planes(picture: Any) -> str:
 
 class PlanesReader:
     """Makes planes of the pictures of one video, all of the size and kind of the first.
-
-    ``made``: BGR pictures that were made of them. They may be asked for in any thread.
-    """
+    ``made``: BGR pictures made of them, in any thread."""
 
     def __init__(self) -> None:
         self.made = 0

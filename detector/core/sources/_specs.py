@@ -21,10 +21,7 @@ _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
 
 
 class NamedPictures(str):
-    """A spec for pictures that were named one by one, as a shell spreads ``shots/*.jpg``.
-
-    Its text is the folder that they have in common.
-    """
+    """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
 
     paths: tuple[str, ...]
 
@@ -64,10 +61,9 @@ def list_pictures(spec: str) -> list[str]:
 
 
 def look_into(spec: str) -> Contents | None:
-    """What a folder holds or a pattern matches; None for other specs.
+    """What a folder or a pattern contains; None for other specs.
 
-    Raises SourceError where the folder cannot be listed.
-    """
+    Raises SourceError if the folder cannot be listed."""
     if isinstance(spec, NamedPictures):
         return None
     if os.path.isdir(spec):

@@ -28,10 +28,8 @@ _BEFORE_INDEX = (b"ftyp", b"styp", b"free", b"skip", b"wide", b"uuid", b"pdin", 
 
 
 class StandardInput:
-    """``read`` and ``rewind``, for PyAV; ``sha256`` and ``changes``, as a held file has them.
-
-    ``stopped`` is asked whether the run is over; ``size`` counts the bytes that were read.
-    """
+    """``read`` and ``rewind`` for PyAV; ``sha256`` and ``changes`` as of a held file. ``stopped``
+    tells if the run is over."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self.stopped: Callable[[], bool] = lambda: False

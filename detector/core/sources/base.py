@@ -111,12 +111,9 @@ class Source:
         raise NotImplementedError
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Hands out frames from ``start_s`` on, for ``duration_s``. Time is counted from where the
-        source's own clock begins. None: from the first frame, and to the end. Called before the
-        first read.
-
-        Raises SourceError where there is no such frame, and UsageError where frames have no time.
-        """
+        """Limit the frames to ``duration_s`` from ``start_s`` of the source's own clock; call
+        before ``read``. None: no limit. Raises SourceError if no frame is left, UsageError if
+        frames have no time."""
         raise UsageError(
             f"{self.info.path}: --start and --duration are for sources with a clock; omit them"
         )
@@ -145,10 +142,8 @@ class Source:
 
 
 class SteppingSource(Source):
-    """A source in two steps, like cv2's: ``grab`` moves on, ``retrieve`` makes the picture.
-
-    It applies stride and limit for all readers. A frame that the stride drops is never converted.
-    """
+    """A source that steps with ``grab`` and makes pictures with ``retrieve``, like cv2's. Skipped
+    frames are never converted."""
 
     def __init__(self, stride: int = 1, frames: int | None = None) -> None:
         self.counts = ReadCounts()
@@ -167,10 +162,7 @@ class SteppingSource(Source):
         raise NotImplementedError
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """The picture that was grabbed last, as frame ``index``.
-
-        None where it turned out to be unreadable; it is then counted.
-        """
+        """The picture grabbed last, as frame ``index``; None, and counted, if it is unreadable."""
         raise NotImplementedError
 
     def grabbed_pts(self) -> int:

@@ -206,10 +206,8 @@ def _is_animated(path: str) -> bool:
 
 
 def read_picture(path: str, into: Image | None = None) -> Image | None:
-    """u8 BGR [h, w, 3] with the EXIF orientation applied, or None where it cannot be read.
-
-    Grey, 16-bit and alpha pictures are converted. The result is ``into`` if that fits.
-    """
+    """u8 BGR [h, w, 3] with the EXIF orientation applied, in ``into`` if that fits; None if
+    it cannot be read. Grey, 16-bit and alpha pictures are converted."""
     return read_and_tell(path, into)[0]
 
 

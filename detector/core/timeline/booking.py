@@ -26,11 +26,8 @@ if unknown. Another mapping where they are others."""
 
 
 def clock_of(task: int) -> int:
-    """The number of the CPU clock of a thread of this process, as ``pthread_getcpuclockid`` makes
-    it (Linux, include/linux/posix-timers.h: CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED).
-
-    Unlike the thread's schedstat the clock counts up to now while the thread runs.
-    """
+    """The number of a thread's CPU clock, as ``pthread_getcpuclockid`` makes it (Linux,
+    include/linux/posix-timers.h). Unlike schedstat it counts up to now."""
     return ~task << 3 | 6
 
 

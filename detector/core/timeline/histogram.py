@@ -59,9 +59,7 @@ class Histogram:
         self.count += other.count
 
     def quantile(self, q: float) -> float | None:
-        """The value of rank ceil(q * count) (nearest rank), within the relative error; None without
-        samples.
-        """
+        """The value of rank ceil(q * count), within the relative error; None without samples."""
         rank = max(1, math.ceil(q * self.count))
         seen = 0
         for value, count in self.counts():

@@ -32,10 +32,7 @@ class Times(NamedTuple):
 
 
 def task_ids() -> set[int]:
-    """The threads of this process, by the kernel's numbers.
-
-    Empty where the system does not list them.
-    """
+    """The kernel's numbers of this process's threads; empty if the system does not list them."""
     try:
         return {int(name) for name in os.listdir(TASKS)}
     except OSError:
@@ -43,10 +40,8 @@ def task_ids() -> set[int]:
 
 
 def times_of(task: int | None = None) -> Times | None:
-    """The times of a thread of this process, by default of the calling one.
-
-    They are the first two numbers of its schedstat (Linux). None where there is none.
-    """
+    """The times of a thread of this process, by default the calling one, from its schedstat
+    (Linux)."""
     place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
         with open(f"{place}/schedstat", "rb") as file:
@@ -91,10 +86,8 @@ def open_run_queue() -> RunQueue | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """The kernel's name of a thread of this process, by default of the calling one.
-
-    "" where there is none.
-    """
+    """The kernel's name of a thread of this process, by default the calling one; "" if there is
+    none."""
     try:
         with open(
             "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
@@ -105,10 +98,7 @@ def name_of(task: int | None = None) -> str:
 
 
 def give_name(name: str) -> None:
-    """Names the calling thread, for the kernel and for tools such as ``top -H``.
-
-    15 bytes of the name are kept.
-    """
+    """Name the calling thread for the kernel and tools such as ``top -H``; 15 bytes are kept."""
     with suppress(OSError), open("/proc/thread-self/comm", "wb") as file:
         file.write(name.encode()[:15])
 
@@ -203,9 +193,7 @@ class Natives:
         ] = {}  # as read when a thread of ours ended; that and others may be gone since
 
     def forget_gone(self) -> None:
-        """To be called before a run, because the system reuses the numbers of threads that have
-        ended.
-        """
+        """Call this before a run, because the system reuses the numbers of threads that ended."""
         alive = self._ids()
         with self._lock:
             self._claims = {task: stages for task, stages in self._claims.items() if task in alive}
@@ -251,11 +239,7 @@ class Natives:
             )
 
     def left(self) -> None:
-        """To be called by a thread of ours that is about to end.
-
-        Afterwards nobody could read its times, nor those of the pool that OpenMP gave it, which
-        ends with it.
-        """
+        """Call this from a thread of ours about to end, while its times can still be read."""
         with self._lock:
             self._ours.add(threading.get_native_id())
             self._left |= self._all_times()

@@ -35,9 +35,8 @@ class ThreadRange:
 
 
 class Attached(NamedTuple):
-    """``domain``: where ranges go; None where nobody records them. ``lost``: why a tool that is
-    attached would see no range, and what to type; None where all is well.
-    """
+    """``domain``: None if nobody records. ``lost``: why an attached tool sees no range, and what to
+    type."""
 
     domain: Any | None
     lost: str | None = None

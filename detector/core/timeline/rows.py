@@ -201,9 +201,7 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[np.generic]:
 
 
 class Ring:
-    """The last ``size`` calls. All of its memory is taken at the start: a run of months that grows
-    for its first half hour cannot be told from one that leaks.
-    """
+    """The last ``size`` calls. All memory is taken at the start, so growth later means a leak."""
 
     __slots__ = ("block",)
 

@@ -39,12 +39,8 @@ KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
 
 
 class Meter:
-    """How long at least one of several threads was inside a stage: the length of a union of
-    intervals.
-
-    Inference FPS is frames / seconds in which at least one ``infer`` was running. So neither a slow
-    reader nor several requests at once distort it.
-    """
+    """How long at least one of several threads was inside a stage: the union of their intervals. So
+    neither a slow reader nor parallel requests distort inference FPS."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -408,10 +404,7 @@ class Track:
         return now
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
-        """The context manager for one call; enter it at once.
-
-        It is the same object for every call of a stage on this track after the first.
-        """
+        """The context manager for one call, to be entered at once; the same object every time."""
         span = self.spans.get((stage, kind))
         if span is None:
             span = self.spans[stage, kind] = self._make(stage, kind)

@@ -71,11 +71,8 @@ class Timeline:
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """Marks a run for a tool that records.
-
-        A mark says what the ranges after it belong to. A range "run" lasts from here to the end,
-        across all threads, so that a capture can start and stop with it.
-        """
+        """Mark a run for a recording tool, with a range "run" across all threads that starts its
+        capture."""
         if self._domain is None:
             yield
             return
@@ -111,16 +108,13 @@ class Timeline:
         return nullcontext() if self._natives is None else self._natives.born(stage)
 
     def mark(self) -> None:
-        """Marks a moment for the counts of native threads; the steady state lies from first to
-        last.
-        """
+        """Mark a moment for the counts of native threads; steady state is from the first to the
+        last."""
         if self._natives is not None:
             self._marks[1:] = [self._natives.mark(self._calls())]
 
     def burnt(self) -> Burnt | None:
-        """What native threads used between the marks; None where nobody observes, or nothing is
-        between.
-        """
+        """What native threads used between the marks; None if unobserved or without two marks."""
         if self._natives is None or len(self._marks) < 2 or not self._marks[-1].times:
             return None
         return self._natives.between(self._marks[0], self._marks[-1])

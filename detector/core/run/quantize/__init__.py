@@ -81,9 +81,8 @@ def quantize_network(
 def get_calibration(
     network: Network, config: Config, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Makes the calibration that ``--calibrate`` asks for; without it, finds the one that is kept
-    for this model and size. Returns it with lines for the user.
-    """
+    """Make the calibration that ``--calibrate`` asks for, or find the kept one; returns it with
+    notes."""
     if config.calibration.calibrate in (None, PACKAGED):
         return find_calibration(network, config, folder)
     from detector.core.run.quantize.making import make_calibration
@@ -94,11 +93,8 @@ def get_calibration(
 def _built_before(
     network: Network, kind: str, config: Config, folder: Path
 ) -> tuple[Network, list[str]] | None:
-    """``quantize_network`` where its graph lies in the folder; None where it does not.
-
-    Whether the calibration fits the tensors of the fp32 graph was asked when the graph was built,
-    by this code, of this network and calibration: all three are in its recipe.
-    """
+    """``quantize_network`` if its graph is in the folder, else None. The tensors' names were
+    compared when it was built: code, network and calibration are in its recipe."""
     if config.calibration.calibrate not in (None, PACKAGED):
         return None
     try:

@@ -140,10 +140,8 @@ class Calibration:
 def find_calibration(
     network: Network, config: Config, folder: Path, *, by_graph: bool = True
 ) -> tuple[Calibration, list[str]]:
-    """The calibration that is kept for this model and size, or comes with the model; with lines for
-    the user. ``by_graph``: the names of the graph's tensors are compared too, which reads it.
-
-    Raises UsageError where there is none.
+    """Find the calibration kept for this model and size, or packaged; returns it with notes.
+    ``by_graph`` also compares the names of the graph's tensors. Raises UsageError if there is none.
     """
     if config.calibration.calibrate == PACKAGED:
         found = packaged(network, config.network.model, by_graph=by_graph)
@@ -192,12 +190,8 @@ def _find_kept(
 
 
 def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibration | None:
-    """The calibration that a known model comes with, for its own weights and input size.
-
-    Where the model declares canvases, it holds at every size: ranges are of tensors, which are the
-    same ones, and docs/model-street.md has the agreement on other canvases. ``by_graph``: as of
-    ``find_calibration``.
-    """
+    """The calibration packaged with a known model, for its own weights and input size. If the model
+    declares canvases, it holds at every size (docs/model-street.md)."""
     if model not in known() or (path := known_model(model).calibration) is None:
         return None
     try:

@@ -42,10 +42,7 @@ class Frames:
 
 
 def read_frames(spec: str, rules: InputRules, wanted: int) -> Frames:
-    """At most ``wanted`` frames of a video, a picture or a folder of pictures, letterboxed.
-
-    Raises SourceError where there is no frame.
-    """
+    """Read up to ``wanted`` letterboxed frames of a source. Raises SourceError if it has none."""
     with sources.open(spec) as source:
         slots = sample_evenly((frame.image for frame in source), wanted, rules)
     if not slots:
@@ -59,12 +56,8 @@ def read_frames(spec: str, rules: InputRules, wanted: int) -> Frames:
 def sample_evenly(
     images: Iterable[NDArray[np.uint8]], wanted: int, rules: InputRules
 ) -> list[Slots]:
-    """Letterboxes ``wanted`` of the images, [H, W, 3] each, spread evenly over all of them.
-
-    Containers state their number of frames unreliably, so it is not used. Every ``step``-th image
-    is taken; as soon as twice the wanted number is held, every second one is dropped and the step
-    doubles. One pass is enough, and at most twice the wanted number is ever held.
-    """
+    """Letterbox ``wanted`` of the images, [H, W, 3] each, spread evenly over all of them. The
+    number of images is unknown, so the step doubles whenever twice ``wanted`` are held."""
     step, taken = 1, []
     for index, image in enumerate(images):
         if index % step:
@@ -87,10 +80,8 @@ def hold_out(slots: Slots) -> Frames:
 
 
 def source_sha256(spec: str) -> str:
-    """sha256 of all files of a source: renaming a file does not make it another source.
-
-    Raises SourceError for a file that cannot be read.
-    """
+    """sha256 of all files of a source, whatever their names. Raises SourceError if one is
+    unreadable."""
     digest = hashlib.sha256()
     files = _files(spec)
     keep("the calibration", *files)

@@ -163,10 +163,8 @@ def choose_float_units(
     budget: float,
     progress: Progress = lambda *_: None,
 ) -> Choice:
-    """The units to keep float, so that ``agreement`` is at least ``budget``.
-
-    ``ranking``: as ``rank_units`` returns it, the worst first.
-    """
+    """The units to keep float for an ``agreement`` of at least ``budget``. ``ranking``: the worst
+    first."""
     choice = Choice([], 0.0, 0.0)
     runs = 1 + len(ranking).bit_length() + TRIALS
 
@@ -187,10 +185,7 @@ def choose_float_units(
 def _bisect(
     ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> tuple[list[Unit], float]:
-    """The shortest head of the ranking that reaches the budget, as far as halving can tell.
-
-    All units kept float are fp32 again, with an agreement of 1.
-    """
+    """The shortest head of the ranking that reaches the budget, found by halving."""
     low, high, best = 0, len(ranking), 1.0
     while high - low > 1:
         middle = (low + high) // 2

@@ -34,9 +34,7 @@ CURE = "use --save video, which draws the boxes into the picture"
 
 
 class OverlaySink(Sink):
-    """One Matroska file. A line of subtitles is written when the next picture says how long it
-    stands; ``close`` counts the packets of the video before the file gets its final name.
-    """
+    """One Matroska file. A subtitle line is written when the next picture gives its end."""
 
     name = "overlay"
     suffixes = (".mkv",)

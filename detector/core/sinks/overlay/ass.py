@@ -42,10 +42,7 @@ _UNSAFE = str.maketrans({"{": "(", "}": ")", "\\": "/", "\n": " ", "\r": " ", "\
 
 
 def header(width: int, height: int, family: str, style: str, size: float) -> str:
-    """The script without a line: one pixel of ASS is one of the picture, and colours stay.
-
-    ``family``, ``style``: of the font, such as "Lato" and "Bold Italic".
-    """
+    """The script's header: one ASS pixel is one picture pixel. ``family``, ``style``: the font."""
     bold, italic = (-int(word in style.lower()) for word in ("bold", "italic"))
     family = plain(family).replace(",", " ").strip() or FAMILY
     colors, rest = "&H00FFFFFF,&H00FFFFFF,&H00000000,&HFF000000", "100,100,0,0,1,0,0,7,0,0,0,1"
@@ -133,10 +130,7 @@ def _drawn(layout: Layout, i: int) -> Points:
 
 
 def _outline(box: Sequence[int], line: int) -> Points:
-    """A ring: the inner side runs the other way round, so that it stays empty.
-
-    Its edges are those of OpenCV, whose lines have an odd number of pixels.
-    """
+    """A ring whose inner side runs the other way, with edges as OpenCV draws them (odd widths)."""
     x1, y1 = box[0], box[1]
     x2, y2 = max(x1 + 1, box[2]), max(y1 + 1, box[3])
     half = 0 if line == 1 else (line + 1) // 2
@@ -169,10 +163,7 @@ def _color(bgr: Color) -> str:
 
 
 def label_texts(layout: Layout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """The lines of labels. Labels whose rows overlap are in different ones.
-
-    ``per_scale``: Fontsize at scale 1.0 (``font_size``).
-    """
+    """The lines of labels, in which no rows overlap. ``per_scale``: Fontsize at scale 1.0."""
     apart = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(

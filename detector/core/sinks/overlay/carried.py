@@ -83,10 +83,7 @@ def encode_row(index: int, pts: int, detections: Detections) -> str:
 
 
 def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
-    """The row of a line of subtitles, as Matroska stores it; None where it carries none.
-
-    Raises ValueError where what it carries is damaged.
-    """
+    """The row in a subtitle line as Matroska stores it, or None. Raises ValueError if damaged."""
     text = line.split(b",", FIELDS_IN_FRONT)[-1]
     if not text.startswith(b"{detect-video ") or len(text) > LONGEST_ROW:
         return None
@@ -111,10 +108,7 @@ def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
 
 
 class Overlay:
-    """An overlay that is read: its description at once, its rows in turn.
-
-    Raises SourceError where the file is none. ``damaged`` counts rows that could not be read.
-    """
+    """Reads an overlay; ``damaged`` counts unreadable rows. Raises SourceError if it is not one."""
 
     def __init__(self, path: str | Path) -> None:
         import av

@@ -206,12 +206,8 @@ class _Checked:
 
 
 class Copying:
-    """Copies packets into ``output``, up to the pictures that were detected.
-
-    A picture is copied when its packet is known to be needed: one that is shown later, but stored
-    before it, is held until then. So a copy that ends early has nothing that nobody looked at, but
-    what its last pictures refer to.
-    """
+    """Copies packets into ``output``, up to the pictures that were detected. A packet shown later
+    but stored earlier than its neighbours waits until it is known to be needed."""
 
     def __init__(
         self, source: SourceCopy, output: Any, streams: dict[int, Any], shift: int
@@ -312,11 +308,8 @@ def _stored_at(packet: Any) -> int:
 
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
-    """The packets from the last key frame at or before a picture, and the pts of that key frame.
-
-    None: all of them, and the earliest pts is for the caller to know. The file is read from its
-    beginning: no index is trusted to know where a picture is.
-    """
+    """The packets from the last key frame at or before a picture, and that key frame's pts. None:
+    all packets. The file is read from its start, because its index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets

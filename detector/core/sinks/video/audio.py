@@ -128,10 +128,7 @@ class CarriedTrack:
                 yield frame, Fraction(frame.samples, frame.sample_rate)
 
     def packets(self, until_s: Fraction, shift_s: Fraction) -> Iterator[Any]:
-        """Packets for the muxer: all that begin before ``until_s`` and were not handed out yet.
-
-        They are moved ``shift_s`` earlier.
-        """
+        """Packets not yet handed out that begin before ``until_s``, moved ``shift_s`` earlier."""
         while (item := self._peek()) is not None and item.pts * item.time_base < until_s:
             self._held = None
             yield from self._move(item, shift_s)
@@ -174,11 +171,8 @@ class CarriedTrack:
         return packets
 
     def _encode(self, frame: Any) -> list[Any]:
-        """Packets of a decoded frame; None flushes the encoder.
-
-        Once PyAV's resampler has failed (on a layout that it cannot mix down) it must not be used
-        again.
-        """
+        """Packets of a decoded frame; None flushes the encoder. A failed resampler is not used
+        again."""
         try:
             return list(self.stream.encode(frame))
         except BROKEN as error:
@@ -203,9 +197,7 @@ class CarriedTrack:
 
 
 def count_channels(source: Any) -> int:
-    """How many channels are to be decoded. Raises ValueError for an order of channels without a
-    name.
-    """
+    """Number of channels to decode. Raises ValueError for an unnamed channel order."""
     layout = source.codec_context.layout
     # PyAV 18.1 frees an unnamed list of channels once for every object that shares it, and the
     # process crashes. So this object is never freed, and frames, which have such objects too, are

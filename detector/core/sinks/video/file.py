@@ -25,9 +25,7 @@ INT32 = 2**31 - 1
 
 
 class VideoFile:
-    """The file ``path`` in the making. The encoder opens with the first frame, which gives the
-    size.
-    """
+    """The file ``path`` in the making. The first frame gives the size and opens the encoder."""
 
     errors = (av.FFmpegError, OSError)  # what PyAV raises; only some of its errors are OSErrors
     sound: SoundRules | None = None  # None: the format has none
@@ -96,10 +94,8 @@ class VideoFile:
     # ---- frames
 
     def add(self, frame: Frame, joined: bool = False) -> None:
-        """Encodes one frame, and the sound up to its end. Raises ``errors``.
-
-        ``joined``: it follows right behind the last one, whatever time lies between them.
-        """
+        """Encode a frame and the sound up to its end. ``joined``: it follows the last one without a
+        gap. Raises ``errors``."""
         ticks = self._to_ticks(frame.pts)
         if not joined and self.leaves_out(ticks):
             return

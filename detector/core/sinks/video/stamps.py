@@ -44,10 +44,7 @@ class Stamps:
         self.went_back = False  # the clock was set back by more than BACK_S
 
     def place(self, pts: int, index: int, joined: bool = False) -> int:
-        """The pts to write for frame ``index`` of the source.
-
-        ``joined``: what lies between it and the last one was cut out.
-        """
+        """The pts to write for frame ``index``. ``joined``: what lies before it was cut out."""
         if self.last is None:
             self.shift = pts
             self.last = 0

@@ -101,9 +101,7 @@ class Tracks:
         return {track.stream.index: _take_all(track) for track in self._shared.tracks}
 
     def _go_before(self, stream: Any, start_s: Fraction) -> None:
-        """Skips what lies well before the first frame. A file without an index is read from its
-        start.
-        """
+        """Seek to shortly before the first frame; without an index, read from the start."""
         if start_s - (stream.start_time or 0) * stream.time_base > FAR_S:
             with suppress(*BROKEN):
                 self._container.seek(int((start_s - BEFORE_S) / stream.time_base), stream=stream)

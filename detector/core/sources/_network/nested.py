@@ -63,11 +63,8 @@ def is_redirect(error: BaseException) -> bool:
 
 
 def settle(url: str) -> tuple[str, dict[str, str]]:
-    """Where a playlist lies that ``url``, with a login, leads to, and the options that its host
-    wants with it: cookies. FFmpeg tells neither to whoever opens for it.
-
-    Where nobody answers, ``url`` itself: FFmpeg says why.
-    """
+    """The final address of a playlist that ``url``, with a login, leads to, and its host's cookies.
+    If the host does not answer, returns ``url``, and FFmpeg reports why."""
     from detector.core.sources._web import WebPlace, ask
 
     place = WebPlace(url)
@@ -81,11 +78,8 @@ def settle(url: str) -> tuple[str, dict[str, str]]:
 
 
 class Bytes:
-    """A file that PyAV reads: what lies at an address, or nothing.
-
-    A playlist comes in ASCII, with %XX for other bytes: PyAV would print a traceback for an address
-    that is no UTF-8.
-    """
+    """A file for PyAV of the bytes at an address, or of none. Playlists are in ASCII with %XX
+    escapes, because PyAV prints a traceback for an address that is not UTF-8."""
 
     def __init__(self, container: Any = None) -> None:
         self._container = container

@@ -99,9 +99,7 @@ class KeyReader:
 
 
 def _is_exact_recovery(unit: bytes) -> bool:
-    """Whether a SEI unit says that a decoder that begins here shows everything exactly from this
-    very picture on: a recovery point of no frames, exact, its links whole.
-    """
+    """Whether a SEI unit is a recovery point of 0 frames, exact and with whole links."""
     data = unit[1:].replace(b"\0\0\3", b"\0\0")
     at = 0
     while at + 2 < len(data):

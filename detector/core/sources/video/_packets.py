@@ -46,11 +46,8 @@ class Check:
 
 
 def check_packets(video: Video, frames: int, last_pts: int | None) -> Check:
-    """Demuxes the whole file once more, without decoding it, behind the last of ``frames``.
-
-    ``last_pts``: of that frame; None where pts jumped or are not stored. Then the packets beyond
-    ``frames`` are taken for those behind it.
-    """
+    """Demux the file again without decoding and check the packets after the last of ``frames``.
+    ``last_pts``: of that frame, or None if pts jumped or are missing; then packets are counted."""
     demuxed, must_show, later, undated, error = Demuxed(), 0, 0, 0, ""
     with open_container(video.path) as container:
         stream = container.streams[video.stream]
@@ -119,10 +116,7 @@ class PictureRule:
         return self._says is not None and self._says(packet)
 
     def _is_leading(self, packet: Any) -> bool:
-        """True for what is shown before the first key frame, but stored behind it.
-
-        It may refer to pictures that were cut off with what was before.
-        """
+        """Whether a packet is shown before the first key frame but stored after it."""
         if not self._at_start or packet.pts is None:
             return False
         if self._first_key is None:

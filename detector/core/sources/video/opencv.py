@@ -37,9 +37,8 @@ def open(
 
 
 class OpenCVSource(SteppingSource):
-    """cv2 stops in silence at the first packet that it cannot decode, and hands out what it patched
-    up. ``check`` tells the one from the end, ``at_complaint`` the other from a whole picture.
-    """
+    """Reads by cv2, which stops silently at a packet that it cannot decode and returns patched
+    pictures."""
 
     decoder = "opencv"
     landing: Landing | None = None  # of ``seek``, where somebody has found it already
@@ -146,9 +145,7 @@ class OpenCVSource(SteppingSource):
         self.video.set_displayed(*size, rotation=rotation)
 
     def at_complaint(self) -> bool:
-        """cv2's FFmpeg complained while it made the picture that was grabbed last, or one of the
-        next. True when there is a picture all the same.
-        """
+        """Whether cv2's FFmpeg complained during the last picture or one of the next."""
         heard = self._complaints.take()
         if not self.counts.damaged:
             self.notes.append(f"opencv's FFmpeg: {heard[0][1]}; --decoder auto gives details")
