@@ -35,11 +35,10 @@ DROPPING = 0.02  # dropped share from which a limit is called one
 class Load:
     """What was used in a span of time, as shares of it, 0 to 1.
 
-    ``stages``: each one's busy time; of infer, a worker's mean. ``cpu``: of all cores' time, by
-    this process; ``decoding``: of that, by the feeds. ``processed``: of the pictures that arrived,
-    those that were detected; ``dropped``: those for which there was no time. The rest is on its
-    way. ``others``: of all cores' time, by other programs; 0 where the system does not tell.
-    ``decoded``: of the pictures that arrived, those that were not left out to save decoding.
+    ``stages``: busy time of each; of infer, a worker's mean. ``cpu``: of all cores' time, by this
+    process, of that ``decoding`` by the feeds; ``others``: by other programs, 0 if unknown. Of the
+    pictures that arrived: ``processed`` were detected, ``dropped`` had no time, ``decoded`` were
+    not left out to save decoding.
     """
 
     cameras: int  # live ones

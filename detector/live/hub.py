@@ -112,9 +112,8 @@ class Subscription:
 class Hub:
     """Watcher and EventTarget of a run. All methods may be called from any thread.
 
-    Whoever draws asks ``wants_pictures`` before each picture, draws where the answer is yes, and
-    then calls ``show``: a picture whose question was not asked is not kept, because it may be
-    undrawn (and --blur not applied).
+    Whoever draws asks ``wants_pictures`` before each picture and then calls ``show``. A picture
+    shown without asking is not kept: it may be undrawn and --blur not applied.
     """
 
     name = "page"

@@ -57,13 +57,12 @@ class Rules(Protocol):
 
 
 class Router:
-    """``make``: the outputs of a camera whose feed has not started yet. ``classes``: ids that a
-    camera keeps, None: all. ``watcher``: sees drawn pictures while somebody looks. ``snapshot``:
-    adds a picture to an event; ``draw`` draws the boxes into it. ``hide``: makes objects that must
-    not be recognised so; it is called for pictures of which detections were left out, since whoever
-    draws later does not know of those.
+    """``make``: makes a camera's outputs before its feed starts. ``classes``: ids that a camera
 
-    ``wanted``, ``keep`` and ``write`` are of the writer's thread; the others of any.
+    keeps; None: all. ``watcher``: sees drawn pictures while somebody looks. ``snapshot``: adds a
+    picture to an event; ``draw`` draws its boxes. ``hide``: makes objects unrecognisable, also
+    those whose detections were left out. ``wanted``, ``keep`` and ``write`` belong to the writer's
+    thread.
     """
 
     def __init__(

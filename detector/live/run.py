@@ -83,10 +83,9 @@ class Table(Protocol):
 class Around:
     """Who looks at a live run from outside, and may change it. None: nobody.
 
-    ``figures_to`` and ``controls_to`` are called once, before the first picture: with what gives
-    the figures at any moment, and with what starts and stops cameras of cameras.yaml (None: there
-    is none) and the folder of outputs (None: there is none). ``say``: one line for the user about
-    what is wrong or was changed; ``state``: one about a camera that comes or goes.
+    ``figures_to``, ``controls_to``: called once, before the first picture, with what returns the
+    figures, what starts and stops cameras, and the folder of outputs (None: none). ``say``: takes a
+    line about what is wrong or was changed; ``state``: about a camera that comes or goes.
     """
 
     table: Table | None = None

@@ -63,7 +63,7 @@ NAMES = {
     WRITE: "Writing the results",
 }
 WRITING = {"video": "Writing the video", "pictures": "Writing the pictures"}
-UNMEASURED = "A plain run cannot tell the gain; the what-if of `detect-video profile` measures it."
+UNMEASURED = "A plain run cannot tell the gain; `detect-video profile` measures it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,9 @@ FEWEST = 10  # runs that a median is taken of, if there are so many
 class LayerTimes(NamedTuple):
     """Medians over the quiet runs, in ms.
 
-    ``layers``: each with its ``median_ms``. ``forward_ms``: a forward pass without the profiler.
-    ``profiled_ms``: one under the profiler. ``run_sum_ms``: the sum of one run's layers; it
-    includes interruptions, which the median of each layer does not. ``outside_ms``: the time of a
-    run under the profiler that is in none of its layers. ``counted``: how many runs count.
-    ``notes``: the engine's lines for the user.
+    ``layers``: with ``median_ms``. ``forward_ms``: a forward pass without the profiler;
+    ``profiled_ms``: under it. ``run_sum_ms``: the sum of one run's layers, interruptions included.
+    ``outside_ms``: time under the profiler in none of its layers. ``counted``: how many runs count.
     """
 
     layers: list[LayerExecution]
@@ -50,9 +48,7 @@ def measure_layers(
     runs: int,
     budget_s: float,
 ) -> LayerTimes:
-    """Runs ``plain`` and ``profiler`` in turn, so that a slow second falls on both.
-
-    Both have the same threads.
+    """Run ``plain`` and ``profiler`` in turn, with equal threads, so that load falls on both.
 
     ``slots``: pictures u8 RGB [B, H, W, 3], taken in turn. Ends after ``runs`` of each, or after
     ``budget_s`` once there are enough for a median.
@@ -98,13 +94,11 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Matches what a profiler reported with the layers that the engine lists.
+    """Match what a profiler reported with the layers that the engine lists.
 
-    ``told``: (name, type, ms) in order, for each run.
-
-    The second entry of a name is the second layer of that name. A layer that was timed and is not
-    listed gets an unknown precision, so that the sum stays complete. A layer that is listed and was
-    not timed did not run.
+    ``told``: (name, type, ms) in order, for each run. The second entry of a name is the second
+    layer of that name. A timed layer that is not listed gets an unknown precision, so that the sum
+    stays complete; a listed one that was not timed did not run.
     """
     listed: dict[tuple[str, int], LayerExecution] = {}
     seen: dict[str, int] = {}

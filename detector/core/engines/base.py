@@ -36,26 +36,21 @@ BuildProgress = Callable[[str, int, int], bool]
 
 
 class Request:
-    """A place for one batch, and the call that runs it.
+    """A place for one batch, and the call that runs it. Many may be filled at once.
 
-    Many may be filled while others are inside ``infer``.
-
-    ``slot``: writable u8 RGB [B, H, W, 3]. The caller fills rows 0..n-1. ``device_ms``: how long
-    the last ``infer`` took on the device, as the device reports it, with upload and read-back; None
-    where it reports no time.
+    ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows 0..n-1. ``device_ms``: time of the
+    last ``infer`` as the device reports it, with upload and read-back; None if it reports none.
     """
 
     slot: NDArray[np.uint8]
     device_ms: float | None = None
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Runs the batch and returns one array per output.
+        """Run the batch and return one array per output.
 
-        Blocks until the results are there, with the GIL released.
-
+        Blocks until the results are there, with the GIL released; waits for this request alone.
         Each array is float32 with n rows, valid until this request's next ``infer``. A ragged last
-        batch (n < B) runs in full and is cut. Waits for this request's own work only, never for the
-        whole device.
+        batch (n < B) runs in full and is cut.
         """
         raise NotImplementedError
 
@@ -84,12 +79,11 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
-    """One layer as the engine really ran it; ``median_ms`` only where it was profiled.
+    """One layer as the engine really ran it; ``median_ms`` only if it was profiled.
 
     ``precision``: of ``PRECISIONS``, or another type by its own name (u8, int32). ``nodes``: the
-    graph's nodes that the layer stands for, where the engine fused or renamed them; empty where it
-    is the one node of that name. ``view``: it returns the bytes that it was given, in another
-    shape, and moves none.
+    graph's nodes that it stands for; empty for the one node of that name. ``view``: it moves no
+    bytes.
     """
 
     name: str
@@ -362,12 +356,10 @@ MAX_STREAMS = 8
 
 
 def best_streams(options: EngineOptions) -> int:
-    """How many requests of few threads each fill the cores together, for engines whose throughput
-    is best that way.
+    """How many requests of few threads fill the cores together, for engines that are faster so.
 
-    Threads of one request wait for each other at every layer, requests do not (docs/settings.md
-    has the figures). At most 8: with more, the pictures and results of that many batches lie in
-    memory, and one reader can no longer feed them.
+    Threads of one request wait for each other at every layer, requests do not (docs/settings.md).
+    At most 8: with more, one reader can no longer feed them.
     """
     return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 

@@ -43,14 +43,13 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """One ``models/NAME.yaml``, but for its ``options``, the settings of a run: config reads them.
+    """One ``models/NAME.yaml``, without its ``options``, which config reads.
 
-    ``path``: the model file, a packaged cfg or a file in the cache, which may not be there yet.
-    ``layers``: a description from which a network with random weights is built where ``path`` is
-    absent. ``calibration``: of int8, which the package carries. ``canvases``: (height, width) of
-    the inputs that it was trained for, its own first; where there are any, its input takes the
-    shape of the source (run/canvas.py). ``figures``: values of ``FIGURES``, for the list.
-    ``gflops_published`` come from its makers; so do the others, unless they could be counted here.
+    ``path``: the model file, packaged or in the cache, perhaps not there yet. ``layers``: a
+    description for random weights if ``path`` is absent. ``calibration``: of int8. ``canvases``:
+    (height, width) that it was trained for, its own first; with any, the input takes the shape of
+    the source (run/canvas.py). ``figures``: values of ``FIGURES``; ``gflops_published`` come from
+    its makers.
     """
 
     name: str

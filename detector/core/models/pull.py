@@ -26,13 +26,11 @@ Progress = Callable[[int, int], None]
 
 
 def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
-    """Fetches the official file of the known model ``name`` into the cache.
+    """Download the official file of the known model ``name`` into the cache, or resume it.
 
-    Returns the file, and whether anything had to be fetched. Another file under its name is renamed
-    to ``FILE.replaced``. What was fetched before a connection
-    broke stays in ``FILE.partial``, and the next pull resumes from there. Raises ModelError for a
-    model without a known checksum; for a file with the wrong content, which is removed; and if the
-    server cannot be reached: then it says where to put the file by hand.
+    Returns the file, and whether anything had to be downloaded. Another file under its name becomes
+    ``FILE.replaced``; an incomplete one stays in ``FILE.partial``. Raises ModelError for a model
+    without a known checksum, for wrong content, which is removed, and if the server is unreachable.
     """
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError

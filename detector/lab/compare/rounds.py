@@ -379,10 +379,9 @@ def _judge_all(
 
 
 def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
-    """Average precision of a variant.
+    """Average precision of a variant, measured after all rounds.
 
-    It comes after all rounds, so that it is no part of their times or of the peak of memory. What
-    goes wrong here becomes a note, and what was measured stays.
+    So it is in no time or peak of memory. What goes wrong here becomes a note.
     """
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None

@@ -25,8 +25,7 @@ Batch = NDArray[np.uint8]
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     """The engine and network of the plain run, closed again, and batches of its first frames.
 
-    The options name the threads that a request had in that run: a request that is opened alone
-    would get all cores.
+    The options name that run's threads: a request opened alone would get all cores.
     """
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded

@@ -114,12 +114,11 @@ def _below_peaks(
 def _with_costs(
     occasion: Occasion, machine: LoadedModel, told: LayerTimes
 ) -> tuple[list[TimedLayer], int | None, int | None, int]:
-    """The layers with their MACs and bytes, the graph's MACs a picture and its parameters, and how
-    many nodes the MACs leave out because the picture decides how many rows they compute: then
-    there is no sum.
+    """The layers with their MACs and bytes, the graph's MACs a picture and parameters, and how many
 
-    Costs are counted on the graph as the front end made it; its nodes keep their names through
-    every conversion. A plan has no graph, so its layers have times only.
+    nodes have no MACs because the picture decides how many rows they compute.
+
+    Costs are counted on the graph as the front end made it. A plan has no graph, only times.
     """
     groups = [list(layer.nodes or (layer.name,)) for layer in told.layers]
     costs = [NodeCost(0, 0)] * len(groups)

@@ -58,10 +58,9 @@ class Recorded:
 
 
 def record_stages(parts: Parts, source: FrameSource) -> Recorded:
-    """Takes pictures of ``source`` through the stages, up to ``KEPT``, or ``KEPT_BYTES``.
+    """Take pictures of ``source`` through the stages, up to ``KEPT`` or ``KEPT_BYTES``.
 
-    Outputs of noise would give other detections, and then head, NMS and drawing would cost
-    something else.
+    Noise would give other detections, and other costs of head, NMS and drawing.
     """
     kept, held = Recorded(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)

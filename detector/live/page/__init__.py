@@ -34,13 +34,12 @@ def serve(
     recordings: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Server:
-    """Serves the page of what ``hub`` sees, in a thread of its own, until ``Server.close``.
+    """Serve the page of what ``hub`` sees, in a thread of its own, until ``Server.close``.
 
-    ``controls`` start and stop cameras; None: the page cannot. ``recordings``: the folder of a live
-    run's outputs; None: nothing can be downloaded. Both may be set on the server later. ``say``:
-    one line for the user, called in the server's thread where the page has a bug.
-    Raises UsageError for a wrong address, token or certificate and where the libraries are absent,
-    and OutputError for a port that is taken.
+    ``controls`` start and stop cameras; None: the page cannot. ``recordings``: the folder of a
+    run's outputs; None: no downloads. ``say``: takes a line for the user if the page has a bug.
+    Raises UsageError for a wrong address, token or certificate or absent libraries, OutputError for
+    a port that is taken.
     """
     from detector.live.page.binding import require_libraries
 

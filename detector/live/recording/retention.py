@@ -30,11 +30,10 @@ class _Kept:
 
 
 class Retention:
-    """Removes the oldest finished recordings of a run's folder. Safe to use from any thread.
+    """Remove the oldest finished recordings of a run's folder. Safe to use from any thread.
 
-    It looks at ``folder/CAMERA/video/`` alone, and there at regular files with the name of a
-    recording, and at their side-cars. Files in the making stay. Neither links nor other names are
-    touched.
+    Only regular files in ``folder/CAMERA/video/`` with the name of a recording and their side-cars
+    are removed; unfinished files stay.
     """
 
     def __init__(

@@ -164,16 +164,13 @@ class Spares:
 
 
 class Collector:
-    """The pictures of all cameras, for one loop. ``arrive`` and ``read`` are of its reader thread;
-    everything else may be called from any.
+    """Hand the pictures of all cameras to one loop, in batches of ``batch`` rows.
 
-    ``batch``: rows of a request. ``gather``: "every" and "freshest" take each camera once a batch
-    and wait for those that have no picture yet; "freshest" waits before it takes the first, so that
-    all are as new as can be. "auto" waits only where inference is so busy that a fuller batch pays,
-    and takes several pictures of one camera where they wait. ``make``: camera, and what its feed
-    calls when a picture waits -> its feed. ``give_up_s``: the source ends where no camera ever sent
-    a picture, and each had so many seconds for it; None: never. ``clock``: nanoseconds; tests fake
-    it.
+    ``arrive`` and ``read`` belong to its reader thread; everything else may be called from any.
+    ``gather``: "every" and "freshest" take each camera once a batch and wait for the others,
+    "freshest" before it takes the first; "auto" waits only if inference is busy enough for a fuller
+    batch to pay. ``make``: makes a camera's feed. ``give_up_s``: ends the source if no camera ever
+    sent a picture; None: never. ``clock``: nanoseconds.
     """
 
     def __init__(

@@ -305,9 +305,8 @@ class NetworkFeed(PacketFeed):
     def _resolve(self) -> Meaning | None:
         """What is wrong with the host's name; None if nothing is.
 
-        Nobody can end a look-up, and without its servers it lasts half a minute. So it is done in
-        a thread that may be left behind: one for each camera at most. FFmpeg then looks again, and
-        finds.
+        A look-up cannot be ended and may last half a minute, so a thread does it that may be left
+        behind, one for each camera at most. FFmpeg then looks again.
         """
         host = _host(self.camera.address.whole)
         if host is None:

@@ -260,12 +260,10 @@ def build_once(
 ) -> Artefact:
     """The file that ``build(path)`` makes, built once per key.
 
-    ``build`` returns facts for the manifest; "notes" among them are lines for the user.
-
-    ``key``: JSON values of everything that the file depends on. If a file of this stem is damaged
-    or was built for another key, a note says what differs. Two runs that start together build once:
-    the second waits for the first. Raises OutputError, and whatever ``build`` raises, with nothing
-    left behind.
+    ``build`` returns facts for the manifest; "notes" among them are lines for the user. ``key``:
+    JSON values of all that the file depends on; a note says what differs from an earlier file of
+    this stem. Of two runs that start together, the second waits. Raises OutputError, and what
+    ``build`` raises, with nothing left behind.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
     target = folder / f"{stem}-{proof.key_digest(key)[: proof.NAMED]}{suffix}"

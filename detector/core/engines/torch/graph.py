@@ -126,12 +126,11 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
 
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
-    """Lays the weights of convolutions out as NHWC (``channels_last``), or as NCHW; in place.
+    """Lay the weights of convolutions out as NHWC (``channels_last``) or NCHW, in place.
 
-    The picture comes as NHWC, so Transpose hands on a tensor that lies channels last. With weights
-    laid out otherwise, every convolution reorders them in every run: 5 times slower on yolov4-tiny
-    (2 threads, AVX-512). The layout is set on each weight, because setting it on the module would
-    also reach buffers that have other than four dimensions, and fail.
+    The picture comes as NHWC. With other weights every convolution reorders them in every run: 5
+    times slower on yolov4-tiny (2 threads, AVX-512). Set on each weight, since a module also has
+    buffers of other than four dimensions.
     """
     import torch
     from torch import nn

@@ -78,10 +78,9 @@ WARM_UPS = 3  # before a capture: libraries choose their kernels and allocate on
 class CudaRequest(Request):
     """A request on a GPU. ``slot`` and the results are pinned: the device copies them by itself.
 
-    ``tf32``: whether float32 convolutions may round their operands to TF32; ``benchmark``: whether
-    cuDNN looks for its fastest algorithms. Both are settings of the whole process. torch allows
-    TF32 by default, and fp32 would then not be fp32. They are set before each launch, because
-    another engine of this process may have set them the other way.
+    ``tf32``: whether float32 convolutions may use TF32, torch's default; ``benchmark``: whether
+    cuDNN searches for its fastest algorithms. Both are settings of the process, so they are set
+    before each launch.
     """
 
     def __init__(
@@ -158,11 +157,10 @@ class CudaRequest(Request):
 
 @contextmanager
 def told_by_gpu(stream: Any) -> Iterator[None]:
-    """Raises the GPU's own error where a kernel failed.
+    """Raise the GPU's own error if a kernel failed, by its first line.
 
-    Every later call on that GPU then fails, and a library that meets the error gives it another
-    name (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100). Of the error the first line is told: the
-    others are the same for all errors.
+    Every later call on that GPU fails as well, and a library gives the error another name
+    (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100).
     """
     try:
         yield
@@ -223,12 +221,10 @@ def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> N
 
 
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
-    """Whether ``batch`` pictures on each of ``concurrency`` streams, all at once, fit into the
-    GPU's memory.
+    """Whether ``batch`` pictures on each of ``concurrency`` streams fit into the GPU together.
 
-    A run that is over holds next to nothing, and what torch keeps for its stream is given up when
-    another one needs it. So the memory that each run took at its peak is held while the next ones
-    run: the last one then finds what it finds when all peaks come together.
+    A finished run holds next to nothing, so each run's peak is held while the next ones run: the
+    last one then meets all peaks together.
     """
     shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]

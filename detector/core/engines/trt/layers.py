@@ -110,11 +110,10 @@ def _type_of(tensor: Any) -> str | None:
 
 
 def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
-    """The nodes that a layer stands for.
+    """The nodes that a layer stands for; none for a copy that TensorRT inserted.
 
-    They stand in its metadata, "[ONNX Layer: 0.conv]\\x1f[ONNX Layer: 0.act]". A plan without
-    details has no metadata; they then stand in its name, "0.conv + 0.act". A copy that TensorRT
-    inserted stands for no node.
+    They stand in its metadata, "[ONNX Layer: 0.conv]\x1f[ONNX Layer: 0.act]", or, in a plan without
+    details, in its name, "0.conv + 0.act".
     """
     name = str(layer.get("Name", ""))
     words = ONNX_NODE.findall(str(layer.get("Metadata", "")))

@@ -201,11 +201,10 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
 
 
 def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
-    """Checks the model and writes the shape of every tensor into it, in place.
+    """Check the model and write the shape of every tensor into it, in place.
 
-    ``unfinished``: outputs may stay without any shape, as they do until what leads to them is
-    folded. Works on a copy without the large weights, whose values matter to neither: copying them
-    in protobuf would cost seconds. Raises ModelError where ONNX refuses the graph.
+    ``unfinished``: outputs may have no shape yet. Works on a copy without the large weights, which
+    protobuf copies slowly. Raises ModelError if ONNX refuses the graph.
     """
     from onnx import checker, helper, shape_inference
 

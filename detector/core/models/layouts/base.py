@@ -61,13 +61,12 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A layout, or a description, held against the outputs of a file.
+    """A layout, or a description, matched with the outputs of a file.
 
-    ``reading``: what the outputs are read by; None where ``decoder`` and its arguments ``given``
-    take its place. ``outputs``: the names of those that the head reads, in its order. ``bare``:
-    those of them that have no axis for the batch. ``classes``: None where the outputs do not tell.
-    ``strides``: of the maps, where they are known. ``family``: whose input is assumed where nothing
-    names one. ``geometry``, ``pad_value``: of the input, where the layout's own file says them.
+    ``reading``: how the outputs are read; None if ``decoder`` with ``given`` does it. ``outputs``:
+    names that the head reads, in its order; ``bare``: of them, those without a batch axis.
+    ``classes``, ``strides``: if known. ``family``: whose input is assumed if nothing names one.
+    ``geometry``, ``pad_value``: of the input, if the layout's file says them.
     """
 
     reading: Reading | None
@@ -105,10 +104,9 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 class Layout:
     """One way in which exporters write a detector's outputs.
 
-    ``shape``: for messages. ``order``: the smaller, the earlier it is tried. ``usual_family``:
-    assumed where nothing names one; others of that layout want the same input. ``needs_nms``:
-    whether several boxes of one object may come out. ``decoders``: heads of its own; a layout that
-    a ``Reading`` says needs none.
+    ``shape``: for messages. ``order``: smaller ones are tried first. ``usual_family``: assumed if
+    nothing names one. ``needs_nms``: whether an object may get several boxes. ``decoders``: heads
+    of its own, if no ``Reading`` describes it.
     """
 
     name: str

@@ -57,9 +57,6 @@ class Tensor:
     def __post_init__(self) -> None:
         self._check()
 
-    def __setstate__(self, state: Any) -> None:  # a pickle must not change what was checked
-        raise ValueError("state for a tensor")
-
     def _check(self) -> None:
         numbers = (self.offset, *self.shape, *self.strides)
         if len(self.shape) != len(self.strides) or not all(
@@ -93,6 +90,14 @@ class Tensor:
         if self.kind == "BF16":  # the upper half of a float32
             return (view.astype(np.uint32) << 16).view(np.float32)
         return view.astype(view.dtype.newbyteorder("="), order="C")
+
+
+def _refuse_state(self: Tensor, state: Any) -> None:
+    raise ValueError("state for a tensor")  # a pickle must not change what was checked
+
+
+# Not in the class: the dataclass of Python 3.11.2, which Debian 12 has, would replace it.
+setattr(Tensor, "__setstate__", _refuse_state)  # noqa: B010
 
 
 def item_bytes(kind: str) -> int:

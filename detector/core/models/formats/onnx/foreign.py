@@ -22,15 +22,11 @@ Dims = tuple[int | None, ...]
 
 @dataclass(slots=True)
 class ForeignGraph:
-    """``outputs``: name -> element type. ``dims`` and ``types``: of every tensor, as of the last
-    ``infer``.
+    """``outputs``: name -> element type. ``dims``, ``types``: of every tensor, as last inferred.
 
-    ``sizes``: further inputs, which say how large the picture is (inputs.py); constants take their
-    places once that is known.
-
-    ``declared``: the shapes that the file states for its outputs. They count where inference does
-    not know better, and no longer once another size or batch is asked for. ``taken``: the outputs
-    whose shapes are known from there alone.
+    ``sizes``: further inputs that hold the picture's size (inputs.py). ``declared``: the shapes
+    that the file states for its outputs, used where inference knows none, until another size or
+    batch is asked for. ``taken``: the outputs whose shapes come from there alone.
     """
 
     name: str

@@ -160,13 +160,11 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
 
 
 def simplify_operators(graph: ForeignGraph) -> None:
-    """Turns each Split into Slices, and bounds that count from the end into plain positions.
+    """Turn each Split into Slices, and bounds that count from the end into plain positions.
 
     Gives the inputs of a GridSample one type: ONNX allows two, ONNX Runtime and TensorRT do not.
-
-    What a GatherElements reads (the choice of the best cells in YOLOv10 and YOLO26) is cut off by a
-    Split instead: OpenVINO 2026.4 removes a Slice before a GatherElements, and then refuses the
-    graph, whose shapes no longer fit.
+    What a GatherElements reads (YOLOv10, YOLO26) is cut off by a Split instead: OpenVINO 2026.4
+    removes a Slice before it and then refuses the graph.
     """
     gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
     nodes: list[onnx.NodeProto] = []
@@ -282,14 +280,12 @@ class Wanted:
 
 
 def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
-    """Puts our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
+    """Put our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
 
-    ``planar``: the graph wants NCHW, else NHWC.
-
-    Channel order and scale go into the first convolutions where only slices and joins lie between:
-    zero padding stays zero, so nothing changes but the last bit. Elsewhere they are nodes; also for
-    half-precision weights, whose smallest numbers would be lost by a scale of 1/255, and wherever
-    something is subtracted: a padding of zeros is another colour then.
+    ``planar``: the graph reads NCHW, else NHWC. Order and scale are folded into the first
+    convolutions if only slices and joins lie between: zero padding stays zero. They are nodes
+    before half-precision weights, which a scale of 1/255 would round to zero, and if something is
+    subtracted, which gives zero padding another colour.
     """
     from onnx import TensorProto, helper
 
@@ -466,11 +462,10 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 
 
 def rename_all(graph: ForeignGraph) -> None:
-    """Renames nodes, tensors and constants, in place; outputs keep their order.
+    """Rename nodes, tensors and constants, in place; outputs keep their order.
 
-    ``/model.0/conv/Conv`` becomes ``model.0.conv`` where that module is one node;
-    ``/model.0/act/Mul`` stays ``model.0.act.Mul`` beside ``model.0.act.Sigmoid``. No name is the
-    beginning of another: in torch each is a module.
+    ``/model.0/conv/Conv`` becomes ``model.0.conv`` if that module is one node. No name is the
+    beginning of another, since in torch each is a module.
     """
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}

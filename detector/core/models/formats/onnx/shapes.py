@@ -175,13 +175,11 @@ def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
 
 
 def fold(graph: ForeignGraph) -> None:
-    """Computes everything that does not depend on the picture, in place, and infers all shapes.
+    """Compute everything that does not depend on the picture, in place, and infer all shapes.
 
-    A node whose inputs are all constants is evaluated by ONNX's own reference evaluator; a Shape
-    of a tensor whose shape is known becomes a constant. This is repeated while it makes more shapes
-    known. What is computed is bounded (``_cost``), since a file of a few bytes may ask for
-    terabytes; what is too much stays a node. Raises ModelError for branches that depend on the
-    picture.
+    ONNX's reference evaluator computes nodes of constants; a Shape of a known shape becomes a
+    constant; both repeat while more shapes become known. ``_cost`` bounds it, since a file of a few
+    bytes may ask for terabytes. Raises ModelError for branches that depend on the picture.
     """
     try:
         work, rounds = raised(MAX_WORK), raised(MAX_NODE_ROUNDS) // (1 + len(graph.nodes))

@@ -258,12 +258,11 @@ class YoloGraph:
 
 
 def spread_over_pixels(weight: Floats, groups: int) -> Floats:
-    """A convolution over every 2x2 pixels as channels -> the same one over the pixels.
+    """Turn a convolution over 2x2 pixels as channels into one over the pixels, with equal products.
 
-    weight [out, 4*c, k, k] -> [out, c, 2k, 2k], to be run with twice the stride and padding: the
-    same products, added in another order. The four parts of the channels are the pixels
-    (row, column) 0,0  1,0  0,1  1,1: as in YOLOX's Focus (Apache-2.0), whose published graphs show
-    the slices.
+    weight [out, 4*c, k, k] -> [out, c, 2k, 2k], to be run with twice the stride and padding. The
+    four parts of the channels are the pixels (row, column) 0,0 1,0 0,1 1,1: as in YOLOX's Focus
+    (Apache-2.0).
     """
     assert groups == 1
     outs, channels, kernel, _ = weight.shape
