@@ -13,11 +13,9 @@ from detector.live.sources.base import FILE, Camera
 
 
 def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
-    """Width and height that decide the canvas which most cameras want; and a line for the user,
-    where they want different ones.
+    """Width and height that most cameras want, and a line for the user if others want another size.
 
-    A camera that tells its size only when it is connected wants the model's own, because nobody
-    waits for it. So does everybody where as many want that as another one.
+    A camera that tells its size only when it is connected wants the model's own, which wins a tie.
     """
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:

@@ -132,11 +132,9 @@ class Page:
 
 
 def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = ()) -> bool:
-    """Whether these are sources of a live run. Raises UsageError for files among cameras, and
-    SourceError for an address among them that is no video.
+    """Whether these are sources of a live run, which an option of cameras in ``given`` decides.
 
-    ``given``: as of ``refuse_camera_options``. Where an option of cameras is among them, every
-    address is a camera's, and nobody asks its server.
+    Raises UsageError for files among cameras, SourceError for an address that is no video.
     """
     if config.live.repeat:
         return True
@@ -163,11 +161,9 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
 
 
 def refuse_camera_options(specs: Sequence[str], config: Config, given: Container[str] = ()) -> None:
-    """Raises UsageError for an option that does nothing for files: nobody is to believe that
-    alerts are sent where none are.
+    """Raise UsageError for an option that does nothing for files.
 
-    ``given``: names of the options that stand on the command line. In a file of options, those
-    count that are not the default.
+    ``given``: names on the command line; of a file of options, those that are not the default.
     """
     for flag in _camera_flags(config, given):
         if all(os.path.isfile(spec) for spec in specs):

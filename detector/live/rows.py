@@ -44,11 +44,10 @@ class RowFigures:
 
 
 class DayRows:
-    """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``. ``stem``, ``suffix``: of its files;
-    ``head``: their first line.
+    """Append lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, each file beginning with ``head``.
 
-    For one thread. After the constructor nothing raises: what cannot be written is counted, and
-    ``notice`` gets a sentence when that begins and ends.
+    For one thread. After the constructor nothing raises: lost lines are counted, and ``notice``
+    gets a sentence when that begins and ends.
     """
 
     stem: ClassVar[str]

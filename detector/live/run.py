@@ -105,11 +105,10 @@ def detect_live(
     around: Around = Around(),
     building: BuildProgress | None = None,
 ) -> Result:
-    """Runs all cameras until a signal, --duration or --frames ends it, or all of them have ended.
+    """Run all cameras until a signal, --duration or --frames ends it, or all of them have ended.
 
-    The result's summary is of the last day; its ``streams`` too. Raises DetectVideoError for what
-    ends everything before the first picture. ``Result.errors`` has the rest: no camera was ever
-    live, the engine or an output failed.
+    The result's summary and ``streams`` are of the last day. Raises DetectVideoError for what ends
+    everything before the first picture; ``Result.errors`` has the rest.
     """
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0

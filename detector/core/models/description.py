@@ -125,13 +125,12 @@ class OutputsDescription(_Part, frozen=True):
 
 
 class Signs(_Part, frozen=True):
-    """What a file of the family has, beside the outputs: all that stand here. ``words``: a regular
-    expression for what the file says of itself, or for its name. ``stem``: the side of the kernels
-    of the convolutions that read the picture. ``picture``: names of the picture's input.
-    ``inputs``: of its inputs beside the picture. ``normalises``: it subtracts a mean itself.
-    ``sides``: how boxes come from their last layer, "linear" or "moved" (``Evidence.sides``).
-    ``classes``: how many columns there are for classes, one for the background included. Of two
-    families that fit, the one with more signs is taken.
+    """What a file of the family has beside the outputs; all must fit.
+
+    ``words``: a regular expression for what the file says of itself, or for its name. ``stem``:
+    kernel side of the first convolutions. ``picture``: names of the picture's input; ``inputs``: of
+    others. ``normalises``: it subtracts a mean itself. ``sides``: how boxes come from their last
+    layer (``Evidence.sides``). ``classes``: columns for classes, background included.
     """
 
     words: str = ""

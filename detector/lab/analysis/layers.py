@@ -157,12 +157,11 @@ def explain_sum(
     *,
     on_gpu: bool = False,
 ) -> tuple[float, str | None]:
-    """How far the sum of the layers is off the forward pass (0.1: 10% more), and the reason where
-    that is more than it should be.
+    """How far the sum of the layers is off the forward pass (0.1: 10% more), and why, if too far.
 
-    ``sum_ms``: of the layers' medians. ``run_sum_ms``: the median of single runs' sums, which
-    include interruptions. ``profiled_ms``: a pass under the profiler, of which ``outside_ms``
-    belong to no layer. ``on_gpu``: with copies to and from the device, maybe as one CUDA graph.
+    ``sum_ms``: of the layers' medians. ``run_sum_ms``: median of single runs' sums, interruptions
+    included. ``profiled_ms``: a pass under the profiler, ``outside_ms`` of it in no layer.
+    ``on_gpu``: with copies, maybe as one CUDA graph.
     """
     if not forward_ms:
         return 0.0, None
@@ -276,10 +275,9 @@ def place_model(
 def place_on_sheet(
     rows: Sequence[LayerRow], precision: str, sheet: Peaks, forward_ms: float
 ) -> SheetRoof | None:
-    """The forward pass below a data sheet's roof; None where nothing was counted or timed.
+    """The forward pass below a data sheet's roof; None if nothing was counted or timed.
 
-    The sheet has one peak, so all FLOPs are held against it. Where the pass reaches little of both
-    limits, neither of them is what bounds it.
+    If the pass reaches little of both limits, neither bounds it.
     """
     flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
     if not (flops and moved and forward_ms):

@@ -96,11 +96,10 @@ class Plan:
 
 
 def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
-    """Runs the plan. Returns the document, and the variants with their raw rounds.
+    """Run the plan. Return the document, and the variants with their raw rounds.
 
-    Leaves neither process nor file behind, even when it is interrupted. A variant that fails has
-    its ``error``, and the others go on. Raises SourceError and UsageError for labels that do not
-    fit the model, before anything is timed.
+    Leaves neither process nor file behind. A variant that fails has its ``error``; the others
+    continue. Raises SourceError and UsageError for labels that do not fit the model, before timing.
     """
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
@@ -301,10 +300,9 @@ def _config_of(plan: Plan, variant: Variant) -> Config:
 def _check_all(
     crew: Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
 ) -> str | None:
-    """Compares what the variants of one model detect in the same pictures with fp32's detections,
-    untimed.
+    """Compare what the variants of one model detect in the same pictures with fp32, untimed.
 
-    Returns the name of the reference; None where no engine here can run fp32.
+    Returns the name of the reference; None if no engine here can run fp32.
     """
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)

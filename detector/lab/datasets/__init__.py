@@ -50,11 +50,11 @@ def _formats(kind: type[Kind]) -> dict[str, Kind]:
 def open(
     spec: str, *, format: str = "auto", images: str | None = None, split: str = "val"
 ) -> Dataset:
-    """Labels with their pictures. ``images``: the folder of the pictures, or the video whose
-    frames are labelled. ``split``: part of a YOLO data.yaml.
+    """Labels with their pictures. ``images``: their folder, or the video whose frames are labelled.
 
-    Raises SourceError, one line, for what cannot be read, has no picture, or names pictures that
-    it does not have.
+    ``split``: part of a YOLO data.yaml.
+
+    Raises SourceError for what cannot be read, has no picture, or names missing ones.
     """
     path = Path(spec)
     if not os.path.exists(path):

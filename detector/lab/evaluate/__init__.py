@@ -68,8 +68,8 @@ def evaluate(
 ) -> Evaluation:
     """One row for each configuration, of engine and tiles; or the row of a detections file.
 
-    ``plots`` draws a row: file name -> text. Raises DetectVideoError for what cannot be read, run
-    or scored. A failed gate and an interruption are told in the document's ``exit``.
+    ``plots`` draws a row: file name -> text. Raises DetectVideoError; the document's ``exit`` tells
+    a failed gate and an interruption.
     """
     from detector.lab.analysis.accuracy.average_precision import check_installed
 

@@ -51,8 +51,7 @@ def list_passes() -> list[str]:
 
 
 def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
-    """The passes asked for, in order, and ``more``. Without ``only``: all but those that run on
-    request.
+    """The passes asked for, in order, and ``more``; without ``only`` all but those run on request.
 
     Imports no other pass. Raises UsageError for an unknown name.
     """

@@ -153,11 +153,10 @@ class Occasion:
 
 
 def pin_choices(config: Config, document: SessionDocument, device: str | None = None) -> Config:
-    """``config`` with everything that the run chose. Another loop, another command or one request
-    alone would choose anew, and then two things would change at once.
+    """``config`` with everything that the run chose, so that a pass changes one thing only.
 
-    ``config``: best with what ``auto`` took already (``LoadedModel.config``), since a document does
-    not tell the calibration of int8. ``device``: of the engine, where it is known.
+    ``config``: best with what ``auto`` took (``LoadedModel.config``), since a document lacks int8's
+    calibration. ``device``: of the engine, if known.
     """
     runtime = config.runtime
     if runtime.engine == "auto":

@@ -88,11 +88,7 @@ def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
 
 
 def rapl_counters(root: Path) -> list[Counter]:
-    """Every RAPL domain that this user may read, once.
-
-    A package that appears both through its registers and through memory (intel-rapl-mmio) counts
-    once. Each socket has a package of its own, and all have the same tag.
-    """
+    """Every RAPL domain that this user may read, once, though it may appear twice (mmio)."""
     counters: dict[str, Counter] = {}
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:

@@ -81,10 +81,10 @@ def record_batches(
     own: Mapping[str, str] = NONE,
     **what: Any,
 ) -> tuple[Any, list[float], list[float]]:
-    """torch.profiler over ``count`` batches of one request alone, whichever engine runs them.
+    """torch.profiler over ``count`` batches of one request alone, on any engine.
 
-    Returns it, and milliseconds of each pass without it and under it. ``own``: options of the
-    engine, beside those of the run. ``what``: it records.
+    Returns it, and milliseconds of each pass without it and under it. ``own``: further options of
+    the engine. ``what``: it records.
     """
     from torch.profiler import profile
 

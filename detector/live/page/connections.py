@@ -34,11 +34,10 @@ Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """Listens, and keeps at most ``most`` accepted sockets open, of them ``each`` of one address.
+    """Listen, and keep at most ``most`` accepted sockets open, ``each`` of them from one address.
 
-    Where there is no room, the one that was idle for longest is closed for the new one: first those
-    of visitors without a login. Where nobody may be closed, the new one is. ``reserve`` places are
-    for this machine alone, so that its health checks and its Prometheus always find one.
+    If there is no room, the longest idle one is closed, visitors without a login first, else the
+    new one. ``reserve`` places are for this machine, so that health checks and Prometheus find one.
     """
 
     def __init__(

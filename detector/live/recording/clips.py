@@ -15,11 +15,10 @@ RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
 
 
 class Clips:
-    """Hands to ``segments`` what lies ``before_s`` to ``after_s`` around a detection.
+    """Hand to ``segments`` what lies ``before_s`` to ``after_s`` around a detection.
 
-    A clip begins with the key frame at or before that moment, because no player can begin
-    elsewhere. It ends with the last sample of its time. Detections that follow within ``after_s``
-    make it longer.
+    A clip begins with the key frame at or before that moment. Detections within ``after_s`` make it
+    longer.
     """
 
     def __init__(

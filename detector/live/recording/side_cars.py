@@ -72,9 +72,8 @@ class _Seen:
 class SideCars:
     """The side-cars of one camera. For one thread; never raises an error of the disk.
 
-    ``begin``, ``shown`` and ``end`` say what becomes of a video file, ``seen`` what was detected.
-    A picture and its detections are known by the same arrival. Where another stream is recorded
-    than the one that is detected, detections belong to what had arrived by then.
+    ``begin``, ``shown`` and ``end`` follow a video file, ``seen`` what was detected, by arrival. If
+    another stream is recorded, detections belong to what had arrived by then.
     """
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:

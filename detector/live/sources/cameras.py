@@ -69,11 +69,9 @@ def is_camera_list(spec: str) -> bool:
 
 
 def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]:
-    """The cameras of a command line, in order: addresses, webcams, lists of cameras and, with
-    ``loop``, files. Names are made where there are none.
+    """The cameras of a command line, in order, with a name each. ``loop``: files are cameras too.
 
-    Raises UsageError for a list that is not valid and SourceError for an address that can never be
-    read.
+    Raises UsageError for an invalid list, SourceError for an address that can never be read.
     """
     cameras: list[Camera] = []
     for spec in specs:

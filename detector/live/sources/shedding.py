@@ -36,11 +36,10 @@ PATIENCE, MOST_PATIENCE = 2, 32
 
 
 class Shedding:
-    """Decides for one camera which packets are decoded. It reads no clock and no stream.
+    """Decide for one camera which packets are decoded. It reads no clock and no stream.
 
-    ``begin`` and ``arrive`` are called in the thread that receives, everything else in the one that
-    decodes. ``taken``: pictures that the loop took so far. ``needed``: whether somebody needs every
-    picture.
+    ``begin`` and ``arrive`` run in the receiving thread, the rest in the decoding one. ``taken``:
+    pictures that the loop took. ``needed``: whether somebody needs every picture.
     """
 
     def __init__(

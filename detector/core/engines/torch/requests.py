@@ -223,8 +223,7 @@ def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> N
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
     """Whether ``batch`` pictures on each of ``concurrency`` streams fit into the GPU together.
 
-    A finished run holds next to nothing, so each run's peak is held while the next ones run: the
-    last one then meets all peaks together.
+    Each run's peak is held while the next ones run, so the last one meets all peaks.
     """
     shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]

@@ -25,12 +25,8 @@ AMPERE = (8, 0)  # the first with tf32 and bf16
 
 @dataclass(frozen=True)
 class Edition:
-    """One of the two libraries.
-
-    ``engine``: the engine that runs it. ``module``: what Python imports. ``title``: its name for
-    users. ``magic``: the first bytes of its plans. ``packages``: the package whose version shows
-    what is installed, per CUDA major.
-    """
+    """One of the two libraries. ``title``: its name for users. ``magic``: the first bytes of its
+    plans. ``packages``: the package whose version shows what is installed, per CUDA major."""
 
     engine: str
     module: str

@@ -23,12 +23,9 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of a plan.
-
-    ``batches``: the smallest batch that the plan takes, the one it is tuned for, the largest.
-    ``targets``: compute capabilities to build for; empty for the engine's default. ``graphs``:
-    whether to run the network as a CUDA graph; None to measure what is faster.
-    """
+    """``batches``: the smallest batch that the plan takes, the one it is tuned for, the largest.
+    ``targets``: compute capabilities; empty for the default. ``graphs``: whether to run the network
+    as a CUDA graph; None to measure what is faster."""
 
     batches: tuple[int, int, int]
     workspace_mb: int = 0

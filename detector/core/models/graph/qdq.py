@@ -228,9 +228,9 @@ def quantised_graph(
 ) -> onnx.ModelProto:
     """The graph with Q and DQ nodes.
 
-    ``ranges``: of the ``tensors_to_measure``. They may come from a graph of another batch or input
-    size, as long as its tensors have the same names. ``kept``: nodes that stay float. ``kind``: one
-    of ``KINDS``; anything else raises ValueError. ``weight_top``: the largest weight, in steps.
+    ``ranges``: of the ``tensors_to_measure``, perhaps of another batch or size. ``kept``: nodes
+    that stay float. ``kind``: of ``KINDS``, else ValueError. ``weight_top``: the largest weight, in
+    steps.
     """
     return _Writer(model, ranges, kept, kind, weight_top).model()
 

@@ -25,11 +25,10 @@ class FramePart:
 def frame_parts(
     activities: Sequence[Activity], shape: LoopShape, frames: Collection[int]
 ) -> dict[int, list[FramePart]]:
-    """Of each of ``frames`` that was recorded: its parts in the order in which they happened.
+    """The parts of each recorded frame of ``frames``, in order.
 
-    They add up to the time from the start of its read to the end of its last stage. The inference
-    of a batch is in each of its frames that has a row of it; what a frame waits for includes the
-    batch to fill.
+    They add up to the time from the start of its read to the end of its last stage. A batch's
+    inference is in each frame that has a row of it.
     """
     own: dict[int, list[Activity]] = {frame: [] for frame in frames}
     batches = Batches(activities, shape)

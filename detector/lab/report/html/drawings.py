@@ -222,9 +222,8 @@ def lines(
 ) -> str:
     """Several curves on one pair of axes from 0, with the classes ``series-0``, ``series-1``, ...
 
-    ``dots``: a ring on a curve with a word beside it; ``at``: a word -> x of an upright line. Where
-    there are few points, each has a mark on the curve and below the axis, unless they are ``dense``
-    samples of something that goes on between them.
+    ``dots``: a labelled ring on a curve; ``at``: a word -> x of an upright line. Few points get
+    marks, unless they are ``dense`` samples.
     """
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)

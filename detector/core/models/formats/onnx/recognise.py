@@ -59,11 +59,10 @@ def recognise(
     asked: str | None = None,
     described: Description | None = None,
 ) -> Recognition:
-    """What a folded graph is.
+    """What a folded graph is. ``size``: (height, width) of the input. ``planar``: it reads NCHW.
 
-    ``size``: (height, width) of the input. ``planar``: whether it reads NCHW. ``asked``: the family
-    that the user named. ``described``: what the user says of it.
-    Raises ModelError with the shapes that were seen and with what would be needed.
+    ``asked``, ``described``: the user's family and description. Raises ModelError with the shapes
+    seen and what would be needed.
     """
     evidence = Evidence(graph, metadata, *size, planar, forced=asked is not None)
     if described is not None:

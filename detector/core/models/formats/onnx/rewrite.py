@@ -59,11 +59,10 @@ OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose",
 def settle_outputs(
     graph: ForeignGraph, names: tuple[str, ...], bare: Collection[str], batch: int
 ) -> None:
-    """Keeps the outputs ``names``, in that order, each made by a node of its own; in place.
-    ``bare``: those that have no axis for the batch, and get one.
+    """Keep the outputs ``names``, in that order, each made by a node of its own; in place.
 
-    A list of detections whose length depends on the picture ([K, 7], [1, K, 6]) is cut to MAX_ROWS
-    rows or filled up with zeros. Raises ModelError.
+    ``bare``: those that get a batch axis. A list whose length depends on the picture ([K, 7]) is
+    cut or zero-filled to MAX_ROWS. Raises ModelError.
     """
     from onnx import TensorProto
 

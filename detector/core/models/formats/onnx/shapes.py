@@ -78,11 +78,10 @@ SIZELESS = frozenset(
 def settle_shapes(
     graph: ForeignGraph, metadata: Metadata, size: Size | None, batch: int
 ) -> tuple[bool, Size]:
-    """Fixes all shapes at a size and a batch; returns whether the graph reads NCHW, and the size.
+    """Fix all shapes at a size and a batch; return whether the graph reads NCHW, and the size.
 
-    ``size``: (height, width); None takes the file's own. A dimension that the file leaves free
-    takes what was asked for; a fixed one is changed only where that is proven right. Raises
-    ModelError.
+    ``size``: (height, width); None: the file's own. A fixed dimension changes only if that is
+    proven right. Raises ModelError.
     """
     planar = _is_planar(graph)
     dims = graph.input.type.tensor_type.shape.dim
