@@ -2,7 +2,7 @@
 
 Both have one API. TensorRT measures kernels on the GPU that a plan is built for. TensorRT for RTX
 builds without a GPU, for a list of compute capabilities, and compiles the kernels when a plan is
-loaded; a runtime cache keeps them. Differences seen with 1.7.1.116 (``scripts/rtx_check``).
+loaded; a runtime cache keeps them. Differences seen with 1.7.1.116 (docs/gpu.md).
 """
 
 from __future__ import annotations
