@@ -32,10 +32,12 @@ class Export:
         kind: str = "FLOAT",
         opset: int = 17,
         pixels: str = "",
+        scale: float = 1.0,
     ) -> None:
         """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" do so
         with bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside;
-        "turned" and "flipped" make RGB of BGR."""
+        "turned" and "flipped" make RGB of BGR; "convolved" begins with a convolution by ``scale``.
+        """
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
@@ -60,6 +62,9 @@ class Export:
         if pixels == "flipped":
             bounds = (self.const([v], np.int64) for v in (-1, -(2**63) + 1, 1, -1))
             self.picture = self.add("Slice", self.picture, *bounds)
+        if pixels == "convolved":
+            weights = scale * np.eye(3).reshape(3, 3, 1, 1)
+            self.picture = self.add("Conv", self.picture, self.const(weights))
         if pixels == "baked":
             self.picture = self.add("Mul", self.picture, self.const([1 / 255]))
         if pixels.startswith("u8"):

@@ -1,9 +1,9 @@
 """Front end for OpenVINO IR: NAME.xml, which describes the layers, with NAME.bin beside it.
 
-Ultralytics writes both into ``NAME_openvino_model/`` with a metadata.yaml, which holds the class
-names and the input size. Other files name their classes by a .names file or --names. Only OpenVINO
-reads these files, so there is no ONNX graph: ``read_ir`` puts our input before the network and our
-outputs behind it, with OpenVINO's own pre-processing.
+What its input and outputs mean is found as for an ONNX file (models/formats/onnx/recognise.py): by
+--describe or --family, by the graph (_openvino_graph.py), by metadata.yaml or the model_info
+inside, and by a probe. Only OpenVINO reads these files, so there is no ONNX graph: ``read_ir`` puts
+our input before the network and our outputs behind it, with OpenVINO's own pre-processing.
 """
 
 from __future__ import annotations
@@ -14,29 +14,39 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from detector.core.engines import load_library
-from detector.core.engines._ready_probe import refuse_wrong_reading
+from detector.core.engines._openvino_graph import (
+    IrEvidence,
+    dims_of,
+    graph_of,
+    output_names,
+    stated_input,
+)
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import keep
 from detector.core.errors.reading import read_text
 from detector.core.errors.text import counted
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.models.base import FrontEnd, InputRules, ModelRequest, Network
-from detector.core.models.layouts.plans import ReadyMade, Tensor
-from detector.core.models.ready_made import (
-    AS_ONNX,
-    class_names_of,
-    head_of,
-    known_names,
-    metadata_of,
+from detector.core.models.description import (
+    Description,
+    family_names,
+    geometry_of,
+    given_size,
+    read_description,
 )
+from detector.core.models.formats.onnx.describe import describe_graph
+from detector.core.models.formats.onnx.evidence import BY_HAND
+from detector.core.models.formats.onnx.pixels import Wanted, input_of, wanted_pixels
+from detector.core.models.formats.onnx.recognise import ALIASES, Recognition, class_names, recognise
+from detector.core.models.layouts.base import Bound
+from detector.core.models.layouts.plans import ReadyMade, Tensor
+from detector.core.models.ready_made import class_names_of, head_of, metadata_of
 
 METADATA = "metadata.yaml"
+MODEL_INFO = "model_info"
 STRIDE = 32  # where nothing says
 READ_BYTES = 1 << 20
 FLOATS = ("f32", "f16")
-# What a file may do to its input before the first layer that has weights.
-MOVES = ("Convert", "Transpose")
-ARITHMETIC = ("Multiply", "Divide", "Subtract", "Add")
 
 
 def read(request: ModelRequest) -> Network:
@@ -44,6 +54,105 @@ def read(request: ModelRequest) -> Network:
     import onnx
 
     path, batch = request.path, request.batch
+    described = None if request.describe is None else read_description(request.describe)
+    evidence = _evidence(request, None if described is None else given_size(described.input))
+    result = (
+        _as_darknet(request.cfg, path, evidence, batch)
+        if request.cfg is not None
+        else recognise(evidence, asked=request.family, described=described)
+    )
+    wants, bound = result.description, result.bound
+    if request.class_names:
+        names, warnings = class_names_of(path, bound, request.class_names)
+    else:
+        names, warnings = class_names(path, result, evidence.metadata, request.names)
+    ends = _ends(path, evidence, bound, batch)
+    pixels = wanted_pixels(evidence, wants, described=described is not None)
+    given = wants.input if described is not None else input_of(evidence, wants)
+    of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
+    head, dense = bound.heads(len(names))
+    return Network(
+        name=path.stem,
+        family=wants.family,
+        graph=onnx.ModelProto(),
+        input=InputRules(
+            evidence.height,
+            evidence.width,
+            bound.geometry or geometry_of(given),
+            evidence.metadata.stride or max(bound.strides, default=STRIDE),
+            given.pad if bound.geometry is None else bound.pad_value,
+            of_picture,
+        ),
+        batch=batch,
+        output_shapes=[end.shape for end in ends],
+        head=head,
+        dense=dense,
+        names=tuple(names),
+        sha256=_digest(path, described),
+        needs_nms=bound.needs_nms,
+        watched=BY_HAND if bound.reading is None else evidence.how_to_say(),
+        plan=str(path),
+        warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
+        details={"layout": result.kind, "pixels": pixels, "ends": ends},
+    )
+
+
+def describe(request: ModelRequest) -> str:
+    """``describe_graph`` of an IR. Raises ModelError and EngineError."""
+    return describe_graph(request.path, _evidence(request, None), request.family)
+
+
+FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_describing=False)
+
+
+class End(NamedTuple):
+    """An output that the head reads: which of the file's, and whether it lacks the batch axis."""
+
+    number: int
+    bare: bool
+    shape: tuple[int, ...]  # with that axis
+
+
+def read_ir(
+    core: Any, path: Path, size: tuple[int, int], batch: int, pixels: Wanted, ends: Sequence[End]
+) -> Any:
+    """The model with our input, u8 RGB [batch, height, width, 3], and those of its outputs as
+    float32. Raises ModelError.
+    """
+    from openvino import Layout, Model, Type
+    from openvino.opset13 import unsqueeze
+    from openvino.preprocess import PrePostProcessor
+
+    given = _open(core, path)
+    entry = _entry(path, given)
+    shaped = _shaped(path, given, entry, size, batch)
+    outputs = [shaped.output(end.number) for end in ends]
+    outputs = [
+        unsqueeze(output.get_node().input_value(0), [0]).output(0) if end.bare else output
+        for output, end in zip(outputs, ends, strict=True)
+    ]
+    model = Model(outputs, shaped.get_parameters(), "network")
+    steps = PrePostProcessor(model)
+    picture = steps.input()
+    picture.tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
+    picture.model().set_layout(Layout("NCHW" if entry.planar else "NHWC"))
+    made = picture.preprocess()
+    if pixels.bgr:
+        made.reverse_channels()
+    if entry.kind in FLOATS:
+        made.convert_element_type(Type.f32)
+        if any(pixels.offset):
+            made.mean([-a / b for a, b in zip(pixels.offset, pixels.factor, strict=True)])
+        if any(factor != 1 for factor in pixels.factor):
+            made.scale([1 / factor for factor in pixels.factor])
+    for at in range(len(ends)):
+        steps.output(at).tensor().set_element_type(Type.f32)
+    return steps.build()
+
+
+def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvidence:
+    """What the file shows, at the size that is asked for, or else ``described``."""
+    path = request.path
     weights = path.with_suffix(".bin")
     keep("the weights file", weights)
     if not weights.is_file():
@@ -53,80 +162,73 @@ def read(request: ModelRequest) -> Network:
     load_library("openvino")
     import openvino
 
-    told = metadata_of(path, _metadata(path))
-    core = openvino.Core()
-    given = _open(core, path)
+    given = _open(openvino.Core(), path)
+    info = _model_info(given)
+    told = metadata_of(path, {**_labels(info), **_metadata(path)})
     entry = _entry(path, given)
-    height, width = size = _size(path, entry, request.size, told.imgsz)
-    ready = _shaped(path, given, entry, size, batch)
-    tensors = [_output(path, at, port) for at, port in enumerate(ready.outputs)]
-    known = known_names(path, request.names, request.class_names, told)
-    seen = ReadyMade(
-        path, tensors, height, width, batch, request.cfg, known, told.finished, told.description
+    height, width = size = _size(path, entry, request.size or described, told.imgsz)
+    shaped = _shaped(path, given, entry, size, request.batch)
+    graph = graph_of(shaped, path.stem)
+    return IrEvidence(
+        graph, told, height, width, entry.planar, model=shaped, stated=stated_input(info)
     )
+
+
+def _model_info(model: Any) -> dict[str, str]:
+    """What the file says of itself as Intel's Model API reads it."""
+    if not model.has_rt_info(MODEL_INFO):
+        return {}
+    content = model.get_rt_info(MODEL_INFO).value
+    if not isinstance(content, dict):
+        return {}
+    return {key: value for key, value in content.items() if isinstance(value, str)}
+
+
+def _labels(info: Mapping[str, str]) -> dict[str, Any]:
+    """Its labels and model type, as metadata.yaml has them."""
+    found: dict[str, Any] = {"description": info.get("model_type", "")}
+    if labels := info.get("labels", "").split():
+        found["names"] = [label.replace("_", " ") for label in labels]
+    return found
+
+
+def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Recognition:
+    """What the .cfg says of its maps. Raises ModelError."""
+    outputs = [
+        Tensor(name, False, "f32", tuple(-1 if side is None else side for side in dims))
+        for name, dims in evidence.outputs().items()
+    ]
+    seen = ReadyMade(path, outputs, evidence.height, evidence.width, batch, cfg, ())
     found = head_of(seen)
-    bound = found.bound
-    class_names, warnings = class_names_of(path, bound, known)
-    head, dense = bound.heads(len(class_names))
-    order = [tensor.name for tensor in tensors]
-    outputs = [order.index(name) for name in bound.outputs]
-    network = Network(
-        name=path.stem,
-        family=f"OpenVINO IR ({found.layout})",
-        graph=onnx.ModelProto(),
-        input=InputRules(height, width, found.geometry, told.stride or STRIDE, found.pad_value),
-        batch=batch,
-        output_shapes=[tensors[at].shape for at in outputs],
-        head=head,
-        dense=dense,
-        names=tuple(class_names),
-        sha256=_digest(path, weights),
-        needs_nms=bound.needs_nms,
-        watched=AS_ONNX,
-        plan=str(path),
-        warnings=warnings,
-        details={"layout": found.layout, "outputs": outputs},
-    )
-    refuse_wrong_reading(path, network, found, told, "openvino")
-    return network
+    return Recognition(Description("darknet"), found.layout, found.bound, f"as {cfg.name} says")
 
 
-FRONT_END = FrontEnd(read, self_describing=False)
-
-
-def read_ir(
-    core: Any, path: Path, size: tuple[int, int], batch: int, outputs: Sequence[int]
-) -> Any:
-    """The model with our input, u8 RGB [batch, height, width, 3], and those of its outputs as
-    float32. ``outputs``: their numbers. Raises ModelError.
-    """
-    from openvino import Layout, Model, Type
-    from openvino.preprocess import PrePostProcessor
-
-    given = _open(core, path)
-    entry = _entry(path, given)
-    shaped = _shaped(path, given, entry, size, batch)
-    model = Model([shaped.output(at) for at in outputs], shaped.get_parameters(), "network")
-    steps = PrePostProcessor(model)
-    picture = steps.input()
-    picture.tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
-    picture.model().set_layout(Layout("NCHW" if entry.planar else "NHWC"))
-    if entry.kind in FLOATS:
-        picture.preprocess().convert_element_type(Type.f32)
-        if not entry.scales:
-            picture.preprocess().scale(255.0)
-    for at in range(len(outputs)):
-        steps.output(at).tensor().set_element_type(Type.f32)
-    return steps.build()
+def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[End]:
+    """Raises ModelError for outputs of another batch, and of a length that the picture decides."""
+    numbers, ends = output_names(evidence.model), []
+    for name in bound.outputs:
+        dims, bare = evidence.dims(name), name in bound.bare
+        shape = tuple(side for side in dims if side is not None)
+        if not dims or len(shape) < len(dims):
+            raise ModelError(
+                f"{path}: the length of its output {name} depends on the picture; export it "
+                "without NMS, or to ONNX"
+            )
+        if batch > 1 and (bare or shape[0] != batch):
+            raise ModelError(
+                f"{path}: output {name} {list(shape)} is one list for the whole batch; use "
+                "--batch 1"
+            )
+        ends.append(End(numbers.index(name), bare, (1, *shape) if bare else shape))
+    return ends
 
 
 class _Entry(NamedTuple):
-    """The input of an IR: what it takes, and whether the file itself divides by 255."""
+    """The input of an IR."""
 
     kind: str
     dims: tuple[int, ...]  # -1: free
     planar: bool
-    scales: bool
 
     def describe(self) -> str:
         return f"{self.kind} [{', '.join('?' if side < 0 else str(side) for side in self.dims)}]"
@@ -168,43 +270,7 @@ def _entry(path: Path, model: Any) -> _Entry:
             f"{path}: its input is {seen}; expected pictures, float or u8, [batch, 3, height, "
             "width] or [batch, height, width, 3]"
         )
-    scales = _scales(path, ports[0])
-    if kind == "u8" and not scales:
-        raise ModelError(
-            f"{path}: its input is {seen}, but its scaling of the bytes was not found; export it "
-            "with a float input"
-        )
-    return _Entry(kind, dims, dims[1] == 3, scales)
-
-
-def _scales(path: Path, port: Any) -> bool:
-    """Whether the file divides its input by 255. Raises ModelError for other arithmetic."""
-    while True:
-        readers = list(port.get_target_inputs())
-        node = readers[0].get_node() if len(readers) == 1 else None
-        kind = node.get_type_name() if node is not None else ""
-        if node is None or kind not in (*MOVES, *ARITHMETIC):
-            return False
-        if kind in ARITHMETIC:
-            break
-        port = node.output(0)
-    numbers = [
-        value.get_node().get_data().ravel()
-        for value in node.input_values()
-        if value.get_node().get_type_name() == "Constant"
-    ]
-    values = numbers[0].tolist() if len(numbers) == 1 and 0 < numbers[0].size <= 3 else []
-    factors = [1 / value if kind == "Divide" and value else value for value in values]
-    if (
-        kind in ("Multiply", "Divide")
-        and factors
-        and all(abs(255 * factor - 1) < 0.01 for factor in factors)
-    ):
-        return True
-    raise ModelError(
-        f"{path}: begins with {kind} of its input by {values or 'a tensor'}; only a division by "
-        "255 is understood: export it without normalisation inside"
-    )
+    return _Entry(kind, dims, dims[1] == 3)
 
 
 def _size(
@@ -251,28 +317,13 @@ def _shaped(path: Path, model: Any, entry: _Entry, size: tuple[int, int], batch:
 
 def _dims(port: Any) -> tuple[int, ...]:
     """-1 for a free side."""
-    shape = port.get_partial_shape()
-    if shape.rank.is_dynamic:
-        return ()
-    return tuple(-1 if side.is_dynamic else int(side.get_length()) for side in shape)
+    return tuple(-1 if side is None else side for side in dims_of(port))
 
 
 def _describe(port: Any) -> str:
     name = next(iter(port.get_names()), "")
     shape = ", ".join("?" if side < 0 else str(side) for side in _dims(port))
     return f"{name} {port.get_element_type().get_type_name()} [{shape}]".strip()
-
-
-def _output(path: Path, at: int, port: Any) -> Tensor:
-    """Outputs without a name get their number."""
-    dims = _dims(port)
-    if not dims or -1 in dims:
-        raise ModelError(
-            f"{path}: the length of its output {_describe(port)} depends on the picture; export it "
-            "without NMS, or to ONNX"
-        )
-    name = min(port.get_names(), default=f"output{at}")
-    return Tensor(name, False, port.get_element_type().get_type_name(), dims)
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
@@ -288,13 +339,15 @@ def _metadata(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _digest(*files: Path) -> str:
+def _digest(path: Path, described: Description | None) -> str:
     digest = hashlib.sha256()
-    for path in files:
+    for file in (path, path.with_suffix(".bin")):
         try:
-            with path.open("rb") as file:
-                while block := file.read(READ_BYTES):
+            with file.open("rb") as opened:
+                while block := opened.read(READ_BYTES):
                     digest.update(block)
         except OSError as exc:
-            raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
+            raise ModelError(f"{file}: cannot be read: {exc.strerror}") from exc
+    if described is not None:
+        digest.update(str(described).encode())
     return digest.hexdigest()

@@ -49,7 +49,7 @@ def write_description(request: ModelRequest, output: str | None) -> str:
     """Writes the description of a model file, by default X.describe.yaml in the current folder;
     returns its text. ``output``: a path, or "-" to write nothing. Raises ModelError, UsageError
     where the file is there, and OutputError."""
-    text = models.describe(request)
+    text = models.describe(request, engines.front_ends())
     if output == "-":
         return text
     target = Path(output or f"{request.path.stem}.describe.yaml")

@@ -15,7 +15,7 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
     .onnx                      that of the layout which the outputs have (layouts/), as
                                formats/onnx/recognise.py finds it
     .trt, .engine, .plan       likewise, by shapes and header: ``head_of`` in ready_made.py
-    .xml                       likewise, by shapes and metadata.yaml
+    .xml                       as for .onnx: engines/_openvino_ir.py
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ MAX_BATCH = 1024
 # What a front end looks for beside the model file.
 WEIGHTS = (".weights", ".pt", ".safetensors")
 DESCRIPTIONS = (".cfg", ".yaml")
+NONE: Mapping[str, str] = MappingProxyType({})
 SUFFIXES_LINE = re.compile(r"^SUFFIXES = (\(.*\))$", re.MULTILINE)
 
 
-def open_network(
-    request: ModelRequest, engine_front_ends: Mapping[str, str] = MappingProxyType({})
-) -> Network:
+def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> Network:
     """The network of a model file, or of a model that is known by name.
 
     ``engine_front_ends``: suffix -> module, like ``front_ends``, of the files that only one engine
@@ -71,13 +70,14 @@ def open_network(
         return front_end.read(request)
 
 
-def describe(request: ModelRequest) -> str:
+def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> str:
     """The file for --describe of a model that others exported: what was found, guesses marked.
     Raises ModelError, and UsageError for a file that says itself what it is."""
-    request = _locate(request, tuple(front_ends()))
+    modules = {**front_ends(), **engine_front_ends}
+    request = _locate(request, tuple(modules))
     keep_files(request)
     check_regular(request.path, "a model file", ModelError)
-    front_end = _front_end(request.path, front_ends())
+    front_end = _front_end(request.path, modules)
     if front_end.describe is None:
         raise UsageError(f"{request.path}: needs no description; such a file describes itself")
     with unchanged(_weights_of(request), ModelError):
@@ -179,8 +179,8 @@ def _check_options(front_end: FrontEnd, request: ModelRequest) -> None:
         raise UsageError(f"--family {family}: not for {name}: {cure}")
     if request.describe is not None and front_end.describe is None:
         raise UsageError(
-            f"--describe {request.describe}: only for ONNX files; {name} itself says what its "
-            "outputs mean; omit the option"
+            f"--describe {request.describe}: only for .onnx and .xml files; {name} itself says "
+            "what its outputs mean; omit the option"
         )
     if request.describe is not None and family is not None:
         raise UsageError(

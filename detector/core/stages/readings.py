@@ -93,7 +93,7 @@ class Reading:
     count: int | None = None
 
 
-def _view(outputs: list[Floats], columns: Columns) -> Floats:
+def view(outputs: list[Floats], columns: Columns) -> Floats:
     """[N, columns], a view."""
     whole = outputs[columns.output]
     if whole.ndim == 2:  # [1, N]: one column
@@ -122,11 +122,11 @@ def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candid
     ``reading.several`` one for each class that reaches it. A score is objectness x class
     probability where there is an objectness.
     """
-    scores = _view(outputs, reading.scores)
+    scores = view(outputs, reading.scores)
     at, class_ids, found = _reaching(outputs, scores, conf, reading)
     if not len(at):
         return no_candidates()
-    boxes = _corners(_view(outputs, reading.boxes)[at], at, reading)
+    boxes = _corners(view(outputs, reading.boxes)[at], at, reading)
     keep = sound(boxes)
     if keep.all():
         return Candidates(boxes, found, class_ids)
@@ -140,7 +140,7 @@ def _reaching(
     threshold = np.float32(conf)
     if reading.objectness is not None:  # most rows end here, before their classes are looked at
         sieve = np.float32(logit(conf)) if reading.values == "logits" else threshold
-        objectness = _view(outputs, reading.objectness)[:, 0]
+        objectness = view(outputs, reading.objectness)[:, 0]
         rows = np.flatnonzero(objectness >= sieve)
         scores, factors = scores[rows], objectness[rows]
         if reading.values == "logits":
@@ -237,15 +237,15 @@ def cell_places(height: int, width: int, strides: tuple[int, ...]) -> Floats:
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network
 def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
     """[1, N, 5 + C]; an objectness of 1 where the network has none."""
-    scores = _view(outputs, reading.scores)
+    scores = view(outputs, reading.scores)
     if reading.values == "softmax":
         scores = _softmax(scores)
     scores = _foreground(scores, reading.background)
-    boxes = _view(outputs, reading.boxes)
+    boxes = view(outputs, reading.boxes)
     if reading.objectness is None:
         objectness = np.ones((len(scores), 1), np.float32)
     else:
-        objectness = _view(outputs, reading.objectness)
+        objectness = view(outputs, reading.objectness)
     if reading.values == "logits":
         scores = sigmoid(scores)
         objectness = objectness if reading.objectness is None else sigmoid(objectness)
@@ -299,9 +299,9 @@ def list_dense(outputs: list[Floats], *, reading: Reading, classes: int) -> Floa
 def _finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Floats, Floats]:
     """Boxes [K, 4] in network pixels, scores [K], class ids [K] as floats."""
     assert reading.classes is not None
-    boxes = _view(outputs, reading.boxes)
-    scores = _view(outputs, reading.scores)[:, 0]
-    classes = _view(outputs, reading.classes)[:, 0] - np.float32(reading.first_class)
+    boxes = view(outputs, reading.boxes)
+    scores = view(outputs, reading.scores)[:, 0]
+    classes = view(outputs, reading.classes)[:, 0] - np.float32(reading.first_class)
     if reading.values == "logits":
         scores = sigmoid(scores)
     if reading.count is not None:

@@ -80,8 +80,9 @@ def _read(core: Any, network: Network) -> Any:
     if network.plan is not None:
         from detector.core.engines._openvino_ir import read_ir
 
-        size = network.input.height, network.input.width
-        return read_ir(core, Path(network.plan), size, network.batch, network.details["outputs"])
+        size, more = (network.input.height, network.input.width), network.details
+        path = Path(network.plan)
+        return read_ir(core, path, size, network.batch, more["pixels"], more["ends"])
     if network.precision == "int8-u8":
         from detector.core.engines.openvino.pairs import remove_needless_pairs
 

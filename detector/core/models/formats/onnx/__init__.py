@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.core.errors import ModelError
-from detector.core.errors.text import counted
 from detector.core.models.base import (
     FrontEnd,
     InputRules,
@@ -28,19 +27,11 @@ from detector.core.models.base import (
     Network,
     random_weights_warning,
 )
-from detector.core.models.description import (
-    Description,
-    family_names,
-    geometry_of,
-    given_size,
-    listed_names,
-    pixel_scale,
-    read_description,
-)
+from detector.core.models.description import family_names, geometry_of, given_size, read_description
 from detector.core.models.formats.onnx.evidence import BY_HAND, HOW_TO_SAY, Evidence
 from detector.core.models.formats.onnx.foreign import attributes_of
 from detector.core.models.formats.onnx.recognise import ALIASES
-from detector.core.models.names import find_names, read_names
+from detector.core.models.names import find_names
 from detector.core.models.own_files import KEY, parse_description
 
 if TYPE_CHECKING:
@@ -48,14 +39,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from detector.core.models.formats.onnx.foreign import ForeignGraph
-    from detector.core.models.formats.onnx.metadata import Metadata
-    from detector.core.models.formats.onnx.recognise import Recognition
-    from detector.core.models.formats.onnx.rewrite import Wanted
     from detector.core.models.layouts.base import Bound
 
 SUFFIXES = (".onnx",)
 
-COCO = 80  # classes
 MAX_MACS = 10**15  # of one picture; YOLOv8x at 8192x8192 has 2e13
 DEFAULT_STRIDE = 32  # where neither the file nor its layout tells
 WEIGHTED = frozenset(
@@ -71,7 +58,8 @@ def read(request: ModelRequest) -> Network:
     """The network of an exported file. Raises ModelError."""
     from detector.core.models.formats.onnx.load import read_graph
     from detector.core.models.formats.onnx.metadata import read_metadata
-    from detector.core.models.formats.onnx.recognise import recognise
+    from detector.core.models.formats.onnx.pixels import wanted_pixels
+    from detector.core.models.formats.onnx.recognise import class_names, recognise
     from detector.core.models.formats.onnx.rewrite import (
         put_prefix,
         rename_all,
@@ -93,15 +81,11 @@ def read(request: ModelRequest) -> Network:
     size = request.size or (None if described is None else given_size(described.input))
     planar, (height, width) = settle_shapes(foreign, metadata, size, batch)
     parameters = _count_parameters(foreign)
-    family = ALIASES.get(request.family or "", request.family)
-    result = recognise(
-        foreign, metadata, (height, width), planar=planar, asked=family, described=described
-    )
+    evidence = Evidence(foreign, metadata, height, width, planar)
+    result = recognise(evidence, asked=request.family, described=described)
     wants, bound = result.description, result.bound
-    class_names, warnings = _class_names(path, result, metadata, request.names)
-    pixels = _wanted_pixels(
-        Evidence(foreign, metadata, height, width, planar), wants, described is not None
-    )
+    names, warnings = class_names(path, result, metadata, request.names)
+    pixels = wanted_pixels(evidence, wants, described=described is not None)
     _state_columns(foreign, bound)
     settle_outputs(foreign, bound.outputs, bound.bare, batch)
     foreign.infer()
@@ -116,7 +100,7 @@ def read(request: ModelRequest) -> Network:
     given = wants.input
     of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
     rules = InputRules(height, width, geometry_of(given), stride, given.pad, of_picture)
-    head, dense = bound.heads(len(class_names))
+    head, dense = bound.heads(len(names))
     macs, at_most = _count(path, foreign, graph, rules, warnings)
     return Network(
         name=path.stem,
@@ -127,7 +111,7 @@ def read(request: ModelRequest) -> Network:
         output_shapes=output_shapes(graph),
         head=head,
         dense=dense,
-        names=class_names,
+        names=names,
         parameters=parameters,
         macs=macs,
         macs_at_most=at_most,
@@ -140,15 +124,10 @@ def read(request: ModelRequest) -> Network:
 
 
 def describe(request: ModelRequest) -> str:
-    """A description of an exported file: the one that it is read by, else one that marks what it
-    guessed. Raises ModelError."""
-    import msgspec
-
-    from detector.core.models.description import as_yaml, explicit
-    from detector.core.models.formats.onnx.guess import guess_description
+    """``describe_graph`` of an exported file. Raises ModelError."""
+    from detector.core.models.formats.onnx.describe import describe_graph
     from detector.core.models.formats.onnx.load import read_graph
     from detector.core.models.formats.onnx.metadata import read_metadata
-    from detector.core.models.formats.onnx.recognise import recognise
     from detector.core.models.formats.onnx.shapes import settle_shapes
 
     path = request.path
@@ -157,21 +136,7 @@ def describe(request: ModelRequest) -> str:
         raise ModelError(f"{path}: needs no description: detect-video wrote one into it")
     metadata = read_metadata(str(path), foreign.metadata)
     planar, size = settle_shapes(foreign, metadata, request.size, request.batch)
-    family = ALIASES.get(request.family or "", request.family)
-    try:
-        result = recognise(foreign, metadata, size, planar=planar, asked=family)
-    except ModelError as exc:
-        made, guessed = guess_description(Evidence(foreign, metadata, *size, planar))
-        if made.outputs is None:
-            raise
-        head = f"# {exc}\n# Check each line marked as a guess against the model's documentation.\n"
-        return head + as_yaml(made, guessed)
-    head = f"# {path.name} is recognised as {result.description.family} ({result.why}).\n"
-    if result.bound.reading is None:
-        raise ModelError(f"{path}: needs no description: recognised as {result.kind}")
-    outputs = explicit(result.bound, {name: foreign.dims[name] for name in foreign.outputs})
-    described = msgspec.structs.replace(result.description, outputs=outputs)
-    return head + as_yaml(described)
+    return describe_graph(path, Evidence(foreign, metadata, *size, planar), request.family)
 
 
 def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Network:
@@ -338,60 +303,3 @@ def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any])
         return scales.ndim > 0 or scales.size == 1
     axis = attributes_of(node).get("axis", 1)
     return scales.size == 1 or (-len(shape) <= axis < len(shape) and scales.size == shape[axis])
-
-
-def _wanted_pixels(evidence: Evidence, description: Description, described: bool) -> Wanted:
-    """What stands between the pixels 0..255 and the graph: what the family wants, less what the
-    graph does itself. ``described``: the user says what this very file wants."""
-    from onnx import TensorProto
-
-    from detector.core.models.formats.onnx.rewrite import Wanted
-
-    given, inside = description.input, evidence.inside()
-    # A graph that turns the channels takes the other order than its family's networks.
-    bgr = (given.colour == "bgr") != (inside.turned and not described)
-    if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
-        return Wanted(bgr)  # whatever follows stands in the graph
-    scale = 1.0 if inside.scales else pixel_scale(given)
-    if inside.subtracts or (given.mean is None and given.deviation is None):
-        return Wanted(bgr, (scale,))
-    # With a scale inside, a mean that comes after it is subtracted before it.
-    ahead = pixel_scale(given) if inside.scales else 1.0
-    mean, deviation = given.mean or (0.0,) * 3, given.deviation or (1.0,) * 3
-    if inside.divides:  # and leaves the mean to us
-        deviation = (1.0,) * 3
-    return Wanted(
-        bgr,
-        tuple(scale / one for one in deviation),
-        tuple(-m / ahead / d for m, d in zip(mean, deviation, strict=True)),
-    )
-
-
-def _class_names(
-    path: Path, result: Recognition, metadata: Metadata, given: Path | None
-) -> tuple[tuple[str, ...], list[str]]:
-    """The names from ``given``, else the file's own, else the description's, else those beside the
-    file, else COCO's.
-
-    The list holds warnings for the user.
-    """
-    classes, described = result.bound.classes, listed_names(result.description)
-    if given is None and metadata.names is not None:
-        if classes is not None and len(metadata.names) != classes:
-            raise ModelError(
-                f"{path}: its metadata has {counted(len(metadata.names), 'name')}, its output "
-                f"{counted(classes, 'class')}; give --names FILE with one name per class"
-            )
-        return metadata.names, []
-    if given is None and described is not None and classes in (None, len(described)):
-        return described, []
-    if classes is not None:
-        return find_names(path, classes, given)
-    # Finished detections do not tell how many classes there are.
-    if given is not None:
-        return read_names(given), []
-    names, warnings = find_names(path, COCO, None)
-    assumed = (
-        f"{path.name} has no class names: COCO's {COCO} are assumed; use --names FILE for others"
-    )
-    return names, [*warnings, assumed]

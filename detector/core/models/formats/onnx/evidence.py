@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
 from detector.core.models.layouts.seen import MAX_DETECTIONS, PYRAMIDS, Dims, Seen, count_cells
+from detector.core.models.probed import draw, is_dark, measure_spread
 
 if TYPE_CHECKING:
     import onnx
@@ -36,6 +37,9 @@ AFFINE = frozenset("Mul Div Add Sub".split())
 MAX_STEPS = 64  # nodes behind the input that are looked at
 
 HOW_TO_SAY = "describe its outputs: detect-video models describe {} writes a file for --describe"
+DESCRIBE_PIXELS = (
+    "say what it takes: detect-video models describe writes a file for --describe, with input.scale"
+)
 BY_HAND = (
     "write a file for --describe by its documentation, as docs/models.md shows (a test run shows "
     "nothing that looks like boxes)"
@@ -86,9 +90,14 @@ class Evidence(Seen):
     width: int
     planar: bool
     forced: bool = False
+    suffix: str = ".onnx"  # of the file
+    # What the file says of its input, as keys of ``InputDescription``.
+    stated: Mapping[str, Any] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(init=False)
+    response: float | None = None  # ``probed.measure_spread``, once it was probed
     _probed: Mapping[str, NDArray[Any]] | None = None
     _asked: bool = False
+    _bright: bool = False
 
     def __post_init__(self) -> None:
         self.makers = self.graph.makers()
@@ -154,7 +163,7 @@ class Evidence(Seen):
 
     def how_to_say(self) -> str:
         """What to type where nothing says what the outputs mean."""
-        return HOW_TO_SAY.format(f"{self.graph.name}.onnx")
+        return HOW_TO_SAY.format(f"{self.graph.name}{self.suffix}")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
         """Whether rows of six end in a score and the number of a class, not in two scores.
@@ -283,12 +292,11 @@ class Evidence(Seen):
 
     def stem(self) -> set[int]:
         """The sides of the kernels of the convolutions that read the picture."""
-        sides = set()
-        for node in self._behind_picture():
-            if node.op_type == "Conv":
-                weights = self.dims(node.input[1])
-                sides.add(weights[-1] if weights and weights[-1] is not None else 0)
-        return sides
+        weights = [self.dims(node.input[1]) for node in self.first_convolutions()]
+        return {dims[-1] if dims and dims[-1] is not None else 0 for dims in weights}
+
+    def first_convolutions(self) -> list[onnx.NodeProto]:
+        return [node for node in self._behind_picture() if node.op_type == "Conv"]
 
     def _behind_picture(self) -> Iterator[onnx.NodeProto]:
         """The nodes that read the picture, through those that move or scale it."""
@@ -359,8 +367,45 @@ class Evidence(Seen):
     def probe(self) -> Mapping[str, NDArray[Any]] | None:
         """The outputs for one picture, by name; None where the graph does not run as it is."""
         if not self._asked:
-            from detector.core.models.formats.onnx.probe import run_once
-
             self._asked = True
-            self._probed = run_once(self.graph, planar=self.planar, bright=self.inside().scales)
+            self._probed = self._answer()
+            if self.response is not None and is_dark(self.response) and not self.is_bright():
+                self._bright = True
+                self._probed = self._answer()
         return self._probed
+
+    def is_bright(self) -> bool:
+        """Whether the probe's pixels are 0..255, not 0..1: as the graph or its weights show."""
+        from onnx import TensorProto
+
+        kind = self.graph.input.type.tensor_type.elem_type
+        return self._bright or kind == TensorProto.UINT8 or self.inside().scales
+
+    def _answer(self) -> dict[str, NDArray[Any]] | None:
+        first = [node.output[0] for node in self.first_convolutions()[:1]]
+        answers = self._run([*self.graph.outputs, *first], self._picture())
+        if answers is not None and first:
+            self.response = measure_spread(answers.pop(first[0])[0])
+        return answers
+
+    def _picture(self) -> NDArray[Any]:
+        """The drawn picture, as the input wants it."""
+        from onnx import helper
+
+        tensor = self.graph.input.type.tensor_type
+        picture = draw(self.height, self.width).astype(np.float32)
+        if not self.is_bright():
+            picture /= 255
+        if self.planar:
+            picture = picture.transpose(2, 0, 1)
+        if len(tensor.shape.dim) == 4:
+            picture = np.repeat(picture[None], tensor.shape.dim[0].dim_value, axis=0)
+        return np.ascontiguousarray(picture).astype(
+            helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        )
+
+    def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
+        """Tensors of one inference; None where it does not run: the engine will say why."""
+        from detector.core.models.formats.onnx.probe import run_once
+
+        return run_once(self.graph, names, picture)

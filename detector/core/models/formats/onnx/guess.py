@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.models.description import (
+    PIXEL,
     BoxesDescription,
     ClassesDescription,
     ColumnDescription,
@@ -74,12 +75,13 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
     """A description of the file, and key -> what that is a guess for."""
     made, inside = guess_outputs(evidence), evidence.inside()
     guessed = {f"outputs.{key}": why for key, why in made.guessed.items()}
-    scale: float | str = "1/255"
-    if inside.scales:
+    scale: float | str = PIXEL
+    if evidence.is_bright():
         scale = 1.0
     else:
         guessed["input.scale"] = "1 if the network takes 0..255"
-    guessed["input.colour"] = "bgr"
+    colour: Literal["rgb", "bgr"] = "bgr" if inside.turned else "rgb"
+    guessed["input.colour"] = "rgb" if inside.turned else "bgr"
     if not inside.normalises:
         guessed["input.mean"] = (
             "[0.485, 0.456, 0.406], with deviation: [0.229, 0.224, 0.225], for a backbone trained "
@@ -91,7 +93,7 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
         Description(
             family=evidence.graph.name,
             about="what this model is, and where it comes from",
-            input=InputDescription(scale=scale),
+            input=InputDescription(colour, scale),
             outputs=made.outputs,
         ),
         guessed,

@@ -1,49 +1,35 @@
-"""One inference of a graph from elsewhere on a drawn picture, to see what its outputs hold."""
+"""One inference of a graph from elsewhere, to see what its outputs hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
-
-from detector.core.models.probed import draw
 
 if TYPE_CHECKING:
     from detector.core.models.formats.onnx.foreign import ForeignGraph
 
 
 def run_once(
-    graph: ForeignGraph, *, planar: bool, bright: bool
-) -> Mapping[str, NDArray[Any]] | None:
-    """Output -> values. ``planar``: the graph reads NCHW, else NHWC. ``bright``: it takes pixels of
-    0 to 255, else of 0 to 1. None where onnxruntime does not run it: the engine will say why.
-    """
+    graph: ForeignGraph, names: Sequence[str], picture: NDArray[Any]
+) -> dict[str, NDArray[Any]] | None:
+    """Name -> value of these tensors. None where onnxruntime does not run the graph."""
     import onnxruntime
-    from onnx import TensorProto, helper
+    from onnx import helper
 
-    kind = graph.input.type.tensor_type.elem_type
-    sides = [dim.dim_value for dim in graph.input.type.tensor_type.shape.dim]
-    batched = len(sides) == 4
-    channels_at = (1 if planar else 3) if batched else (0 if planar else 2)
-    height, width = [side for at, side in enumerate(sides) if at != channels_at][-2:]
-    picture = draw(height, width).astype(np.float32)
-    if kind != TensorProto.UINT8 and not bright:
-        picture /= 255
-    if planar:
-        picture = picture.transpose(2, 0, 1)
-    if batched:
-        picture = np.repeat(picture[None], sides[0], axis=0)
-    values = np.ascontiguousarray(picture).astype(helper.tensor_dtype_to_np_dtype(kind))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    model = graph.model()
+    model.graph.output.extend(
+        helper.make_empty_tensor_value_info(name) for name in names if name not in graph.outputs
+    )
     try:
         session = onnxruntime.InferenceSession(
-            graph.model().SerializeToString(), options, providers=["CPUExecutionProvider"]
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        answers = session.run(None, {graph.input.name: values})
+        answers = session.run(list(names), {graph.input.name: picture})
     except Exception:  # onnxruntime's own kinds, and protobuf's above 2 GiB
         return None
-    return dict(zip(graph.outputs, answers, strict=True))
+    return dict(zip(names, answers, strict=True))

@@ -16,24 +16,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from detector.core.errors import ModelError
-from detector.core.models.description import Description, bind, families, family
-from detector.core.models.formats.onnx.evidence import Evidence
+from detector.core.errors.text import counted
+from detector.core.models.description import Description, bind, families, family, listed_names
+from detector.core.models.formats.onnx.evidence import DESCRIBE_PIXELS, Evidence
 from detector.core.models.formats.onnx.guess import has_levels, how_to_say, seen_columns
 from detector.core.models.formats.onnx.inputs import meaning_of
+from detector.core.models.formats.onnx.pixels import wanted_pixels
 from detector.core.models.formats.onnx.raw_maps import raw_kind
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound
-from detector.core.models.probed import doubt_outputs
+from detector.core.models.names import find_names, read_names
+from detector.core.models.probed import doubt_outputs, doubt_pixels
 
 if TYPE_CHECKING:
-    from detector.core.models.formats.onnx.foreign import ForeignGraph
     from detector.core.models.formats.onnx.metadata import Metadata
 
+COCO = 80  # classes
 DESCRIBED = "described"  # what a description says
 
 MASK_SCALE = 4  # pixels of the input for one pixel of a segmentation model's masks
@@ -51,25 +55,20 @@ class Recognition:
 
 
 def recognise(
-    graph: ForeignGraph,
-    metadata: Metadata,
-    size: tuple[int, int],
-    *,
-    planar: bool = True,
-    asked: str | None = None,
-    described: Description | None = None,
+    evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """What a folded graph is. ``size``: (height, width) of the input. ``planar``: it reads NCHW.
-
-    ``asked``, ``described``: the user's family and description. Raises ModelError with the shapes
-    seen and what would be needed.
+    """What a folded graph is. ``asked``, ``described``: the user's family and description. Raises
+    ModelError with the shapes seen and what would be needed.
     """
-    evidence = Evidence(graph, metadata, *size, planar, forced=asked is not None)
+    metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)
     _refuse_masks(evidence)
     if asked is not None:
-        return _as_asked(evidence, family(asked))
+        wanted = _as_asked(evidence, family(ALIASES.get(asked, asked)))
+        if (doubt := _doubt_pixels(evidence, wanted)) is not None:
+            raise ModelError(f"{evidence.graph.name}: --family {asked}: {doubt}; {DESCRIBE_PIXELS}")
+        return wanted
     found = None
     if metadata.names is None:
         found = _by_tensors(evidence)
@@ -79,7 +78,7 @@ def recognise(
     if not _is_proven(metadata, found.bound):
         layout = layouts().get(found.kind)
         doubt = layout.doubt(evidence, found.bound) if layout else None
-        doubt = doubt or doubt_of(evidence, found.bound)
+        doubt = doubt or doubt_of(evidence, found.bound) or _doubt_pixels(evidence, found)
         if doubt is not None:
             raise ModelError(_contradiction(evidence, found, doubt))
     return found
@@ -219,6 +218,15 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
     return doubt_outputs(outputs, bound.reading, size, _known_classes(evidence.metadata))
 
 
+def _doubt_pixels(evidence: Evidence, found: Recognition) -> str | None:
+    """What the first layer's answer says against the pixels that the family wants; else None."""
+    wanted, probed = wanted_pixels(evidence, found.description, described=False), evidence.probe()
+    if probed is None or evidence.response is None:
+        return None
+    factor = float(np.mean(wanted.factor)) / (1.0 if evidence.is_bright() else 1 / 255)
+    return doubt_pixels(evidence.response * factor)
+
+
 def _known_classes(metadata: Metadata) -> int | None:
     return None if metadata.names is None else len(metadata.names)
 
@@ -279,3 +287,37 @@ def _refusal(evidence: Evidence) -> str:
         )
     said = f"its metadata says {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"
+
+
+# ----------------------------------------------------------------------
+# Names
+
+
+def class_names(
+    path: Path, result: Recognition, metadata: Metadata, given: Path | None
+) -> tuple[tuple[str, ...], list[str]]:
+    """The names from ``given``, else the file's own, else the description's, else those beside the
+    file, else COCO's.
+
+    The list holds warnings for the user.
+    """
+    classes, described = result.bound.classes, listed_names(result.description)
+    if given is None and metadata.names is not None:
+        if classes is not None and len(metadata.names) != classes:
+            raise ModelError(
+                f"{path}: its metadata has {counted(len(metadata.names), 'name')}, its output "
+                f"{counted(classes, 'class')}; give --names FILE with one name per class"
+            )
+        return metadata.names, []
+    if given is None and described is not None and classes in (None, len(described)):
+        return described, []
+    if classes is not None:
+        return find_names(path, classes, given)
+    # Finished detections do not tell how many classes there are.
+    if given is not None:
+        return read_names(given), []
+    names, warnings = find_names(path, COCO, None)
+    assumed = (
+        f"{path.name} has no class names: COCO's {COCO} are assumed; use --names FILE for others"
+    )
+    return names, [*warnings, assumed]

@@ -15,13 +15,13 @@ import keyword
 import re
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from detector.core.errors import ModelError
 from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of, type_name
+from detector.core.models.formats.onnx.pixels import Wanted
 from detector.core.models.formats.onnx.shapes import drop_unused
 from detector.core.models.graph.build import INPUT
 
@@ -261,21 +261,6 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 
 
 # Input
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the graph wants of the pixels 0..255: ``factor`` x pixel + ``offset``, one number for
-    all, or one for each channel in the graph's own order."""
-
-    bgr: bool = False
-    factor: tuple[float, ...] = (1.0,)
-    offset: tuple[float, ...] = (0.0,)
-
-    @property
-    def plain(self) -> bool:
-        """Whether one factor is all."""
-        return len(set(self.factor)) == 1 and not any(self.offset)
 
 
 def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:

@@ -1,0 +1,223 @@
+"""An OpenVINO IR as a graph from elsewhere, so that what recognises ONNX files recognises it.
+
+Its layers get the names of ONNX's operators. What OpenVINO's own tools did to the input before they
+wrote the file is read from the traces that they leave (``IrEvidence.inside``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.models.formats.onnx.evidence import Evidence, Inside
+from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph
+
+# OpenVINO's layer -> ONNX's operator; others have one name in both.
+OPERATORS = {
+    "Convert": "Cast",
+    "Convolution": "Conv",
+    "ConvolutionBackpropData": "ConvTranspose",
+    "Divide": "Div",
+    "FakeQuantize": "QuantizeLinear",
+    "GroupConvolution": "Conv",
+    "Interpolate": "Resize",
+    "Multiply": "Mul",
+    "ScatterNDUpdate": "ScatterND",
+    "SoftMax": "Softmax",
+    "StridedSlice": "Slice",
+    "Subtract": "Sub",
+    "VariadicSplit": "Split",
+}
+KINDS = {"f32": "FLOAT", "f16": "FLOAT16", "f64": "DOUBLE", "u8": "UINT8", "i32": "INT32"} | {
+    "i64": "INT64",
+    "boolean": "BOOL",
+}
+ANSWERS = {"YES": True, "TRUE": True, "NO": False, "FALSE": False}
+FITS = {
+    "standard": {"fit": "stretch"},
+    "fit_to_window": {"fit": "letterbox", "align": "top-left"},
+    "fit_to_window_letterbox": {"fit": "letterbox", "align": "centre"},
+}
+SLICE_INPUTS = (0, 1, 2, 4, 3)  # ONNX has the axes before the steps
+PREPROCESSING = "preprocessing_0"  # what PrePostProcessor marks layers and their weights with
+REVERSED = "Gather_"  # what PrePostProcessor.reverse_channels() calls weights that it turned
+
+
+@dataclass(slots=True)
+class IrGraph(ForeignGraph):
+    """``layers``: constants, by the names of their tensors."""
+
+    layers: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, name: str) -> NDArray[Any] | None:
+        layer = self.layers.get(name)
+        return None if layer is None else np.asarray(layer.get_data())
+
+
+@dataclass(slots=True)
+class IrEvidence(Evidence):
+    """``model``: of OpenVINO, at the size and batch that are asked for."""
+
+    suffix: str = ".xml"
+    model: Any = None
+
+    def inside(self) -> Inside:
+        """Also what was folded into the first layer's weights: PrePostProcessor marks them."""
+        found = Evidence.inside(self)
+        weights = _constant(self._first_layer())
+        if weights is None:
+            return found
+        factor = 1 / 255 if PREPROCESSING in weights.get_rt_info() and not found.scales else 1.0
+        turned = weights.get_friendly_name().startswith(REVERSED)
+        return Inside(found.factor * factor, found.offset * factor, found.turned != turned)
+
+    def _first_layer(self) -> Any:
+        """The output of the constant, converted or not, that the first convolution reads."""
+        first = {node.name for node in self.first_convolutions()[:1]}
+        layers = [one for one in self.model.get_ordered_ops() if one.get_friendly_name() in first]
+        return layers[0].input_value(1) if layers else None
+
+    def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
+        import openvino
+
+        ports = {key: port for port, key in _names(self.model).items()}
+        ends = [result.input_value(0) for result in self.model.get_results()]
+        ports |= dict(zip(output_names(self.model), ends, strict=True))
+        try:
+            model = openvino.Model(
+                [ports[name] for name in names], self.model.get_parameters(), "probe"
+            )
+            settings = {"INFERENCE_PRECISION_HINT": "f32"}
+            answers = openvino.Core().compile_model(model, "CPU", settings)(picture)
+        except Exception:  # RuntimeError, of many kinds
+            return None
+        return {name: np.array(answers[at]) for at, name in enumerate(names)}
+
+
+def graph_of(model: Any, name: str) -> IrGraph:
+    """``model``: of OpenVINO, with one input."""
+    from onnx import TensorProto, helper
+
+    names, picture = _names(model), model.inputs[0]
+    info = helper.make_tensor_value_info(names[picture], _kind(picture), dims_of(picture))
+    made = IrGraph(name, 17, 8, info, (), {}, [], {})
+    for port, key in names.items():
+        made.dims[key], made.types[key] = dims_of(port), _kind(port)
+    for layer in model.get_ordered_ops():
+        operator = layer.get_type_name()
+        outputs = [names[port] for port in layer.outputs()]
+        if operator in ("Parameter", "Result"):
+            continue
+        constant = _constant(layer.output(0)) if len(outputs) == 1 else None
+        if constant is not None:
+            made.layers[outputs[0]] = constant
+            made.constants[outputs[0]] = TensorProto(
+                name=outputs[0], data_type=made.types[outputs[0]], dims=layer.output(0).get_shape()
+            )
+            continue
+        inputs = [names[port] for port in layer.input_values()]
+        attributes: dict[str, Any] = {}
+        if operator == "Concat":
+            attributes["axis"] = int(layer.get_attributes()["axis"])
+        elif operator == "Gather" and (axis := _constant(layer.input_value(2))) is not None:
+            attributes["axis"] = int(np.ravel(axis.get_data())[0])
+        elif operator == "Slice" and len(inputs) == len(SLICE_INPUTS):
+            inputs = [inputs[at] for at in SLICE_INPUTS]
+        elif operator == "Add" and (biased := _convolution_of(layer)) is not None:
+            operator, inputs = "Identity", [names[biased]]
+        operator = OPERATORS.get(operator, operator)
+        made.nodes.append(
+            helper.make_node(
+                operator, inputs, outputs, name=layer.get_friendly_name(), **attributes
+            )
+        )
+    for key, result in zip(output_names(model), model.get_results(), strict=True):
+        source = names[result.input_value(0)]
+        made.nodes.append(helper.make_node("Identity", [source], [key], name=key))
+        made.outputs[key] = made.types[key] = made.types[source]
+        made.dims[key] = made.dims[source]
+    return made
+
+
+def output_names(model: Any) -> list[str]:
+    """Outputs without a name get their number."""
+    return [min(port.get_names(), default=f"output{at}") for at, port in enumerate(model.outputs)]
+
+
+def dims_of(port: Any) -> Dims:
+    """() where even the number of sides is free."""
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic:
+        return ()
+    return tuple(None if side.is_dynamic else int(side.get_length()) for side in shape)
+
+
+def _names(model: Any) -> dict[Any, str]:
+    """Every tensor of a model -> a name: the input's own, for others their place."""
+    names = {}
+    for at, layer in enumerate(model.get_ordered_ops()):
+        for port in layer.outputs():
+            names[port] = f"{at}:{port.get_index()}"
+    names[model.inputs[0]] = min(model.inputs[0].get_names(), default="input")
+    return names
+
+
+def _kind(port: Any) -> int:
+    """ONNX's number of an element type; that of none for types that it does not know."""
+    from onnx import TensorProto
+
+    return int(
+        getattr(TensorProto, KINDS.get(port.get_element_type().get_type_name(), "UNDEFINED"))
+    )
+
+
+def _constant(port: Any) -> Any:
+    """The constant that an output is, converted or not; else None."""
+    layer = None if port is None else port.get_node()
+    while layer is not None and layer.get_type_name() == "Convert":
+        layer = layer.input_value(0).get_node()
+    known = layer is not None and layer.get_type_name() == "Constant" and _kind(layer.output(0))
+    return layer if known else None
+
+
+def _convolution_of(layer: Any) -> Any:
+    """The output of the convolution of which an Add is the bias; else None."""
+    for port, other in ((0, 1), (1, 0)):
+        given = layer.input_value(port)
+        is_convolution = OPERATORS.get(given.get_node().get_type_name()) == "Conv"
+        if is_convolution and _constant(layer.input_value(other)) is not None:
+            return given
+    return None
+
+
+def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
+    """What ``model_info`` (Intel's Model API; Ultralytics writes it too) says of the picture, as
+    keys of ``InputDescription``; senseless values count as absent.
+
+    The API reads pictures as BGR, so that channels which it has to reverse are RGB.
+    """
+    found: dict[str, Any] = {}
+    if (reverse := info.get("reverse_input_channels", "").upper()) in ANSWERS:
+        found["colour"] = "rgb" if ANSWERS[reverse] else "bgr"
+    mean, deviation = _numbers(info.get("mean_values")), _numbers(info.get("scale_values"))
+    if mean or deviation:
+        found |= {"scale": 1.0, "mean": mean, "deviation": deviation}
+    if (fit := FITS.get(info.get("resize_type", ""))) is not None:
+        found |= fit
+    if (pad := info.get("pad_value", "")).isdecimal() and int(pad) <= 255:
+        found["pad"] = int(pad)
+    return found
+
+
+def _numbers(text: str | None) -> tuple[float, ...] | None:
+    """Three numbers, of a text with one or three; None for any other, and for a 0 or less."""
+    try:
+        numbers = tuple(float(word) for word in (text or "").split())
+    except ValueError:
+        return None
+    numbers = numbers * 3 if len(numbers) == 1 else numbers
+    return numbers if len(numbers) == 3 and all(0 < one < 1e6 for one in numbers) else None

@@ -1,0 +1,35 @@
+"""The file for --describe of a graph from elsewhere, as ``models describe`` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from detector.core.errors import ModelError
+from detector.core.models.description import as_yaml, explicit
+from detector.core.models.formats.onnx.evidence import Evidence
+from detector.core.models.formats.onnx.guess import guess_description
+from detector.core.models.formats.onnx.pixels import input_of
+from detector.core.models.formats.onnx.recognise import recognise
+
+
+def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
+    """What the file is read by, else what a probe shows, with the guesses marked. Raises
+    ModelError."""
+    try:
+        result = recognise(evidence, asked=family)
+    except ModelError as exc:
+        made, guessed = guess_description(evidence)
+        if made.outputs is None:
+            raise
+        head = f"# {exc}\n# Check each line marked as a guess against the model's documentation.\n"
+        return head + as_yaml(made, guessed)
+    head = f"# {path.name} is recognised as {result.description.family} ({result.why}).\n"
+    if result.bound.reading is None:
+        raise ModelError(f"{path}: needs no description: recognised as {result.kind}")
+    given = input_of(evidence, result.description)
+    if evidence.inside().turned:  # a description says what this very file wants
+        given = msgspec.structs.replace(given, colour="rgb" if given.colour == "bgr" else "bgr")
+    outputs = explicit(result.bound, evidence.outputs())
+    return head + as_yaml(msgspec.structs.replace(result.description, input=given, outputs=outputs))
