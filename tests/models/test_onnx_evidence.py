@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import onnx
 import pytest
@@ -24,6 +25,7 @@ from detector.core.models.base import ModelRequest
 from detector.core.models.description import read_description
 from detector.core.models.formats.onnx.evidence import Inside
 from detector.core.models.formats.onnx.guess import Guess, guess_outputs
+from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
@@ -314,6 +316,17 @@ def odd_objectness() -> Export:
     return exports.decoded(objectness=7.0)
 
 
+def mmyolo() -> Export:
+    """A pyramid of one box a cell, and its NMS: RTMDet, PP-YOLOE and YOLOX have one too."""
+    export = exports.parts()
+    for node in export.nodes:
+        for old, new in (("det_", ""), ("classes", "labels")):
+            node.output[:] = [name.replace(old, new) for name in node.output]
+    for info in export.outputs:
+        info.name = info.name.replace("det_", "").replace("classes", "labels")
+    return export
+
+
 REFUSED = {
     "an objectness above 1": ("best", odd_objectness, ("the objectness has values of 7", "0..1")),
     "boxes beside scores": (
@@ -346,6 +359,11 @@ REFUSED = {
         "end2end",
         dets_and_labels,
         ("mmdet-caffe, mmdet-resnet, mmdet-rtmdet, mmdet-ssd, mmdet-yolox", "--family"),
+    ),
+    "MMYOLO": (
+        "best",
+        mmyolo,
+        ("mmyolo-ppyoloe or mmyolo-rtmdet or mmyolo-yolo or mmyolo-yolox", "--family"),
     ),
     "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
     "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "the last 51", "keypoints")),
@@ -466,11 +484,44 @@ def test_the_reported_files(shared):
         open_network(str(shared / "data/reports/rows_cls_first.onnx"))
 
 
+def test_a_form_of_mmyolo_with_random_weights(shared):
+    (_, score, _), *more = detect(
+        str(shared / "data/reports2/models/rtmdet_tiny.onnx"),
+        cv2.imread(str(shared / "data/photos/bus.jpg")),
+    )
+    assert (len(more), score) == (99, pytest.approx(0.974, abs=1e-3))
+
+
 def test_only_families_with_names_of_their_own_are_offered(tmp_path):
     """A table called output0 may be anybody's; dets and labels are RF-DETR's and MMDeploy's."""
     with pytest.raises(ModelError) as caught:
         open_network(rows_of_six("csb").save(tmp_path / "model.onnx"))
     assert "names and shapes of" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "family", "pixel"),
+    [
+        ("rtmdet_tiny", None, "mmyolo-rtmdet", (-103.53 / 57.375, (255 - 123.675) / 58.395)),
+        ("best", "mmyolo-rtmdet", "mmyolo-rtmdet", (-103.53 / 57.375, (255 - 123.675) / 58.395)),
+        ("yolox_s", None, "mmyolo-yolox", (0, 255)),
+        ("yolov5s", None, "mmyolo-yolo", (1, 0)),
+        ("ppyoloe_s", None, "mmyolo-ppyoloe", ((1 - 0.485) / 0.229, -0.406 / 0.225)),
+    ],
+)
+def test_mmyolos_form_has_the_pixels_of_its_network(tmp_path, name, asked, family, pixel):
+    """``pixel``: what the first and the last channel get of a red one."""
+    network = open_network(mmyolo().save(tmp_path / f"{name}.onnx"), family=asked)
+    assert network.family == family
+    assert f"COCO's {len(network.names)} are assumed" in network.warnings[-1]
+    graph = network.graph.graph
+    read = next(node.input[0] for node in graph.node if node.op_type == "GlobalMaxPool")
+    graph.output.append(onnx.helper.make_empty_tensor_value_info(read))
+    network.output_shapes.append((1, 3, SIDE, SIDE))
+    image = np.zeros(network.input_shape, np.uint8)
+    image[..., 0] = 255
+    *_, seen = run_once(network, image)
+    assert (seen[0, 0, 0, 0], seen[0, -1, 0, 0]) == pytest.approx(pixel, abs=1e-4)
 
 
 def test_the_user_decides_where_the_file_does_not(tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
-from detector.core.models.layouts.seen import MAX_DETECTIONS, PYRAMIDS, Dims, Seen, count_cells
+from detector.core.models.layouts.seen import MAX_DETECTIONS, Dims, Seen
 from detector.core.models.probed import draw, is_dark, measure_spread
 
 if TYPE_CHECKING:
@@ -108,19 +108,6 @@ class Evidence(Seen):
     def outputs(self) -> dict[str, Dims]:
         return {name: self.dims(name) for name in self.graph.outputs}
 
-    def has_pyramid(self) -> bool:
-        """Whether some tensor inside has a row for each cell of a YOLO's maps."""
-        counts = {
-            boxes * count_cells(self.height, self.width, strides)
-            for strides in PYRAMIDS
-            for boxes in (1, 3)
-        }
-        return any(
-            len(dims) == 3 and counts & {side for side in dims[1:] if side is not None}
-            for name, dims in self.graph.dims.items()
-            if name in self.makers
-        )
-
     def fits_names(self, classes: int) -> bool:
         """False where the file names another number of classes."""
         names = self.metadata.names
@@ -144,8 +131,9 @@ class Evidence(Seen):
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
-        """Whether anything but the shape of a list says that a YOLO gives it."""
-        return self.named()[0] is not None or self.is_stated() or self.has_pyramid()
+        """Whether anything but shapes says that a YOLO gives a list: the maps inside are those of
+        RTMDet, PP-YOLOE and others too, which want other pixels."""
+        return self.named()[0] is not None or self.is_stated()
 
     def has_boxes_apart(self) -> bool:
         """Whether boxes stand in an output of their own, so that others hold scores alone

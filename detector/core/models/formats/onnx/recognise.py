@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
 
 COCO = 80  # classes
+AS_DESCRIBED = "as described by --describe"
 DESCRIBED = "described"  # what a description says
 
 MASK_SCALE = 4  # pixels of the input for one pixel of a segmentation model's masks
@@ -89,7 +90,7 @@ def recognise(
 
 
 def _as_described(evidence: Evidence, described: Description) -> Recognition:
-    why = "as described by --describe"
+    why = AS_DESCRIBED
     if described.outputs is None:
         return _as_asked(evidence, described, why)
     bound = bind(described.outputs, evidence.outputs(), (evidence.height, evidence.width))
@@ -310,14 +311,19 @@ def class_names(
             )
         return metadata.names, []
     if given is None and described is not None and classes in (None, len(described)):
-        return described, []
+        is_word = isinstance(result.description.names, str)
+        assumed = classes is None and is_word and result.why != AS_DESCRIBED
+        return described, [_assumed(path, len(described))] if assumed else []
     if classes is not None:
         return find_names(path, classes, given)
     # Finished detections do not tell how many classes there are.
     if given is not None:
         return read_names(given), []
     names, warnings = find_names(path, COCO, None)
-    assumed = (
-        f"{path.name} has no class names: COCO's {COCO} are assumed; use --names FILE for others"
+    return names, [*warnings, _assumed(path, COCO)]
+
+
+def _assumed(path: Path, classes: int) -> str:
+    return (
+        f"{path.name} has no class names: COCO's {classes} are assumed; use --names FILE for others"
     )
-    return names, [*warnings, assumed]
