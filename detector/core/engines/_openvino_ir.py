@@ -106,11 +106,11 @@ FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_
 
 
 class End(NamedTuple):
-    """An output that the head reads: which of the file's, and whether it lacks the batch axis."""
+    """An output that the head reads: which of the file's, or those of all levels; ``shape``: with
+    the batch axis, which the file's may lack."""
 
-    number: int
-    bare: bool
-    shape: tuple[int, ...]  # with that axis
+    numbers: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 def read_ir(
@@ -120,17 +120,12 @@ def read_ir(
     float32. Raises ModelError.
     """
     from openvino import Layout, Model, Type
-    from openvino.opset13 import unsqueeze
     from openvino.preprocess import PrePostProcessor
 
     given = _open(core, path)
     entry = _entry(path, given)
     shaped = _shaped(path, given, entry, size, batch)
-    outputs = [shaped.output(end.number) for end in ends]
-    outputs = [
-        unsqueeze(output.get_node().input_value(0), [0]).output(0) if end.bare else output
-        for output, end in zip(outputs, ends, strict=True)
-    ]
+    outputs = [_joined([shaped.output(at) for at in end.numbers], end.shape) for end in ends]
     model = Model(outputs, shaped.get_parameters(), "network")
     steps = PrePostProcessor(model)
     picture = steps.input()
@@ -148,6 +143,24 @@ def read_ir(
     for at in range(len(ends)):
         steps.output(at).tensor().set_element_type(Type.f32)
     return steps.build()
+
+
+def _joined(outputs: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    """One output of that shape, of those of all levels (``rewrite.join_levels``)."""
+    from openvino import opset13 as operators
+
+    if len(outputs) == 1 and len(dims_of(outputs[0])) == len(shape):
+        return outputs[0]
+    tables = []
+    for output in outputs:
+        table = output.get_node().input_value(0)
+        if len(outputs) > 1 and len(dims_of(output)) == 4:
+            table = operators.transpose(table, [0, 2, 3, 1]).output(0)
+        if len(dims_of(output)) != len(shape):
+            sides = [shape[0], -1, *shape[2:]] if len(outputs) > 1 else shape
+            table = operators.reshape(table, sides, False).output(0)
+        tables.append(table)
+    return operators.concat(tables, 1).output(0) if len(tables) > 1 else tables[0]
 
 
 def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvidence:
@@ -207,6 +220,11 @@ def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[En
     """Raises ModelError for outputs of another batch, and of a length that the picture decides."""
     numbers, ends = output_names(evidence.model), []
     for name in bound.outputs:
+        if name in bound.joined:
+            levels, rows, columns = bound.joined[name]
+            places = tuple(numbers.index(level) for level in levels)
+            ends.append(End(places, (batch, rows, columns)))
+            continue
         dims, bare = evidence.dims(name), name in bound.bare
         shape = tuple(side for side in dims if side is not None)
         if not dims or len(shape) < len(dims):
@@ -219,7 +237,7 @@ def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[En
                 f"{path}: output {name} {list(shape)} is one list for the whole batch; use "
                 "--batch 1"
             )
-        ends.append(End(numbers.index(name), bare, (1, *shape) if bare else shape))
+        ends.append(End((numbers.index(name),), (1, *shape) if bare else shape))
     return ends
 
 

@@ -22,7 +22,7 @@ from detector.core.errors import ModelError
 from detector.core.errors.guard import keep
 from detector.core.errors.reading import read_text
 from detector.core.models import catalogue
-from detector.core.models.layouts.base import Bound
+from detector.core.models.layouts.base import Bound, Joined
 from detector.core.models.layouts.seen import Dims, count_cells
 from detector.core.stages.readings import Cells, Columns, Reading
 
@@ -64,29 +64,32 @@ class InputDescription(_Part, frozen=True):
 
 
 class BoxesDescription(_Part, frozen=True):
-    """``tensor``: an output by its name, one of several names, or its place among the outputs.
+    """``tensor``: an output by its name, one of several names, or its place among the outputs;
+    ``levels``: instead of it, an output for each stride of ``cells``, likewise.
     ``columns``: 0-3, 4- (to the last), 4, last 32, or but last 32, where they are part of a table.
     ``axis``: where the four numbers stand, in the last axis or before it ([1, 4, N]). ``of``: what
     0 to 1 are of, the input or the picture inside its letterbox.
     """
 
-    tensor: str | int | tuple[str, ...]
+    tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
     form: Literal["xyxy", "xywh", "cxcywh", "yxyx"] = "xyxy"
     unit: Literal["pixels", "fraction"] = "pixels"
     of: Literal["input", "picture"] = "input"
     axis: Literal["last", "first"] = "last"
+    levels: tuple[str | int, ...] | None = None
 
 
 class ScoresDescription(_Part, frozen=True):
     """``several``: a box is a detection for each class that reaches the threshold."""
 
-    tensor: str | int | tuple[str, ...]
+    tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
     values: Literal["probabilities", "logits", "softmax"] = "probabilities"
     background: Literal["none", "first", "last"] = "none"
     axis: Literal["last", "first"] = "last"
     several: bool = False
+    levels: tuple[str | int, ...] | None = None
 
 
 class ClassesDescription(_Part, frozen=True):
@@ -102,6 +105,15 @@ class ColumnDescription(_Part, frozen=True):
     column: int | None = None
 
 
+class ObjectnessDescription(_Part, frozen=True):
+    """``mean``: how a score is made of it and the class's probability."""
+
+    tensor: str | int | tuple[str, ...] | None = None
+    column: int | None = None
+    levels: tuple[str | int, ...] | None = None
+    mean: Literal["product", "geometric"] = "product"
+
+
 class CellsDescription(_Part, frozen=True):
     """Rows that are offsets from cells (``Cells`` in stages/readings.py)."""
 
@@ -109,6 +121,7 @@ class CellsDescription(_Part, frozen=True):
     strides: tuple[int, ...]
     bins: int = 1
     centre: float = 0.0
+    anchors: int = 1
 
 
 class OutputsDescription(_Part, frozen=True):
@@ -118,7 +131,7 @@ class OutputsDescription(_Part, frozen=True):
     boxes: BoxesDescription
     scores: ScoresDescription
     classes: ClassesDescription | None = None
-    objectness: ColumnDescription | None = None
+    objectness: ObjectnessDescription | None = None
     count: ColumnDescription | None = None
     cells: CellsDescription | None = None
     nms: Literal["needed", "inside", "none"] = "needed"
@@ -212,11 +225,7 @@ def _check(path: Path, description: Description) -> None:
             raise ModelError(
                 f"{path}: columns: {part}: write 0-3, 4- (to the last), 4, last 32, or but last 32"
             )
-    cells = outputs.cells
-    if cells is not None and (cells.bins < 1 or not all(1 <= s <= 1024 for s in cells.strides)):
-        raise ModelError(
-            f"{path}: outputs.cells: bins and strides must be whole numbers of at least 1"
-        )
+    _check_cells(path, outputs)
     if outputs.classes is not None and outputs.scores.background == "last":
         raise ModelError(
             f"{path}: outputs.scores.background: last needs a score for each class; for finished "
@@ -229,6 +238,25 @@ def _check(path: Path, description: Description) -> None:
         )
     if outputs.boxes.of == "picture" and outputs.boxes.unit == "pixels":
         raise ModelError(f"{path}: outputs.boxes.of: picture needs unit: fraction")
+
+
+def _check_cells(path: Path, outputs: OutputsDescription) -> None:
+    cells = outputs.cells
+    if cells is not None and (
+        min(cells.bins, cells.anchors) < 1 or not all(1 <= s <= 1024 for s in cells.strides)
+    ):
+        raise ModelError(
+            f"{path}: outputs.cells: bins, anchors and strides must be whole numbers of at least 1"
+        )
+    for name in ("boxes", "scores", "objectness"):
+        part = getattr(outputs, name)
+        if part is None or (part.tensor is None) == bool(part.levels):
+            continue
+        raise ModelError(
+            f"{path}: outputs.{name}: give either tensor (one output), or levels (one per stride)"
+        )
+    if cells is None and (outputs.boxes.levels or outputs.scores.levels):
+        raise ModelError(f"{path}: outputs.boxes.levels: needs outputs.cells with the strides")
 
 
 def _channels(value: int | tuple[int, int, int]) -> tuple[int, ...]:
@@ -344,17 +372,21 @@ def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
     reading, names = bound.reading, bound.outputs
     assert reading is not None
 
+    def where(name: str) -> dict[str, Any]:
+        return {"levels": bound.joined[name].levels} if name in bound.joined else {"tensor": name}
+
     def part(columns: Columns) -> dict[str, Any]:
         first, count = columns.first, columns.count
         to = "" if count is None else str(first + count - 1)
         span = first if count == 1 else f"{first}-{to}"
         whole = first == 0 and count is None
-        return {"tensor": names[columns.output], "columns": None if whole else span}
+        return {**where(names[columns.output]), "columns": None if whole else span}
 
     def single(columns: Columns) -> dict[str, Any]:
         name = names[columns.output]
-        is_table = len(dims[name]) > 2 or (len(dims[name]) == 2 and name in bound.bare)
-        return {"tensor": name, "column": columns.first if is_table else None}
+        sides = len(dims.get(name, ()))
+        is_table = sides > 2 or (sides == 2 and name in bound.bare)
+        return {**where(name), "column": columns.first if is_table else None}
 
     def score(columns: Columns) -> dict[str, Any]:
         only = single(columns)
@@ -380,7 +412,8 @@ def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
                 "several": reading.several,
             },
             "classes": classes and {**single(classes), "first": reading.first_class},
-            "objectness": reading.objectness and single(reading.objectness),
+            "objectness": reading.objectness
+            and {**single(reading.objectness), "mean": reading.objectness_mean},
             "count": None if reading.count is None else {"tensor": names[reading.count]},
             "cells": cells
             and {
@@ -388,6 +421,7 @@ def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
                 "strides": cells.strides,
                 "bins": cells.bins,
                 "centre": cells.centre,
+                "anchors": cells.anchors,
             },
             "nms": "needed" if bound.needs_nms else "inside",
         },
@@ -419,12 +453,15 @@ class _Binder:
     """Finds tensors, and numbers them in the order in which they are asked for."""
 
     def __init__(self, dims: Mapping[str, Dims], size: tuple[int, int]) -> None:
-        self.dims, self.size = dims, size
+        self.dims, self.size, self.outputs = dict(dims), size, list(dims)
         self.used: dict[str, int] = {}
         self.bare: set[str] = set()
+        self.joined: dict[str, Joined] = {}
+        self.anchors = 1
 
     def bind(self, given: OutputsDescription) -> Bound:
         height, width = self.size
+        self.anchors = 1 if given.cells is None else given.cells.anchors
         boxes, rows, sides = self._columns(given.boxes, given.boxes.columns, given.boxes.axis)
         cells = given.cells
         wanted = 4 if cells is None or cells.kind == "offsets" else 4 * cells.bins
@@ -452,6 +489,7 @@ class _Binder:
             background=given.scores.background,
             several=given.scores.several,
             objectness=objectness,
+            objectness_mean=given.objectness.mean if given.objectness else "product",
             cells=None if cells is None else self._cells(cells, rows),
             classes=classes,
             first_class=given.classes.first if given.classes else 0,
@@ -461,7 +499,14 @@ class _Binder:
         if known is not None and known < 1:
             raise _MisfitError(f"{self._named(given.scores)} has no class column")
         needs_nms = given.nms == "needed"
-        return Bound(reading, tuple(self.used), frozenset(self.bare), known, needs_nms)
+        return Bound(
+            reading,
+            tuple(self.used),
+            frozenset(self.bare),
+            known,
+            needs_nms,
+            joined={name: self.joined[name] for name in self.used if name in self.joined},
+        )
 
     def _scores(self, given: OutputsDescription, listed: bool) -> tuple[Columns, Any, int | None]:
         """The columns, their rows, and how many they are; None: the network does not say, or a list
@@ -470,15 +515,42 @@ class _Binder:
         if not listed:
             return self._columns(part, part.columns, part.axis)
         column = None if part.columns is None else int(str(part.columns).split("-")[0])
-        single = ColumnDescription(part.tensor, column)
+        single = ObjectnessDescription(part.tensor, column)
         name = self._name(single)
         return self._column(single, None), self._rows(name, column), None
 
     def _name(self, part: Any) -> str:
-        names = part.tensor
+        levels = getattr(part, "levels", None)
+        return self._joined(levels) if levels else self._found(part.tensor)
+
+    def _joined(self, levels: Sequence[str | int]) -> str:
+        """A tensor of all levels' rows, [1, N, columns], by the name that it gets."""
+        found = tuple(self._found(level) for level in levels)
+        tables = [self._level(name) for name in found]
+        if len({columns for _, columns in tables}) > 1:
+            shapes = ", ".join(f"{name} {_shown(self.dims[name])}" for name in found)
+            raise _MisfitError(f"the levels have other numbers of columns: {shapes}")
+        name, rows, columns = "+".join(found), sum(rows for rows, _ in tables), tables[0][1]
+        self.joined[name] = Joined(found, rows, columns)
+        self.dims[name] = (1, rows, columns)
+        return name
+
+    def _level(self, name: str) -> tuple[int, int]:
+        """Rows and columns of a level."""
+        dims = self.dims[name]
+        sides = [side for side in dims if side is not None]
+        if len(sides) < len(dims) or len(dims) not in (2, 3, 4):
+            raise _MisfitError(f"{name} {_shown(dims)} is not a level of known sides")
+        if len(sides) < 4:
+            return sides[-2], sides[-1]
+        if sides[1] % self.anchors:
+            raise _MisfitError(f"{name} {_shown(dims)} does not hold {self.anchors} anchors a cell")
+        return sides[2] * sides[3] * self.anchors, sides[1] // self.anchors
+
+    def _found(self, names: Any) -> str:
         if isinstance(names, int):
-            if 0 <= names < len(self.dims):
-                return list(self.dims)[names]
+            if 0 <= names < len(self.outputs):
+                return self.outputs[names]
             raise _MisfitError(f"the model has no output number {names}")
         for name in (names,) if isinstance(names, str) else names:
             if name in self.dims:
@@ -545,11 +617,13 @@ class _Binder:
 
     def _cells(self, cells: CellsDescription, rows: int | None) -> Cells:
         height, width = self.size
-        count = count_cells(height, width, cells.strides)
+        count = count_cells(height, width, cells.strides) * cells.anchors
         if rows != count:
             strides = ", ".join(map(str, cells.strides))
-            raise _MisfitError(f"strides {strides} make {count} cells, but there are {rows} rows")
-        return Cells(cells.kind, height, width, cells.strides, cells.bins, cells.centre)
+            raise _MisfitError(f"strides {strides} make {count} boxes, but there are {rows} rows")
+        return Cells(
+            cells.kind, height, width, cells.strides, cells.bins, cells.centre, cells.anchors
+        )
 
 
 def _as_table(dims: Dims) -> Dims:

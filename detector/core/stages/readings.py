@@ -32,6 +32,7 @@ Floats = NDArray[np.float32]
 FORMS = ("xyxy", "xywh", "cxcywh", "yxyx")
 VALUES = ("probabilities", "logits", "softmax")
 BACKGROUNDS = ("none", "first", "last")
+MEANS = ("product", "geometric")
 CELL_KINDS = ("offsets", "distances")
 MOST_CLASSES = 1_000_000  # larger numbers are no class, and become this one
 NOT_WHOLE = -MOST_CLASSES - 1  # in place of the class of a detection whose number is a fraction
@@ -59,6 +60,8 @@ class Cells:
     "distances"  from the cell to left, top, right and bottom, in cells; each the mean of ``bins``
                  numbers 0, 1, 2 ..., weighted by the softmax of as many columns (generalised focal
                  loss, arXiv 2006.04388). ``centre``: where the cell's point lies in it, 0 to 1
+
+    ``anchors``: rows of each cell, one after the other.
     """
 
     kind: str
@@ -67,6 +70,7 @@ class Cells:
     strides: tuple[int, ...]
     bins: int = 1
     centre: float = 0.0
+    anchors: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,10 @@ class Reading:
     boxes in 0..1. ``background``: which column of the scores means that there is nothing; "first"
     in a list: the class below ``first_class`` does.
     ``several``: a row is a detection for each class that reaches the threshold, not only for the
-    best. ``classes``: for a list of finished detections. ``first_class``: the number there that
-    means the first name. ``count``: the output that says how many rows of the list are in use.
+    best. ``objectness_mean``: a score is the "product" of objectness and class probability, or
+    their "geometric" mean. ``classes``: for a list of finished detections. ``first_class``: the
+    number there that means the first name. ``count``: the output that says how many rows of the
+    list are in use.
     """
 
     boxes: Columns
@@ -87,6 +93,7 @@ class Reading:
     background: str = "none"
     several: bool = False
     objectness: Columns | None = None
+    objectness_mean: str = "product"
     cells: Cells | None = None
     classes: Columns | None = None
     first_class: int = 0
@@ -138,8 +145,10 @@ def _reaching(
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], Floats]:
     """Rows [M] that reach the threshold, the class of each [M], and its score [M]."""
     threshold = np.float32(conf)
+    geometric = reading.objectness_mean == "geometric"
+    lowest = conf * conf if geometric else conf  # of each of two numbers up to 1
+    sieve = np.float32(logit(lowest) if reading.values == "logits" else lowest)
     if reading.objectness is not None:  # most rows end here, before their classes are looked at
-        sieve = np.float32(logit(conf)) if reading.values == "logits" else threshold
         objectness = view(outputs, reading.objectness)[:, 0]
         rows = np.flatnonzero(objectness >= sieve)
         scores, factors = scores[rows], objectness[rows]
@@ -150,7 +159,6 @@ def _reaching(
     if reading.values == "softmax":
         scores = _softmax(scores)
     classes = _foreground(scores, reading.background)
-    sieve = np.float32(logit(conf)) if reading.values == "logits" else threshold
     if reading.several:
         at, class_ids = np.nonzero(classes >= sieve)
         best = classes[at, class_ids]
@@ -159,6 +167,7 @@ def _reaching(
     best = sigmoid(best) if reading.values == "logits" else best
     if factors is not None:
         best = best * factors[at]
+        best = np.sqrt(best) if geometric else best
     keep = (best >= threshold) & np.isfinite(best)
     at = at[keep] if rows is None else rows[at[keep]]
     return at, class_ids[keep].astype(np.int64, copy=False), best[keep]
@@ -204,7 +213,7 @@ def _corners(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
 def _of_cells(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
     if cells.kind == "offsets":
         return xyxy(_of_offsets(boxes, at, cells))
-    places = cell_places(cells.height, cells.width, cells.strides)[at]
+    places = cell_places(cells.height, cells.width, cells.strides)[at // cells.anchors]
     stride = places[:, 2:]
     points = places[:, :2] + np.float32(cells.centre)
     weights = _softmax(boxes.reshape(-1, cells.bins)) if cells.bins > 1 else boxes.reshape(-1, 1)
@@ -215,7 +224,7 @@ def _of_cells(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
 
 def _of_offsets(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
     """cx, cy, w, h [M, 4] in network pixels."""
-    places = cell_places(cells.height, cells.width, cells.strides)[at]
+    places = cell_places(cells.height, cells.width, cells.strides)[at // cells.anchors]
     stride = places[:, 2:]
     centres = (boxes[:, :2] + places[:, :2]) * stride
     sizes = np.exp(np.minimum(boxes[:, 2:4], MAX_LOG_SIZE)) * stride
@@ -249,6 +258,8 @@ def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
     if reading.values == "logits":
         scores = sigmoid(scores)
         objectness = objectness if reading.objectness is None else sigmoid(objectness)
+    if reading.objectness_mean == "geometric":
+        scores, objectness = np.sqrt(scores), np.sqrt(objectness)
     sizes = _centres_sizes(boxes, np.arange(len(boxes)), reading)
     return np.concatenate([sizes, objectness, scores], axis=1)[None]
 

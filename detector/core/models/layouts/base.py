@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.models.base import Dense, Head, InputRules
 from detector.core.stages.readings import Reading, list_dense, read_list, read_rows, rows_dense
@@ -59,6 +59,15 @@ class Decoder:
         raise NotImplementedError
 
 
+class Joined(NamedTuple):
+    """An output [batch, rows, columns] made of those of all strides: [batch, N, columns], [N,
+    columns], or maps [batch, channels, H, W] with the channels of each anchor in a row."""
+
+    levels: tuple[str, ...]
+    rows: int
+    columns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A layout, or a description, matched with the outputs of a file.
@@ -66,7 +75,8 @@ class Bound:
     ``reading``: how the outputs are read; None if ``decoder`` with ``given`` does it. ``outputs``:
     names that the head reads, in its order; ``bare``: of them, those without a batch axis.
     ``classes``, ``strides``: if known. ``family``: whose input is assumed if nothing names one.
-    ``geometry``, ``pad_value``: of the input, if the layout's file says them.
+    ``geometry``, ``pad_value``: of the input, if the layout's file says them. ``joined``: outputs
+    that are made of several, one for each stride: name -> those.
     """
 
     reading: Reading | None
@@ -80,6 +90,7 @@ class Bound:
     given: Mapping[str, Any] = field(default_factory=dict)
     geometry: str | None = None
     pad_value: int | tuple[int, int, int] = 114
+    joined: Mapping[str, Joined] = field(default_factory=dict)
 
     def heads(self, classes: int) -> tuple[Head, Dense]:
         """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""

@@ -28,6 +28,7 @@ from detector.core.stages import readings
 from detector.core.stages.readings import Reading
 
 MAX_BINS = 256  # of a distance; generalised focal loss has 8 to 33
+MAX_ANCHORS = 64  # of a cell
 MAX_OUTPUTS = 3 * MAX_LAYERS
 # The unit of boxes in 0..1 where the size of the input is not known.
 FRACTION = (2.0, 2.0)
@@ -90,8 +91,10 @@ class ReadingDecoder(Decoder):
         if len(rows) != 1:
             return False
         cells = reading.cells
-        if cells and {count_cells(cells.height, cells.width, cells.strides)} != rows:
-            return False
+        if cells:
+            count = count_cells(cells.height, cells.width, cells.strides) * cells.anchors
+            if rows != {count}:
+                return False
         if reading.classes is not None:
             return True
         sides = _table(shapes[reading.scores.output], reading.scores)
@@ -115,6 +118,7 @@ def _is_sound(reading: Reading) -> bool:
         reading.form in readings.FORMS
         and reading.values in readings.VALUES
         and reading.background in readings.BACKGROUNDS
+        and reading.objectness_mean in readings.MEANS
         and 0 <= reading.first_class <= MAX_CLASSES
         and (reading.cells is None or _cells_fit(reading.cells))
         and all(_columns_fit(one) for one in _all_columns(reading))
@@ -128,6 +132,7 @@ def _cells_fit(cells: readings.Cells) -> bool:
         and all(1 <= stride <= MAX_STRIDE for stride in cells.strides)
         and 1 <= cells.bins <= MAX_BINS
         and 0 <= cells.centre <= 1
+        and 1 <= cells.anchors <= MAX_ANCHORS
     )
 
 

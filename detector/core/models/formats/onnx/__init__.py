@@ -61,6 +61,7 @@ def read(request: ModelRequest) -> Network:
     from detector.core.models.formats.onnx.pixels import wanted_pixels
     from detector.core.models.formats.onnx.recognise import class_names, recognise
     from detector.core.models.formats.onnx.rewrite import (
+        join_levels,
         put_prefix,
         rename_all,
         settle_outputs,
@@ -86,6 +87,7 @@ def read(request: ModelRequest) -> Network:
     wants, bound = result.description, result.bound
     names, warnings = class_names(path, result, metadata, request.names)
     pixels = wanted_pixels(evidence, wants, described=described is not None)
+    join_levels(foreign, bound.joined)
     _state_columns(foreign, bound)
     settle_outputs(foreign, bound.outputs, bound.bare, batch)
     foreign.infer()

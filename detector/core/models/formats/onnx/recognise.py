@@ -211,6 +211,8 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
     """What a probe of the network shows that cannot be so if this is the reading; else None."""
     if bound.reading is None or (answers := evidence.probe()) is None:
         return None
+    if bound.joined:
+        return None  # a description, or the names of every level, say what they are
     outputs = []
     for name in bound.outputs:
         values = np.asarray(answers[name], np.float32)
@@ -276,8 +278,9 @@ def _refusal(evidence: Evidence) -> str:
         needed = f"these are {kind}"
     elif has_levels(evidence):
         needed = (
-            "an output for each stride is not supported; export it with decoded boxes of all "
-            f"strides in one output{_families_of_that_shape(evidence)}"
+            f"there is an output for each stride{_families_of_that_shape(evidence)}. Name its "
+            "family with --family, or write a file for --describe with the key levels "
+            "(docs/models.md)"
         )
     else:
         needed = (

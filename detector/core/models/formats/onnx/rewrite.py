@@ -14,7 +14,7 @@ import itertools
 import keyword
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,8 @@ from detector.core.models.graph.build import INPUT
 
 if TYPE_CHECKING:
     import onnx
+
+    from detector.core.models.layouts.base import Joined
 
 MAX_PARTS = 24  # of a name; the deepest modules have ten
 # Of a list of unknown length. NMS may sort it by class (YOLO-NAS), so that a shorter one would lose
@@ -54,6 +56,29 @@ OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose",
 
 
 # Outputs
+
+
+def join_levels(graph: ForeignGraph, joined: Mapping[str, Joined]) -> None:
+    """Make one output of those of all strides, in place. Each keeps its rows' order."""
+    from onnx import helper
+
+    for name, made in joined.items():
+        tables = []
+        for level in made.levels:
+            x, dims = level, graph.dims[level]
+            if len(dims) == 4:
+                graph.nodes.append(graph.node("Transpose", "level.last", [x], perm=[0, 2, 3, 1]))
+                x = graph.nodes[-1].output[0]
+            if len(dims) != 3:
+                sides = [dims[0] if len(dims) == 4 else 1, -1, made.columns]
+                shape = graph.constant("level.shape", np.array(sides, np.int64))
+                graph.nodes.append(graph.node("Reshape", "level.rows", [x, shape]))
+                x = graph.nodes[-1].output[0]
+            tables.append(x)
+        graph.nodes.append(helper.make_node("Concat", tables, [name], name=name, axis=1))
+        graph.outputs[name] = graph.types[made.levels[0]]
+    if joined:
+        graph.infer()
 
 
 def settle_outputs(

@@ -1,0 +1,199 @@
+"""Detectors with an output for each stride, next to their own arithmetic, or OpenCV's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnxruntime
+import pytest
+
+from detector import Detector
+from detector.core.errors import ModelError
+from tests.models.exports import SIDE, Export
+from tests.models.test_onnx_evidence import described
+from tests.models.test_onnx_kinds import convolve, pyramid
+from tests.networks import open_network
+
+MEAN, DEVIATION = np.array([103.53, 116.28, 123.675]), np.array([57.375, 57.12, 58.395])
+IMAGENET = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+
+def levels(heads: dict[str, tuple[int, str]], strides=(8, 16, 32), anchors=1, form="rows", **more):
+    """``heads``: name of the outputs, without the stride -> columns, and the last operator.
+    ``form``: "rows" [1, N, columns], "flat" [N, columns], or "maps" [1, channels, H, W]."""
+    export = Export(opset=11, **more)
+    maps = pyramid(export, len(strides))
+    for name, (columns, last) in heads.items():
+        for x, stride in zip(maps, strides, strict=True):
+            x = convolve(export, x, 8, columns * anchors, 1)
+            x = export.add(last, x) if last else x
+            if form != "maps":
+                x = export.add("Transpose", x, perm=[0, 2, 3, 1])
+                sides = [-1, columns] if form == "flat" else [1, -1, columns]
+                x = export.add("Reshape", x, export.const(sides, np.int64))
+            export.out(f"{name}{stride}", x)
+    return export
+
+
+def noise() -> np.ndarray:
+    """u8 BGR."""
+    return np.random.default_rng(5).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def by_distances(boxes, scores, strides, *, bins=1, centre=0.0, anchors=1):
+    """Rows x1, y1, x2, y2, score, class of every score above CONF."""
+    found = []
+    for box, score, stride in zip(boxes, scores, strides, strict=True):
+        for row in range(len(box)):
+            cell = row // anchors
+            y, x = divmod(cell, SIDE // stride)
+            sides = box[row].reshape(4, bins)
+            sides = softmax(sides) @ np.arange(bins) if bins > 1 else sides[:, 0]
+            left, top, right, bottom = sides
+            corners = [x + centre - left, y + centre - top, x + centre + right, y + centre + bottom]
+            found += [
+                [*np.clip(np.multiply(corners, stride), 0, SIDE), score[row, c], c]
+                for c in np.flatnonzero(score[row] >= CONF)
+            ]
+    return np.array(sorted(found))
+
+
+CONF = 0.5
+CASES = {
+    # case: file, heads, strides, more of ``levels``, of boxes and of pixels
+    "NanoDet": (
+        "m",
+        {"cls_pred_stride_": (3, "Sigmoid"), "dis_pred_stride_": (32, "")},
+        (8, 16, 32),
+        {},
+        {"bins": 8, "centre": 0.5},
+        lambda bgr: (bgr - MEAN) / DEVIATION,
+    ),
+    "PicoDet": (
+        "picodet_s",
+        {"transpose_": (2, "Sigmoid"), "transpose_1": (32, "")},
+        (8, 16, 32, 64),
+        {},
+        {"bins": 8, "centre": 0.5},
+        lambda bgr: (bgr[..., ::-1] / 255 - IMAGENET[0]) / IMAGENET[1],
+    ),
+    "SCRFD": (
+        "scrfd_10g",
+        {"4": (1, "Sigmoid"), "45": (4, "Relu"), "46": (10, "")},
+        (8, 16, 32),
+        {"anchors": 2, "form": "flat"},
+        {"anchors": 2},
+        lambda bgr: (bgr[..., ::-1] - 127.5) / 128,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("suffix", [".onnx", ".xml"])
+def test_a_family_equals_its_own_arithmetic(tmp_path, case, suffix):
+    name, heads, strides, more, about, normalise = CASES[case]
+    path = levels(heads, strides, **more).save(tmp_path / f"{name}.onnx")
+    session = onnxruntime.InferenceSession(path)
+    given = normalise(noise().astype(np.float64)).transpose(2, 0, 1)[None].astype(np.float32)
+    answers = [np.reshape(a, (-1, a.shape[-1])) for a in session.run(None, {"images": given})]
+    count = len(strides)
+    wanted = by_distances(answers[count : 2 * count], answers[:count], strides, **about)
+    assert len(wanted) > 20
+    if suffix == ".xml":
+        openvino = pytest.importorskip("openvino", reason="machine: openvino is not installed")
+        openvino.save_model(openvino.convert_model(path), tmp_path / f"{name}.xml", False)
+    with Detector(str(tmp_path / f"{name}{suffix}"), conf=CONF, iou=1.0, max_det=1000) as detector:
+        found = detector(noise())
+    rows = np.column_stack([found.boxes, found.scores, found.class_ids])
+    assert np.allclose(np.array(sorted(rows.tolist())), wanted, atol=0.02)
+
+
+def test_yunet_equals_opencv(tmp_path):
+    heads = {"cls_": (1, "Sigmoid"), "obj_": (1, "Sigmoid"), "bbox_": (4, ""), "kps_": (10, "")}
+    path = levels(heads, pixels="convolved", scale=1 / 255).save(tmp_path / "face.onnx")
+    own = cv2.FaceDetectorYN.create(path, "", (SIDE, SIDE), CONF, 0.3, 5000)
+    wanted = own.detect(noise())[1]
+    assert len(wanted) > 5
+    with Detector(path, conf=CONF, iou=0.3, max_det=1000) as detector:
+        found = detector(noise())
+    corners = np.concatenate([wanted[:, :2], wanted[:, :2] + wanted[:, 2:4]], axis=1)
+    by_score = np.argsort(-wanted[:, -1])
+    assert np.allclose(found.scores, wanted[by_score, -1], atol=1e-4)
+    assert np.allclose(found.boxes, np.clip(corners[by_score], 0, SIDE), atol=0.02)
+    assert found.name(0) == "face"
+
+
+DESCRIBED = """
+family: mine
+input: {scale: 1}
+outputs:
+  boxes: {levels: [box8, box16]}
+  scores: {levels: [score8, score16]}
+  cells: {kind: distances, strides: [8, 16], anchors: 3}
+"""
+
+
+@pytest.mark.parametrize("engine", ["ort", "openvino"])
+def test_maps_with_anchors_can_be_described(tmp_path, engine):
+    heads = {"box": (4, "Relu"), "score": (2, "Sigmoid")}
+    paths = [
+        levels(heads, (8, 16), 3, form).save(tmp_path / f"{form}.onnx") for form in ("maps", "rows")
+    ]
+    description = str(described(tmp_path, DESCRIBED))
+    both = []
+    for path in paths:
+        with Detector(path, describe=description, engine=engine, conf=0.4) as detector:
+            found = detector(noise())
+        both.append(np.column_stack([found.boxes, found.scores]))
+    assert len(both[0]) > 5
+    assert np.allclose(*both)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[box8, box16]", "[box8]", r"score8\+score16 .* does not have the 192 rows"),
+        ("[box8, box16]", "[box8, box9]", "no output box9"),
+        ("[box8, box16]", "[box8, score16]", "other numbers of columns"),
+        ("strides: [8, 16]", "strides: [8, 32]", "8, 32 make 204 boxes, but there are 240 rows"),
+        ("anchors: 3", "anchors: 5", "does not hold 5 anchors"),
+        ("{levels: [box8, box16]}", "{}", "either tensor"),
+        ("levels: [box8", "tensor: box8, levels: [box8", "either tensor"),
+        ("  cells: {kind: distances, strides: [8, 16], anchors: 3}\n", "", "needs outputs.cells"),
+    ],
+)
+def test_levels_that_do_not_fit_are_said(tmp_path, old, new, said):
+    path = levels({"box": (4, ""), "score": (2, "")}, (8, 16), 3, "maps").save(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=said):
+        open_network(path, describe=described(tmp_path, DESCRIBED.replace(old, new)))
+
+
+def test_levels_that_nobody_described_are_refused_with_families_that_fit(tmp_path):
+    """No hint calls scores boxes."""
+    heads = {"4": (1, "Sigmoid"), "45": (4, "Relu"), "46": (10, "")}
+    path = levels(heads, anchors=2, form="flat").save(tmp_path / "model.onnx")
+    with pytest.raises(ModelError) as caught:
+        open_network(path)
+    assert "match the names and shapes of scrfd" in str(caught.value)
+    assert "suggests" not in str(caught.value)
+    assert open_network(path, family="scrfd").names == ("face",)
+
+
+def test_a_file_that_was_built_keeps_its_levels(tmp_path):
+    path = levels(CASES["NanoDet"][1]).save(tmp_path / "m.onnx")
+    from tests.cli.command import detect_video
+
+    done = detect_video("build", path, "--to", "onnx", "-o", "own.onnx", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = []
+    for file in (path, str(Path(tmp_path / "own.onnx"))):
+        with Detector(file, conf=CONF) as detector:
+            found.append(detector(noise()).boxes)
+    assert np.array_equal(*found)
