@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def run_once(
     graph: ForeignGraph, *, planar: bool, bright: bool
 ) -> Mapping[str, NDArray[Any]] | None:
-    """Output -> values. ``planar``: the graph reads NCHW, else NHWC. ``bright``: it takes pixels of
-    0 to 255, else of 0 to 1. None where onnxruntime does not run it: the engine will say why.
-    """
+    """Output -> values, or None if onnxruntime fails. ``planar``: NCHW, else NHWC. ``bright``:
+    pixels of 0 to 255, else 0 to 1."""
     import onnxruntime
     from onnx import TensorProto, helper
 
