@@ -22,10 +22,8 @@ NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
 def explain(session: SavedSession, frame: int | None, slowest: int) -> Why:
-    """``frame`` alone, or so many of the slowest. Of a run over several sources, the first's.
-
-    Raises UsageError where the frame was not recorded, or the session has no frame at all.
-    """
+    """``frame`` alone, or so many of the slowest, of the first source. Raises UsageError if it was
+    not recorded, or there is no frame."""
     known, absent = gather(session)
     found = explanation_of(session, known)
     if found is None:
@@ -58,8 +56,7 @@ def explanation_of(session: SavedSession, known: Known) -> Explanation | None:
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, str]]:
-    """What is known beside the spans, and what is not, with the cure. ``clip``: whether the source
-    may be opened for its key frames, where no moments have them."""
+    """What is known besides the spans, and what is not. ``clip``: may open the source."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:
@@ -85,8 +82,7 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, s
 
 
 def find_key_frames(document: SessionDocument) -> set[int]:
-    """The run's frames that are key frames of its first source, from the packets of the file:
-    nothing is decoded. Raises UsageError with the reason where that cannot be told."""
+    """The key frames of the first source, from packets alone. Raises UsageError with the reason."""
     taken = document.config.get("input", {})
     if taken.get("stride", 1) != 1 or taken.get("start") is not None:
         raise UsageError("unknown for a run with --stride or --start")

@@ -89,8 +89,7 @@ class AgeSums:
 
 
 class FrameAges:
-    """One camera: of a day whole, and of the last ten to twenty seconds. The writer adds; anybody
-    reads."""
+    """One camera: of a whole day, and of the last 10 to 20 seconds. One writer, many readers."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         self._lock = threading.Lock()

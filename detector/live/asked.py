@@ -28,10 +28,9 @@ Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class LiveAsked:
-    """``specs``: cameras and lists of them. ``folder``: of the outputs; None: nothing is written.
-    ``sessions``: the folder of sessions that was named, if any. ``sized``: whether the network's
-    input was given a size. ``tracks``: of --save tracks. ``lists``: those of ``specs`` that are
-    lists of cameras, with their stamps, which are older than what is read from them."""
+    """``specs``: cameras and lists of them. ``folder``: of the outputs, if any. ``sized``: whether
+    --size was given. ``tracks``: of --save tracks. ``lists``: the lists in ``specs``, with stamps
+    older than what is read from them."""
 
     specs: tuple[str, ...]
     repeat: bool
@@ -131,8 +130,7 @@ def _refuse_options_of_files(config: Config, asked: Asked) -> None:
 
 
 def _refuse_recording(config: Config) -> None:
-    """Raises UsageError where a recording would show what --blur is to hide, or cannot be encoded
-    as it is said."""
+    """Raises UsageError if a recording would show what --blur hides, or cannot be encoded."""
     output, record = config.output, config.record
     if output.encoder not in (None, "x264"):
         raise UsageError(

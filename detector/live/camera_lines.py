@@ -11,11 +11,9 @@ CAUGHT_UP_S = 60.0  # without a picture that grew too old: the next one is news
 
 
 class CameraLines:
-    """``state``: gets a line where a camera comes or goes; ``say``: where something is wrong.
-
-    ``max_age_s`` is that of ``--live every``, which promises all pictures up to there; None under
-    ``latest``, which promises none. Nothing here reads a clock. For one thread.
-    """
+    """``state``: gets a line when a camera comes or goes; ``say``: when something is wrong.
+    ``max_age_s``: up to which ``--live every`` promises all pictures; None under ``latest``. For
+    one thread."""
 
     def __init__(
         self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None
@@ -44,8 +42,7 @@ class CameraLines:
             self._state(f"{name}: {now}{_again(facts, now_ns)}")
 
     def _tell_lag(self, name: str, dropped: int, now_ns: int) -> None:
-        """A line where pictures begin to be left out; the next one after they all came through for
-        a while. A camera that comes back goes on counting."""
+        """Report when pictures begin to be dropped, again only after a while without drops."""
         before, last_ns = self._lag.get(name, (0, None))
         if dropped <= before:
             return

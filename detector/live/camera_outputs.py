@@ -65,10 +65,8 @@ class MadeFolder:
 
 class CameraOutputs:
     """Makes the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
-    gets what the user should know; any thread may call it. ``style``: of the boxes beside copies;
-    None: there are none. ``zones``: whether lines and zones are counted; ``tracks``: whether each
-    track's best picture is kept; ``hides``: whether objects are pixelated, which the drawing
-    does."""
+    takes lines for the user, from any thread. ``style``: of the boxes next to copies, if any.
+    ``hides``: whether the drawing pixelates objects."""
 
     def __init__(
         self,

@@ -1,17 +1,16 @@
 """Into how many tiles the pictures of each camera are cut (--tiles, ``tiles`` in cameras.yaml).
 
-Each camera has a grid of its own: one that looks over a square needs tiles, one at a door needs
-none. So a row of a batch has as many inputs as its camera (``core.loop.tiled.MixedRequest``).
+Each camera has a grid of its own, so a row of a batch has as many inputs as its camera
+(``core.loop.tiled.MixedRequest``).
 
-``auto`` looks at ``FRAMES`` pictures of a camera, ``APART_S`` apart, as soon as it is there: in the
-run itself, by its engine, whole and in 2x2 tiles. What is written of them is what the camera's grid
-of that moment shows. Then all cameras share what the engine can do: the inputs a second that it has
-time for are those of one inference as they were timed, times ``SHARE``. Every picture is one input
-at least; 2x2 goes to the camera with the smallest objects first, then to the next; and so does 3x3.
-A camera that would fall behind gets fewer.
+``auto`` looks at ``FRAMES`` pictures of a camera, ``APART_S`` apart, in the run itself, whole and
+in 2x2 tiles; outputs show what the camera's current grid finds. The inputs a second that the engine
+has time for (one inference's inputs, times ``SHARE``) are then shared: one for every picture, then
+2x2 for the camera with the smallest objects first, then 3x3 likewise. A camera that would fall
+behind gets fewer.
 
-Scenes change, so it looks again every ``AGAIN_S``, after ``EMPTY_AGAIN_S`` where nothing was found,
-and where pictures have another size.
+It looks again every ``AGAIN_S``, after ``EMPTY_AGAIN_S`` if nothing was found, and if the size
+changes.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ def tiling_of_cameras(asked: Tiling, cameras: Sequence[Camera]) -> Tiling:
 
 @dataclass(slots=True)
 class Look:
-    """Pictures of one camera, whole and in tiles, as far as they were looked at. ``next_s``: when
-    the next one may be, by the clock of arrivals."""
+    """Pictures of one camera, whole and in tiles. ``next_s``: when it may look again."""
 
     next_s: float = 0.0
     frames: int = 0
@@ -195,8 +193,7 @@ class CameraTiles:
     # The clerk.
 
     def decide(self, states: Mapping[str, FeedFacts]) -> list[str]:
-        """Where a look is over: what each camera gets from now on. Lines for the user, of cameras
-        for which something new is decided. To be called a few times a second."""
+        """Decide each camera's grid after a look; return lines for the user. Called often."""
         with self._lock:
             for name, place in self._places.items():
                 if (facts := states.get(name)) is not None and facts.fps:
@@ -277,8 +274,7 @@ class CameraTiles:
 
 
 class _Looked:
-    """A fit that tells what the whole picture shows and what its tiles show, and hands on what the
-    camera's own grid does."""
+    """A fit that reports both whole and tiled results, and hands on those of the grid."""
 
     def __init__(
         self, fit: TiledFit, tiled: bool, told: Callable[[Detections, Detections], None]

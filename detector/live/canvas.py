@@ -13,10 +13,8 @@ from detector.live.sources.base import FILE, Camera
 
 
 def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
-    """Width and height that most cameras want, and a line for the user if others want another size.
-
-    A camera that tells its size only when it is connected wants the model's own, which wins a tie.
-    """
+    """Width and height that most cameras want, and a line if others differ. A camera of unknown
+    size wants the model's own, which wins a tie."""
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:
         return None, None
@@ -39,8 +37,7 @@ def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size 
 
 
 def told_size(camera: Camera) -> Size | None:
-    """Width and height of a camera's pictures, where they are known before it is connected: of a
-    file (``--loop``), and of a webcam that is asked for a size."""
+    """A camera's width and height before it is connected: of a file (``--loop``) or webcam."""
     if camera.kind != FILE:
         return camera.size
     from detector.core import sources

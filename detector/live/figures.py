@@ -52,8 +52,7 @@ class Tally:
     live_ns: int = 0
     rate_ns: float = 0.0
     rated_ns: int = 0
-    # Counts and drops of the run: when the day began, and when its summary was made. The next day
-    # begins where that ended, so that no picture falls between two days.
+    # The run's counts at the day's start and at its summary, where the next day starts.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     told: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -138,9 +137,8 @@ class Spent:
 
 
 class LiveStatus:
-    """``clock``: nanoseconds, as those of ``Arrival``. ``cpu_clock``: of the process.
-    ``decoding``: CPU time of the feeds' threads so far, nanoseconds. ``computer_clock``: of all
-    programs on these cores; None where the system does not tell. ``tiles``: of a camera now."""
+    """``clock``: ns, as of ``Arrival``. ``decoding``: CPU ns of the feeds' threads.
+    ``computer_clock``: of all programs on these cores, if known. ``tiles``: of a camera now."""
 
     def __init__(
         self,
@@ -291,10 +289,8 @@ class LiveStatus:
         outputs: Mapping[str, Mapping[str, str]],
         counts: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> list[StreamSummary]:
-        """The day of each camera, those that were taken out included. ``received`` counts pictures
-        whose fate was decided that day: processed or dropped. ``outputs``: camera -> kind -> path;
-        ``counts``: camera -> kind -> what that output did on this day.
-        """
+        """The day of each camera, also removed ones. ``received``: pictures processed or dropped
+        that day. ``outputs``: camera -> kind -> path; ``counts``: -> what that output did."""
         with self._lock:
             return [
                 self._summary(
@@ -369,8 +365,7 @@ class LiveStatus:
         return self._tallies[name]
 
     def _counts(self, member: Member) -> tuple[dict[str, int], dict[str, int]]:
-        """Of the whole run, between two loops: counts, and dropped pictures by reason. What a loop
-        took and did not finish, because it failed, is among those that were stopped."""
+        """Counts of the whole run, and drops by reason; unfinished pictures count as stopped."""
         facts, tally = member.facts(), self._tally(member.camera.name)
         dropped = Counter(facts.dropped)
         dropped[STOPPED] += max(0, member.handed - tally.processed)
@@ -382,8 +377,7 @@ class LiveStatus:
         return counts, dict(dropped)
 
     def _stages(self) -> tuple[dict[str, int], int, int]:
-        """Busy time of each stage on all threads, the number of workers, and the time in which at
-        least one inference ran."""
+        """Busy time of each stage, the number of workers, and the time with an inference."""
         if isinstance(self._timeline, OffTimeline):
             return {}, 1, 0
         stages: dict[str, int] = {}

@@ -132,10 +132,8 @@ class Page:
 
 
 def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = ()) -> bool:
-    """Whether these are sources of a live run, which an option of cameras in ``given`` decides.
-
-    Raises UsageError for files among cameras, SourceError for an address that is no video.
-    """
+    """Whether these are sources of a live run, also by camera options in ``given``. Raises
+    UsageError for files among cameras, SourceError for an address that is no video."""
     if config.live.repeat:
         return True
     if next(_camera_flags(config, given), None) is not None:
@@ -161,10 +159,8 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
 
 
 def refuse_camera_options(specs: Sequence[str], config: Config, given: Container[str] = ()) -> None:
-    """Raise UsageError for an option that does nothing for files.
-
-    ``given``: names on the command line; of a file of options, those that are not the default.
-    """
+    """Raise UsageError for an option that does nothing for files. ``given``: names on the command
+    line, or non-default ones of a file."""
     for flag in _camera_flags(config, given):
         if all(os.path.isfile(spec) for spec in specs):
             files = "the file as a camera" if len(specs) == 1 else "the files as cameras"

@@ -194,8 +194,7 @@ class Hub:
         return None if self._figures is None else self._figures()
 
     def called_by(self, wake: Callable[[], None]) -> None:
-        """``wake`` is called, from any thread, when there is a new picture or event. It is not
-        called again before ``look``, so that a burst costs one call."""
+        """Call ``wake``, from any thread, on a new picture or event, once until ``look``."""
         self._wake = wake
 
     def look(self) -> None:
@@ -236,9 +235,8 @@ class Hub:
         return self._clock_ns() - shot.taken_ns
 
     def jpeg(self, camera: str, width: int | None = None) -> tuple[Shot, bytes] | None:
-        """The newest picture and its JPEG, at most ``width`` pixels wide (rounded up to one of
-        ``WIDTHS``; None: as it is). None where no picture is kept. Encodes in this thread, unless
-        another did so already."""
+        """The newest picture and its JPEG, at most ``width`` pixels wide (rounded up to
+        ``WIDTHS``), or None. Encodes in this thread, unless another did so already."""
         channel = self._channels.get(camera)
         if channel is None:
             return None

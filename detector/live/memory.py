@@ -35,8 +35,7 @@ class _Minute:
 
 
 class MemoryWatch:
-    """``clock``: nanoseconds. ``resident``: bytes of this process; None where the system does not
-    tell. Safe to use from any thread."""
+    """``clock``: ns. ``resident``: bytes of this process, if known. Safe from any thread."""
 
     def __init__(
         self,
@@ -99,11 +98,8 @@ class MemoryWatch:
 
 
 def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
-    """The slope of a line by least squares, and the half width of its 95% interval by Student's t.
-
-    It takes the points as independent. Means of minutes of a settled process nearly are. ``xs`` [N]
-    are not all equal; of two points the interval is infinite.
-    """
+    """The least-squares slope and the half width of its 95% interval by Student's t, for
+    independent points. ``xs`` [N] are not all equal; two points give infinity."""
     count = len(xs)
     mean_x, mean_y = fsum(xs) / count, fsum(ys) / count
     spread = fsum((x - mean_x) ** 2 for x in xs)
@@ -115,8 +111,7 @@ def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
 
 
 def _t975(freedom: int) -> float:
-    """The 97.5% quantile of Student's t, by the series in 1/freedom of Abramowitz and Stegun,
-    26.7.5: within 0.1% from six degrees of freedom on."""
+    """97.5% quantile of Student's t (Abramowitz, Stegun 26.7.5): within 0.1% from 6 degrees on."""
     z = 1.959964
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

@@ -79,8 +79,7 @@ class Roster:
         self._over = True
 
     def nms(self, candidates: Candidates) -> Detections:
-        """Keeps what any camera wants, and what is to be pixelated; ``Router.keep`` then decides
-        for each camera."""
+        """Keep what any camera wants or hides; ``Router.keep`` then decides for each camera."""
         return self._nms(candidates)
 
     def _class_ids(self, camera: Camera) -> frozenset[int] | None:

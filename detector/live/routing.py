@@ -33,8 +33,7 @@ class CameraSink(Protocol):
 @dataclass(frozen=True, slots=True)
 class Output:
     """``path``: what the summary names. ``drawn``: whether its next picture shows detections.
-    ``counts``: what it has done so far; each only rises. ``see`` gets a picture that is drawn into,
-    before that."""
+    ``counts``: totals. ``see`` gets a picture before it is drawn."""
 
     name: str  # "jsonl", "recording"
     sink: CameraSink
@@ -58,12 +57,9 @@ class Rules(Protocol):
 
 class Router:
     """``make``: makes a camera's outputs before its feed starts. ``classes``: ids that a camera
-
-    keeps; None: all. ``watcher``: sees drawn pictures while somebody looks. ``snapshot``: adds a
-    picture to an event; ``draw`` draws its boxes. ``hide``: makes objects unrecognisable, also
-    those whose detections were left out. ``wanted``, ``keep`` and ``write`` belong to the writer's
-    thread.
-    """
+    keeps; None: all. ``watcher``: sees drawn pictures. ``snapshot``: adds a picture to an event;
+    ``draw`` draws its boxes. ``hide``: makes objects unrecognisable, also dropped ones. ``wanted``,
+    ``keep`` and ``write`` belong to the writer's thread."""
 
     def __init__(
         self,

@@ -45,10 +45,8 @@ class RowFigures:
 
 class DayRows:
     """Append lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, each file beginning with ``head``.
-
-    For one thread. After the constructor nothing raises: lost lines are counted, and ``notice``
-    gets a sentence when that begins and ends.
-    """
+    For one thread; only the constructor raises: later losses are counted, and ``notice`` reports
+    them."""
 
     stem: ClassVar[str]
     suffix: ClassVar[str]
@@ -183,8 +181,7 @@ class DayRows:
 
 
 class CameraRows(DayRows):
-    """The detections of a camera, by the day of each picture's arrival. It holds the folder, which
-    no other run may write into."""
+    """A camera's detections by day of arrival. Locks the folder against other runs."""
 
     stem, suffix = "detections", ".jsonl"
 
@@ -197,8 +194,7 @@ class CameraRows(DayRows):
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """As ``DayRows``. Raises OutputError where the folder cannot be written, or another run
-        writes there."""
+        """As ``DayRows``. Raises OutputError if the folder is not writable, or in use."""
         super().__init__(folder, camera, notice, zone, clock=clock)
         self._lock = self._take_folder()
 

@@ -260,8 +260,7 @@ class _LiveRun:
         parts = plan.parts(self._source)
         return replace(
             parts,
-            # A picture that waits in a queue grows old. One request more than workers, so that the
-            # engine need not wait for the writer.
+            # Queued pictures go stale; one request more than workers keeps the engine busy.
             requests=parts.requests[: parts.concurrency + 1] if fresh else parts.requests,
             nms=self.roster.nms,
             annotate=self._router.annotate,

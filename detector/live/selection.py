@@ -13,8 +13,7 @@ Polygon = Sequence[tuple[float, float]]
 
 
 def inside(points: NDArray[np.float32], polygon: Polygon) -> NDArray[np.bool_]:
-    """Which of ``points`` [N, 2] lie in the polygon, by counting the edges that a ray to the right
-    crosses (even-odd rule)."""
+    """Which of ``points`` [N, 2] lie in the polygon (even-odd rule)."""
     x, y = points[:, 0], points[:, 1]
     found = np.zeros(len(points), bool)
     for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
@@ -32,8 +31,7 @@ def keep(
     masks: Sequence[Polygon],
     classes: Collection[int] | None,
 ) -> Detections:
-    """Leaves out boxes whose centre lies in a mask, and other classes. ``masks``: polygons of
-    points from 0 to 1 of a picture of ``width`` x ``height`` pixels."""
+    """Drop other classes and boxes centred in ``masks`` (polygons of points 0 to 1)."""
     if not len(detections) or (not masks and classes is None):
         return detections
     kept = np.ones(len(detections), bool)

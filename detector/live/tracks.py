@@ -30,9 +30,8 @@ MOST_NAMES = 10_000
 
 
 class CameraTracks:
-    """Of one camera. ``see`` and ``write`` are of the writer's thread and never wait: a thread of
-    its own encodes and writes. What a full disk or a full queue costs is counted, and ``notice``
-    gets a sentence when that begins."""
+    """Of one camera. ``see`` and ``write`` belong to the writer's thread and never wait: another
+    encodes and writes. Losses are counted, and ``notice`` reports them."""
 
     def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
         self.folder = folder / camera.name / "tracks"

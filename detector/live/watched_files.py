@@ -171,8 +171,7 @@ class WatchedFiles:
 
 
 def stream_name(path: str, taken: set[str]) -> str:
-    """What a file is called on the page: its name, in the characters of camera names, unique
-    without regard to case."""
+    """A file's name on the page, in camera-name characters, unique without regard to case."""
     last = path.rstrip("/").rpartition("/")[2]
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", last.rpartition(".")[0] or last).strip("-") or "file"
     name, number = plain[:40], 1

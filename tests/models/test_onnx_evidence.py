@@ -412,9 +412,7 @@ LEVELS = {
 def test_no_level_by_itself_is_suggested_as_boxes(tmp_path, case):
     path = levels(*LEVELS[case]).save(tmp_path / "levels.onnx")
     for ask in (open_network, lambda path: describe(ModelRequest(path))):
-        with pytest.raises(
-            ModelError, match="there is an output for each stride"
-        ) as caught:
+        with pytest.raises(ModelError, match="there is an output for each stride") as caught:
             ask(path)
         assert "suggests" not in str(caught.value)
 

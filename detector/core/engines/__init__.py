@@ -84,9 +84,8 @@ def unknown(name: str) -> str:
 
 
 def find(name: str) -> type[Engine]:
-    """The engine's class. Raises UsageError for an unknown name, and EngineError for a file that
-    holds no engine.
-    """
+    """The engine's class. Raises UsageError for an unknown name, EngineError for a file without
+    one."""
     if name not in names():
         raise UsageError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name}")
@@ -122,11 +121,9 @@ def _absence(engine: type[Engine]) -> str | None:
 
 
 def why_absent(name: str) -> str | None:
-    """Why a named engine cannot be used here, or None. Imports no library.
-
-    What the machine lacks comes before the library, which would not help there. ``usable`` does not
-    ask that of engines without library: where ``auto`` chooses, no driver is started for them.
-    """
+    """Why a named engine cannot be used here, or None, without importing its library. Missing
+    hardware comes before a missing library; ``usable`` skips that, so that ``auto`` starts no
+    driver."""
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
@@ -149,9 +146,8 @@ def rank_engines(precision: str = "fp32") -> list[str]:
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     """The first engine that can run a precision on a device here, and a sentence that says why.
 
-    Where there is an NVIDIA GPU and the device is left open, the engines that can use it come
-    first. If none can run it, raises what ``graph_wanted`` raises for the first engine. Raises
-    EngineError if none is installed.
+    If the device is open and there is an NVIDIA GPU, engines for it come first. Raises what
+    ``graph_wanted`` raises for the first engine, or EngineError if none is installed.
     """
     order, reasons = rank_engines(precision), usable()
     there = [name for name in order if reasons[name] is None]
@@ -199,8 +195,7 @@ def _is_missing(name: str) -> bool:
 
 
 def suggest_library(device: str = "auto") -> str | None:
-    """Return a line on a library or a device that would make runs on this CPU faster; None if there
-    is none."""
+    """A line on a library or device that would make runs on this CPU faster, or None."""
     on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
     for engine in _all().values():
         if engine.gain and on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
@@ -210,11 +205,8 @@ def suggest_library(device: str = "auto") -> str | None:
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
-    """Raises UsageError for an unknown engine, EngineError where its library is not there.
-
-    Imports no library: what is wrong with a model or a class is then said without waiting for it.
-    ``to_build``: a machine that can only build the engine's file will do.
-    """
+    """Raises UsageError for an unknown engine, EngineError if its library is missing, without
+    importing it. ``to_build``: a machine that can only build the engine's file will do."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
         cure = f" (this machine can build: detect-video build MODEL --engine {name})"
@@ -222,10 +214,7 @@ def check_installed(name: str, to_build: bool = False) -> None:
 
 
 def load_library(name: str, to_build: bool = False) -> None:
-    """Imports the engine's library, so that a run can time that apart.
-
-    Raises UsageError and EngineError.
-    """
+    """Import the engine's library, to time that apart. Raises UsageError and EngineError."""
     check_installed(name, to_build)
     engine = find(name)
     with translated(name, f"import {engine.library} (reinstall it with: {engine.install})"):
@@ -233,11 +222,8 @@ def load_library(name: str, to_build: bool = False) -> None:
 
 
 def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
-    """The graph that an engine wants for a precision (``Engine.precisions``).
-
-    Raises UsageError for a word that is no precision, device or engine, and EngineError for what
-    this engine, or this machine, cannot do.
-    """
+    """The graph that an engine wants for a precision (``Engine.precisions``). Raises UsageError for
+    an unknown word, EngineError for what this engine or machine cannot do."""
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
     if not DEVICE.fullmatch(device):
@@ -277,10 +263,8 @@ def _other_devices(device: str) -> str:
 
 
 def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:
-    """The engine of that name, running the network.
-
-    Raises UsageError for an unknown name, else EngineError.
-    """
+    """The named engine, running the network. Raises UsageError for an unknown name, else
+    EngineError."""
     load_library(name)
     engine = find(name)
     options = options or EngineOptions(batch=network.batch)
@@ -312,12 +296,9 @@ def time_layers(
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """Median ms of every layer, beside the forward pass without a profiler: both with the same
-    threads and one request, ``runs`` of each in turn, fewer once ``budget_s`` has passed.
-
-    ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where the engine has no profiler of
-    its layers.
-    """
+    """Median ms of every layer, and of the forward pass without a profiler, in turn with equal
+    threads, ``runs`` times or until ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises
+    EngineError if there is no profiler."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)
@@ -344,9 +325,7 @@ def front_ends() -> dict[str, str]:
 
 
 def only_engine(model: str) -> str | None:
-    """The one engine that runs this model file; None for a file that becomes a graph, which every
-    engine runs.
-    """
+    """The one engine that runs this model file; None for a file that becomes a graph for all."""
     from detector.core.models.base import files_in_folder  # numpy, which --help does without
 
     inside = files_in_folder(model)

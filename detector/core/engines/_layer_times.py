@@ -18,18 +18,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WARMUP = 3  # runs of each that do not count: caches, pools and packed weights
-# One of so many runs counts, the fastest: others who use this computer stretch a pass, but hardly a
-# short layer.
+# The fastest of so many runs counts: other load stretches a pass, but hardly a short layer.
 QUIET = 4
 FEWEST = 10  # runs that a median is taken of, if there are so many
 
 
 class LayerTimes(NamedTuple):
-    """Medians over the quiet runs, in ms.
+    """Medians over the ``counted`` quiet runs, in ms.
 
-    ``layers``: with ``median_ms``. ``forward_ms``: a forward pass without the profiler;
-    ``profiled_ms``: under it. ``run_sum_ms``: the sum of one run's layers, interruptions included.
-    ``outside_ms``: time under the profiler in none of its layers. ``counted``: how many runs count.
+    ``forward_ms``: a pass without the profiler; ``profiled_ms``: under it. ``run_sum_ms``: sum of
+    one run's layers, with interruptions. ``outside_ms``: profiled time in no layer.
     """
 
     layers: list[LayerExecution]
@@ -49,10 +47,7 @@ def measure_layers(
     budget_s: float,
 ) -> LayerTimes:
     """Run ``plain`` and ``profiler`` in turn, with equal threads, so that load falls on both.
-
-    ``slots``: pictures u8 RGB [B, H, W, 3], taken in turn. Ends after ``runs`` of each, or after
-    ``budget_s`` once there are enough for a median.
-    """
+    ``slots``: pictures u8 RGB [B, H, W, 3]. Ends after ``runs`` of each, or after ``budget_s``."""
     forward: list[float] = []
     profiled: list[float] = []
     until = time.perf_counter() + budget_s
@@ -96,9 +91,8 @@ def match_layers(
 ) -> list[tuple[LayerExecution, list[float]]]:
     """Match what a profiler reported with the layers that the engine lists.
 
-    ``told``: (name, type, ms) in order, for each run. The second entry of a name is the second
-    layer of that name. A timed layer that is not listed gets an unknown precision, so that the sum
-    stays complete; a listed one that was not timed did not run.
+    ``told``: (name, type, ms) in order, for each run; equal names match in order. Timed but
+    unlisted layers get an unknown precision; listed ones without time did not run.
     """
     listed: dict[tuple[str, int], LayerExecution] = {}
     seen: dict[str, int] = {}

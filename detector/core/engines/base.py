@@ -110,10 +110,7 @@ class LayerProfiler(Protocol):
 
 
 class ArtefactBuilder:
-    """Builds the file that an engine runs in place of the graph. ``store`` keeps it, under a key.
-
-    ``suffix``: how the file's name ends.
-    """
+    """Builds the file that an engine runs instead of the graph. ``suffix``: of its name."""
 
     suffix: ClassVar[str]
 
@@ -122,9 +119,7 @@ class ArtefactBuilder:
         return True
 
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
-        """JSON values: all that would make another file necessary, the library's version among
-        them.
-        """
+        """JSON values of all that would make another file necessary, with the library's version."""
         raise NotImplementedError
 
     def build(
@@ -135,28 +130,20 @@ class ArtefactBuilder:
         raise NotImplementedError
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-        """Whether a file built for one key also runs what another key asks for (a range of batches,
-        for example).
-        """
+        """Whether a file built for one key also serves another (a range of batches, say)."""
         return built == wanted
 
 
 class AutoChoice(NamedTuple):
-    """How ``--engine auto`` sees an engine: the highest rank is tried first, 0 is never taken.
-
-    ``reason``: a phrase for the user.
-    """
+    """How ``--engine auto`` sees it: highest rank first, 0 never. ``reason``: a phrase."""
 
     rank: int
     reason: str
 
 
 class Offer(NamedTuple):
-    """A device, or another way to run, that an engine's library lists on this machine.
-
-    ``option``: what selects it (``--device gpu``). ``name``: in full, as the library gives it; or
-    why it cannot be used. ``precisions``: what it says that it can execute.
-    """
+    """A device, or another way to run, that an engine's library lists on this machine. ``option``:
+    selects it (``--device gpu``). ``name``: in full, or why it cannot be used."""
 
     option: str
     name: str
@@ -167,9 +154,7 @@ class Offer(NamedTuple):
 class Engine:
     """An engine. A new one is one file in this folder with a subclass of this class, and its test.
 
-    The class attributes and class methods describe the engine. ``refusal``, ``best_concurrency``,
-    ``start`` and ``layer_profiler`` are called only where its library is installed; none of the
-    others may import it.
+    Only ``refusal``, ``best_concurrency``, ``start`` and ``layer_profiler`` may import its library.
     """
 
     # ---- what the engine is
@@ -223,18 +208,13 @@ class Engine:
     """Lines for the user."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        """Compiles the network's graph and makes ``options.requests`` requests.
-
-        Raises EngineError and UsageError.
-        """
+        """Compile the network's graph for ``options.requests``. Raises EngineError, UsageError."""
         raise NotImplementedError
 
     @classmethod
     def absent(cls) -> str | None:
-        """Why the engine cannot be used here even with its library, or None.
-
-        Imports nothing of it, and starts nothing that may crash.
-        """
+        """Why the engine cannot be used here even with its library, or None. Must not import it or
+        start anything."""
         return None
 
     @classmethod
@@ -254,8 +234,7 @@ class Engine:
 
     @classmethod
     def unused_device(cls) -> str | None:
-        """A line on a device of this machine that ``--device auto`` does not take. Imports and
-        starts nothing."""
+        """A line on a device here that ``--device auto`` skips. Imports and starts nothing."""
         return None
 
     @classmethod
@@ -271,9 +250,7 @@ class Engine:
 
     @classmethod
     def start(cls, network: Network, options: EngineOptions) -> Engine:
-        """The engine, open. Where that takes much code, the class that describes the engine leaves
-        it to another one, in a file that is imported here: every run asks every engine what it is.
-        """
+        """The open engine; a separate file for long code, since every run imports this class."""
         return cls(network, options)
 
     @classmethod
@@ -283,10 +260,8 @@ class Engine:
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> LayerProfiler:
-        """One request under the engine's own profiler, with the threads of ``options``.
-
-        Raises EngineError where there is none.
-        """
+        """A request under the engine's own profiler, with ``options``' threads. Raises EngineError
+        if there is none."""
         raise EngineError(f"engine {cls.name}: no layer times: {cls.not_timed}")
 
     def execution(self) -> list[LayerExecution]:
@@ -329,10 +304,8 @@ SOURCE_PLACES = re.compile(r"Exception from \S+:\d+: |\[ONNXRuntimeError\] : \d+
 
 @contextmanager
 def translated(engine: str, doing: str) -> Iterator[None]:
-    """Turns whatever an engine's library raises into one line of ours.
-
-    Used where that library is called, and nowhere else.
-    """
+    """Turn whatever an engine's library raises into one line of ours; used only where it is
+    called."""
     try:
         yield
     except DetectVideoError:
@@ -346,9 +319,7 @@ def translated(engine: str, doing: str) -> Iterator[None]:
 
 
 def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
-    """Threads of one request on a CPU: as asked, else the cores, shared among the requests that run
-    at once.
-    """
+    """Threads of one request on a CPU: as asked, else its share of the cores."""
     return options.threads or max(1, usable_cores() // max(1, concurrency or options.concurrency))
 
 
@@ -356,11 +327,8 @@ MAX_STREAMS = 8
 
 
 def best_streams(options: EngineOptions) -> int:
-    """How many requests of few threads fill the cores together, for engines that are faster so.
-
-    Threads of one request wait for each other at every layer, requests do not (docs/settings.md).
-    At most 8: with more, one reader can no longer feed them.
-    """
+    """How many requests of few threads fill the cores together: threads wait for each other at
+    every layer, requests do not (docs/settings.md). At most 8, which one reader can feed."""
     return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 
 
@@ -372,9 +340,7 @@ BF16_OPTION = {
 
 
 def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
-    """Names of the nodes that an engine with ``BF16_OPTION`` keeps in float32; none in another
-    precision.
-    """
+    """Nodes that an engine with ``BF16_OPTION`` keeps in float32; none in other precisions."""
     chosen = options.own.get("bf16", "mixed")
     if chosen not in ("mixed", "all"):
         raise UsageError(f"--engine-options bf16={chosen}: give mixed or all")

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from detector.core.models.base import Network
 
-# As a raw objectness, a probability of 4e-44; as a probability, below every threshold. Zeros would
-# mean 0.5 in a head that ends in a logistic: thousands of boxes, and the cost of NMS would be
-# measured instead of the loop's.
+# As a raw objectness, a probability of 4e-44. Zeros would mean 0.5 after a logistic: thousands of
+# boxes, and NMS would be measured instead of the loop.
 NOTHING_HERE = -100.0
 
 

@@ -17,10 +17,8 @@ from detector.core.models import catalogue
 def find_names(
     model: Path, classes: int, given: Path | None = None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Names of ``classes`` classes, and warnings for the user.
-
-    ``given`` is used, or ModelError says why it does not fit; otherwise names are looked for.
-    """
+    """Names of ``classes`` classes, and warnings. Uses ``given`` or raises ModelError; by default
+    looks for names."""
     beside = model.with_suffix(".names")
     if given is not None or os.path.isfile(beside):
         return _read_exactly(classes, given or beside, model), []

@@ -40,11 +40,8 @@ def draw(height: int, width: int) -> NDArray[np.uint8]:
 def doubt_outputs(
     outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
 ) -> str | None:
-    """What cannot be so if this is the reading, as words; else None.
-
-    ``outputs``: of one picture, as the reading wants them. ``size``: (width, height) of the input.
-    ``names``: how many classes the file names, where it does.
-    """
+    """What cannot be so if this is the reading, as words; else None. ``outputs``: of one picture.
+    ``size``: (width, height) of the input. ``names``: how many classes the file names, if any."""
     if reading.classes is None:
         with np.errstate(all="ignore"):
             return _doubt_rows(rows_dense(outputs, reading=reading)[0], size)

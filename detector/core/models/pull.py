@@ -26,12 +26,9 @@ Progress = Callable[[int, int], None]
 
 
 def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
-    """Download the official file of the known model ``name`` into the cache, or resume it.
-
-    Returns the file, and whether anything was downloaded. Another file under its name becomes
-    ``FILE.replaced``. Raises ModelError for a model without a checksum, for wrong content, which is
-    removed, and if the server is unreachable.
-    """
+    """Download or resume the official file of model ``name`` into the cache; return it, and whether
+    it was downloaded. Another file of its name becomes ``FILE.replaced``. Raises ModelError for a
+    model without checksum, for wrong content (removed), and if the server is unreachable."""
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
 

@@ -102,8 +102,7 @@ def place_on_roof(
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """When the rounds are judged. ``share``: of ALPHA that may be spent. ``stopped``: why no more
-    rounds follow (``Noise``). ``twin``: the baseline once more, in a process of its own."""
+    """One judging of the rounds. ``share``: of ALPHA to spend. ``twin``: the baseline again."""
 
     share: float = 1.0
     stopped: str = "rounds"
@@ -244,11 +243,8 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Verdict |
 
 
 def _contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
-    """Rows that the noise does not tell from the one with the highest median, that one first.
-
-    A winner has to beat each of the others, so no test among these needs a correction (Berger,
-    Technometrics 24, 1982). Differences within the noise floor of two processes are none.
-    """
+    """Rows within the noise of the one with the highest median, which is first. A winner must beat
+    each of the others, so no test needs a correction (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
         (one for one in ran if _series(one, metric)), key=lambda one: -median(_series(one, metric))
     )
@@ -358,8 +354,7 @@ def _different_frames(ran: Sequence[Variant]) -> list[str]:
 
 
 def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Stages that no engine can change, but whose cost differs from the first row's: by more than
-    the rounds of either row differ, and by enough of a frame's time to matter."""
+    """Stages that no engine changes, but whose cost differs beyond the rounds and noticeably."""
     warnings = []
     for variant in ran:
         # Another model finds other boxes, which are drawn and written; reading is the same work.
@@ -377,8 +372,7 @@ def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
 
 
 def _why_different(stage: str, variant: Variant, base: Variant) -> str:
-    """Boxes are drawn and written, so a row with more boxes pays for more. An engine changes
-    nothing else in these stages."""
+    """A row with more boxes pays more to draw and write them; an engine changes nothing else."""
     boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
     if stage == "read" or boxes[0] == boxes[1]:
         return "the engine cannot affect this"
@@ -396,8 +390,7 @@ def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
 
 
 def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Variants beside which other programs took more of the cores, or less, than beside the
-    first."""
+    """Variants during which other programs took more or less of the cores than in the first."""
     first, cores = _others(base), base.rounds[0].cores
     told = [
         f"{own:.1f} during {variant.name}"
@@ -422,8 +415,7 @@ def _others(variant: Variant) -> float | None:
 
 
 def sweep_curves(rows: Sequence[Row]) -> SweepCurves:
-    """A comparison over batches and precisions as curves: the latency of each batch, and the batch
-    from which a larger one stops paying."""
+    """Latency of each batch as curves, and the batch from which a larger one stops paying."""
     rates: dict[str, dict[int, float]] = {}  # precision -> batch -> frames a second
     for row in rows:
         if (rate := row.fps["inference"]) is not None:

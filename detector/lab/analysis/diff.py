@@ -19,10 +19,9 @@ SHORTEST_MS = 1e-12  # for ratios of calls that took no time
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``before``, ``after``: milliseconds. ``ratio``: after / before, with its 95% interval
-    (``low``, ``high``). ``p``: that there is no difference; in ``diff`` that of a stage is
-    corrected for the other stages. ``smallest``: the least effect that such runs show in nine of
-    ten cases, as a share."""
+    """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: of no
+    difference, corrected for the other stages. ``smallest``: the least effect found in 9 of 10
+    cases."""
 
     what: str
     before: float
@@ -45,8 +44,7 @@ class Change:
         return max(abs(self.low - 1), abs(self.high - 1))
 
     def regresses(self, limit: float) -> bool:
-        """True where it is slower by more than ``limit`` (0.05 = 5%), and the whole interval says
-        that it is slower."""
+        """Whether it is slower by more than ``limit`` (0.05 = 5%), with its whole interval."""
         return self.ratio > 1 + limit and self.low > 1
 
     def as_json(self) -> dict[str, Any]:
@@ -96,9 +94,8 @@ END_TO_END = "end to end, per frame"
 
 
 def diff(before: SavedSession, after: SavedSession) -> list[Change]:
-    """End to end first, then every stage of which both runs have enough samples. End to end is the
-    question, so its p stands as it is, as in the gate; those of the stages are corrected for each
-    other."""
+    """End to end first, with its p as it stands (as in the gate), then every stage with enough
+    samples in both runs, their p corrected for each other."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))
@@ -116,8 +113,7 @@ def diff(before: SavedSession, after: SavedSession) -> list[Change]:
 
 
 def periods_ms(session: SavedSession) -> NDArray[np.float64]:
-    """[N] float64: milliseconds from one frame's end to the next one's, over every source. Their
-    mean is the time of a frame in the steady state."""
+    """[N] float64: milliseconds between the ends of successive frames, over every source."""
     parts = [
         np.diff(frames_written(activities_of(session.spans, source))) / 1e6
         for source in np.unique(session.spans["source"]).tolist()
@@ -126,8 +122,7 @@ def periods_ms(session: SavedSession) -> NDArray[np.float64]:
 
 
 def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Change:
-    """The ratio of the means, with an interval that long blocks of neighbouring frames give: a slow
-    minute is one event, not a thousand."""
+    """The ratio of the means; the interval uses long blocks: a slow minute is one event."""
     told = compare_means(np.maximum(before, SHORTEST_MS), np.maximum(after, SHORTEST_MS))
     return Change(
         what,
@@ -142,8 +137,7 @@ def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -
 
 
 def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
-    """Settings, libraries and computers that differ, a line each. They may be the reason for a
-    change."""
+    """Settings, libraries and computers that differ and may explain a change, a line each."""
     first, second = _settings(before.document), _settings(after.document)
     pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
     lines = [f"{name}: {_shown(a)} -> {_shown(b)}" for name, (a, b) in pairs.items() if a != b]

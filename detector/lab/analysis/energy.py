@@ -74,8 +74,7 @@ def energy_row(
 def energy_samples(
     metered: Metered, tag: str, done_ns: NDArray[np.int64] | None = None
 ) -> list[EnergyRow]:
-    """Each stretch between two readings as a line, idle power included. Together they are the whole
-    time. ``done_ns`` [F]: when each frame was done."""
+    """Energy between successive readings, idle power included. ``done_ns`` [F]: of each frame."""
     step = -(-max(1, len(metered.times_ns) - 1) // KEPT)
     edges = metered.times_ns[::step].tolist()
     if edges[-1] != metered.times_ns[-1]:

@@ -27,8 +27,7 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True)
 class FoundOverTime:
-    """Detections a frame over the run, averaged over bins: class -> (when, how many). ``unit``: of
-    when. ``note``: why the curves do not cover the whole run."""
+    """Mean detections a frame by bin: class -> (when, how many). ``note``: what is missing."""
 
     curves: dict[str, list[tuple[float, float]]]
     unit: str

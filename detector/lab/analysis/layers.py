@@ -55,8 +55,7 @@ class TimedLayer:
 
 
 def block_of(name: str) -> str:
-    """The part of the model that a node belongs to: "model.6" of "/model.6/cv1/conv/Conv", "6" of
-    "6.cv1.conv". All up to the first number; of a name without one, its first part."""
+    """The model part of a node, up to its first number: "model.6" of "/model.6/cv1/conv/Conv"."""
     parts = [part for part in re.split(r"[./]", name) if part]
     for at, part in enumerate(parts):
         if part.isdecimal():
@@ -140,8 +139,7 @@ WORTH = 0.01  # of the time: a layer that takes less is not called the worst of 
 
 
 def far_from_roof(rows: Sequence[LayerRow], count: int) -> tuple[list[LayerRow], list[LayerRow]]:
-    """The layers that reach most of their roof and those that reach least, best and worst first,
-    of those that take a hundredth of the time. None is in both."""
+    """The layers nearest to and furthest from their roof, of those with 1% of the time."""
     placed = [row for row in rows if row.utilisation is not None and row.share >= WORTH]
     placed.sort(key=lambda row: -(row.utilisation or 0.0))
     best = placed[: min(count, (len(placed) + 1) // 2)]
@@ -192,8 +190,7 @@ def explain_sum(
 
 
 def describe_outside(facts: LayersFacts) -> str | None:
-    """What a pass under the profiler holds besides its layers; None where the session is too old
-    to say, or the flag says it."""
+    """What a profiled pass holds besides its layers; None if unknown or already flagged."""
     if facts.outside_ms is None or facts.profiled_ms is None or "outside the" in (facts.flag or ""):
         return None
     slower = facts.profiled_ms / facts.forward_ms - 1 if facts.forward_ms else 0.0
@@ -218,11 +215,8 @@ LEAST_SHARE = 0.1  # of its roof: a layer that reaches less is not explained by 
 
 
 def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
-    """The row with its rates, its share of the roof and what limits it.
-
-    ``launch_ms``: what starting any layer costs. A share above ``ABOVE`` means that the peak was
-    measured too low; it stays as it is and is flagged.
-    """
+    """The row with its rates, its share of the roof and what limits it. ``launch_ms``: what
+    starting any layer costs. A share above ``ABOVE`` is flagged: the measured peak is too low."""
     row, peak = _with_rates(row), peaks.gflops_s.get(row.precision)
     if not row.ms:
         return replace(row, flag="not measured")
@@ -248,8 +242,7 @@ def above_roof(rows: Sequence[LayerRow]) -> list[str]:
 def place_model(
     rows: Sequence[LayerRow], peaks: Peaks, forward_ms: float, batch: int = 1
 ) -> RooflineFacts:
-    """The model on the roofline: sums of its layers over the time of a forward pass. Counts are
-    divided by ``batch``: they are a picture's."""
+    """The sums of the model's layers over the time of a forward pass, per picture."""
     flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
     least_ms = sum(max(_least_ms(row, peaks)) for row in rows)
     by_bound: dict[str, float] = {}
@@ -350,8 +343,7 @@ def _with_rates(row: LayerRow) -> LayerRow:
 
 
 def _least_ms(row: LayerRow, peaks: Peaks) -> tuple[float, float]:
-    """The time that the row takes at least by its arithmetic, and by its memory traffic. Without a
-    peak of its type the first is 0."""
+    """Least time by arithmetic (0 without a peak of its type) and by memory traffic."""
     peak = peaks.gflops_s.get(row.precision)
     by_compute = row.flops / (peak * 1e9) * 1e3 if peak else 0.0
     return by_compute, row.bytes / (peaks.bandwidth_at(row.bytes) * 1e9) * 1e3

@@ -15,9 +15,8 @@ from detector.core.analysis.summary import stage_cpu_s
 from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.session.document import Summary
 
-# CPU time of the same work beside one and two burners on two cores, on a machine that others used,
-# too: up to 11% more for a stage above 0.5 ms (medians of scripts/load_check; AMD EPYC). What is
-# allowed is more than was seen.
+# CPU time of the same work next to one and two burners on two cores: up to 11% more for a stage
+# above 0.5 ms (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
 CROWDED = 0.5  # of all cores' time: beside so much of others, a run gets what chance leaves it
 MATERIAL = 0.02  # of all CPU time a frame: a smaller growth changes no conclusion
@@ -33,8 +32,7 @@ class Load:
 
     @property
     def differs(self) -> bool:
-        """Whether wall times of the two say nothing: others took more in one of them, or so much in
-        both that each got what chance left it."""
+        """Whether wall times cannot be compared: others took more in one run, or a lot in both."""
         apart = abs(self.after - self.before) > OTHERS_MUCH * self.cores
         return apart or min(self.before, self.after) > CROWDED * self.cores
 
@@ -62,8 +60,7 @@ class CpuChange:
         return self.after / self.before if self.before else float("inf")
 
     def regresses(self, limit: float) -> bool:
-        """True where it grew by more than ``limit`` (0.05 = 5%) beyond what shared caches cost, and
-        by enough to matter."""
+        """Whether it grew by more than ``limit`` (0.05 = 5%) beyond the cost of shared caches."""
         allowed = self.before * (1 + limit + SHARED_CACHES)
         return self.after > allowed and self.after - self.before > MATERIAL * self.all_ms
 
@@ -72,8 +69,7 @@ class CpuChange:
 
 
 def others_cores(summary: Summary) -> float | None:
-    """Cores that other programs used on average, of those that this run may use; None where the
-    system does not tell."""
+    """Mean cores that other programs used of those of this run; None if unknown."""
     libraries = summary.cpu.libraries
     if libraries is None or libraries.others_s is None or not libraries.wall_s:
         return None

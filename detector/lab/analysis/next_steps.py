@@ -57,9 +57,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """One command. ``option``: what is new in it, its last words. ``does``: what changes.
-    ``stage``: the one that it takes work from. ``figure``: what it gives; None where nothing says.
-    ``measure``: how to measure it."""
+    """One command. ``option``: its new last words. ``stage``: the one relieved. ``figure``: the
+    gain, if known. ``measure``: how to measure it."""
 
     command: Sequence[str]
     option: Sequence[str]
@@ -105,8 +104,7 @@ def next_steps(session: SavedSession) -> list[NextStep]:
 
 
 def base_command(document: SessionDocument) -> list[str]:
-    """The run that was profiled, as a plain run: what was typed, without what says where its files
-    go. Where what was typed is not known, the sources alone."""
+    """The profiled run as a plain command without its output options; else the sources alone."""
     sources = [one.video.path for one in document.each]
     words = list(document.command[1:])
     if words[:1] in (["profile"], ["detect"]):
@@ -227,9 +225,8 @@ def _larger_batch(session: SavedSession, changes: Changes) -> NextStep:
 
 
 def _name_measured(document: SessionDocument) -> tuple[str, ...]:
-    """Options for the engine and precision of this run, where ``auto`` took them because they were
-    measured here. That counts for this batch alone: another one would run something else, of which
-    no figure is."""
+    """Options for what ``auto`` took because it was measured here. They count for this batch alone:
+    no figure covers what another batch would run."""
     asked = {_option(document, "runtime", name) for name in ("engine", "precision")}
     reason = document.engine_reason or ""
     if "auto" not in asked or not any(word in reason for word in ("measured", "tuned for")):

@@ -15,8 +15,7 @@ MOST = 2
 
 
 def decimals(noise: float) -> int:
-    """``noise``: by how much the figure would differ if it were taken again. From half a unit of a
-    decimal on that decimal is not shown."""
+    """``noise``: by how much a repeat would differ. A decimal needs noise below half its unit."""
     if not noise > 0:
         return MOST
     if not math.isfinite(noise):

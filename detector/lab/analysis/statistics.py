@@ -33,9 +33,8 @@ from numpy.typing import NDArray
 ALPHA = 0.05  # how often a comparison of equal variants may call any of them different
 POWER = 0.9  # with which the smallest effect is seen
 LOOKS = (8, 12, 16, 20, 25, 30)  # rounds after which an open-ended comparison may stop
-# Two processes of one program differ for as long as they live: by where their memory lies
-# (Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009).
-# What is nearer to none than this is not told from that.
+# Two processes of one program differ for as long as they live, by where their memory lies
+# (Mytkowicz et al., ASPLOS 2009). We treat smaller differences than this as none.
 PLACEMENT = 0.01
 EXACT = 60  # pairs; above it the normal distribution is as good
 BLOCKS = 8  # of a run's frames
@@ -49,8 +48,7 @@ Floats = NDArray[np.float64]
 
 @cache
 def _rank_sums(count: int) -> Floats:
-    """[count (count + 1) / 2 + 1]: how likely each sum of the positive ranks 1..count is, where
-    every sign is the toss of a coin."""
+    """[count (count + 1) / 2 + 1]: probability of each sum of positive ranks under random signs."""
     chances = np.ones(1)
     for rank in range(1, count + 1):
         moved = np.concatenate([np.zeros(rank), chances])
@@ -90,8 +88,7 @@ def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
 
 
 def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """Low, middle and high: the Hodges-Lehmann estimate and the values that the signed-rank test at
-    ``alpha`` does not reject. Infinite bounds where so few values can reject nothing."""
+    """Hodges-Lehmann estimate and interval at ``alpha``, infinite for too few values."""
     series = np.asarray(values, np.float64)
     pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
     at = _critical_sum(len(series), alpha) + 1
@@ -180,8 +177,7 @@ def _p_beyond(values: Sequence[float], floor: float) -> float:
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """A share. The error of the middle follows from its interval at about two thirds, which few
-    rounds have too."""
+    """A share; the middle's error is taken at about two thirds, which few rounds reach too."""
     normal = NormalDist()
     if len(values) < 2 or _critical_sum(len(values), alpha) < 0:
         return math.inf
@@ -203,8 +199,7 @@ def share_of_look(rounds: int, last: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The ratio of two means, with its interval and p. ``smallest``: the least effect that such
-    runs show in POWER of all cases, as a share."""
+    """The ratio of two means. ``smallest``: the least effect found in POWER of all cases."""
 
     first: float
     second: float
@@ -245,8 +240,7 @@ def _block_mean(values: Floats) -> tuple[float, float]:
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """P(T > t) of Student's distribution with whole degrees of freedom, t >= 0 (Abramowitz and
-    Stegun, 26.7.3 and 26.7.4)."""
+    """P(T > t) of Student's t, whole degrees of freedom, t >= 0 (Abramowitz, Stegun 26.7.3)."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine = math.cos(angle)
     term = total = math.sin(angle) * (cosine if freedom % 2 else 1.0)

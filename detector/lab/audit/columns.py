@@ -43,8 +43,7 @@ NAME, STAGE, BOUND, CHANGES, CONTAINS, TEXT = (
 SETTINGS = (MODEL, ENGINE, PRECISION, BATCH, SIZE, THREADS, DEVICE, DECODER, CLIP)
 LABELS = (NAME, STAGE, *SETTINGS)
 
-# unit -> quantity, and what one of it is in the base unit: seconds, 1/s, bytes, a share of 1,
-# operations, joules, watts, hertz.
+# unit -> quantity, and its factor to the base unit (s, 1/s, bytes, share, operations, J, W, Hz).
 UNITS: dict[str, tuple[str, float]] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), (TIME, 1.0)),
     **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), (TIME, 1e-3)),
@@ -124,8 +123,7 @@ NEEDS_UNIT = frozenset(
 
 
 class Meaning(NamedTuple):
-    """``scale``: what one of its numbers is in the base unit. ``words``: of the title. ``why``: why
-    it is not read; "" where it is, or is text."""
+    """``scale``: to the base unit. ``words``: of the title. ``why``: why it is not read, or ""."""
 
     quantity: str
     scale: float

@@ -16,8 +16,7 @@ MOST_PATHS = 500
 
 
 def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
-    """Raises SourceError for a table that cannot be read, UsageError for another kind of path, and
-    for a title of --columns that no table has."""
+    """Raises SourceError for an unreadable table, UsageError for bad paths and --columns."""
     if len(paths) > MOST_PATHS:
         raise UsageError(f"{len(paths)} paths: audit at most {MOST_PATHS} at once")
     found: list[Ours] = []

@@ -36,8 +36,7 @@ UNSURE = re.compile(r"\d{1,3},\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """``low`` to ``high``: what the text can mean, by its last digit, its ± or its range.
-    ``spread``: whether a ± or a range told it."""
+    """``low`` to ``high``: the text's range by rounding, ± or range (then ``spread``)."""
 
     value: float
     low: float

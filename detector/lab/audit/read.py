@@ -39,8 +39,7 @@ def read_titles(path: str) -> dict[str, str | None]:
 
 
 def read_tables(path: str | Path, titles: Titles | None = None) -> list[Table]:
-    """Raises SourceError where the file holds no table, and UsageError for no kind of file that is
-    read."""
+    """Raises SourceError if the file holds no table, and UsageError for another kind of file."""
     suffix = Path(path).suffix.lower()
     text = read_text(
         path,

@@ -48,8 +48,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """``given``: titles of --columns that it has. ``facts``: of a table of single quantities
-    (columns quantity, value, unit): name -> number. ``unread``: what is ambiguous, in lines."""
+    """``given``: its titles in --columns. ``facts``: name -> number. ``unread``: ambiguities."""
 
     name: str
     columns: Sequence[Column]

@@ -51,11 +51,10 @@ def compare_command(
 ) -> tuple[Comparison, int]:
     """Return the document, and the exit code: 0 if a row has figures, else the first error's.
 
-    ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads; ``dataset``: what
-    it judges in place of the frames. ``models``: files or names, with commas. ``rounds``: None for
-    as many as decide it, within ``seconds``. By default every usable engine runs in fp32, next to
-    what a plain run takes. Raises UsageError for an unknown engine or precision or an impossible
-    batch, and SourceError, both before a model is loaded.
+    ``labels`` and ``mapping`` are ``eval``'s; ``dataset`` judges in place of the frames.
+    ``rounds``: None for as many as decide it, within ``seconds``. By default every usable engine
+    runs in fp32, next to what a plain run takes. Raises UsageError and SourceError before a model
+    is loaded.
     """
     refuse_cameras([source])
     refuse_rect(config)
@@ -96,8 +95,7 @@ def _with_usual(plan: Plan) -> Plan:
 
 
 def record_comparison(document: Comparison, config: Config) -> Comparison:
-    """Keeps the result for ``auto``. The document then names the file, or says why there is none:
-    a folder that cannot be written must not cost minutes of measuring."""
+    """Keep the result for ``auto``; the document names the file, or why it could not be written."""
     record = _record_of(document, config)
     try:
         where = record if isinstance(record, str) else str(measurements.keep(record, config))
@@ -179,8 +177,7 @@ def _split(text: str, option: str) -> list[str]:
 
 
 def parse_models(text: str | None) -> list[str]:
-    """The models of ``--model A,B``; none where it names one, whose file may have a comma in its
-    name."""
+    """The models of ``--model A,B``; none for one file, whose name may have a comma."""
     if text is None or "," not in text or os.path.exists(text):
         return []
     words = _split(text, "--model")

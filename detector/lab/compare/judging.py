@@ -24,8 +24,7 @@ from detector.lab.session.evaluation import EngineResult, MeanAccuracy
 
 @dataclass(slots=True)
 class JudgedData:
-    """``given``: as it was named. ``classes`` and ``boxes``: as the first row tells that could be
-    judged."""
+    """``given``: as named. ``classes`` and ``boxes``: from the first row that was judged."""
 
     given: DataSet
     dataset: Dataset
@@ -34,8 +33,7 @@ class JudgedData:
     boxes: int = 0
 
     def judge(self, variant: Variant, config: Config, source: str) -> None:
-        """Sets the variant's average precision. What goes wrong here becomes a note, and what was
-        measured stays."""
+        """Set the variant's average precision; an error becomes a note."""
         facts = variant.facts
         assert facts is not None
         found, why = _ask(Opening(config.as_dict(), source, ""), self.given)

@@ -31,11 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Labels:
-    """``bound``: the mapping of classes, once a variant has told those of the model.
-
-    ``pictures``, ``boxes`` and ``notes`` are the same for all rows: the first that is scored sets
-    them.
-    """
+    """``bound``: the mapping, once the model's classes are known. ``pictures``, ``boxes`` and
+    ``notes`` are set by the first row that is scored."""
 
     dataset: Dataset
     mapping: ClassMap | None
@@ -46,8 +43,7 @@ class Labels:
     notes: list[str] = field(default_factory=list)
 
     def bind(self, names: Sequence[str]) -> Bound:
-        """Raises UsageError where model and labels share no class, and SourceError where there is
-        no box to find."""
+        """Raises UsageError if model and labels share no class, SourceError if there is no box."""
         if self.bound is None or self.names != names:  # another model may name its classes anew
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
             refuse_unlabelled(self.dataset, self.bound)
@@ -57,11 +53,9 @@ class Labels:
     def score(
         self, seen: Sequence[SeenFrame], found: Sequence[Detections], whole: bool
     ) -> MeanAccuracy:
-        """``eval``'s figures, of the frames of ``seen`` that are labelled.
-
-        ``whole``: everything in the source could be read. Raises SourceError where no frame is
-        labelled, and where labelled frames are missing from a video that was read whole.
-        """
+        """``eval``'s figures of the labelled frames in ``seen``. ``whole``: all of the source was
+        readable. Raises SourceError if no frame is labelled, or if labelled frames are missing from
+        a whole video."""
         assert self.bound is not None
         dataset = self.dataset
         place_of = self._match_frames(seen)
@@ -115,11 +109,10 @@ class Labels:
 def open_labels_of(
     labels: str, mapping: str | None, source: str, opened: Source, config: Config
 ) -> Labels:
-    """The labels of ``source``. ``opened``: the same, open, of which the first frame has been read.
-    ``config``: with the frames of a round.
+    """The labels of ``source``. ``opened``: the same, with its first frame read.
 
-    Raises SourceError for labels that cannot be read or are of other pictures, and UsageError for a
-    damaged mapping and where --frames and --stride leave no labelled frame.
+    Raises SourceError for labels that are unreadable or of other pictures, and UsageError for a
+    damaged mapping or if --frames and --stride leave no labelled frame.
     """
     from detector.core import sources
     from detector.lab.analysis.accuracy.average_precision import check_installed
@@ -144,8 +137,7 @@ def open_labels_of(
 
 
 def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
-    """Raises SourceError for labels of a longer clip. The frames are counted only where the
-    container does not declare enough of them."""
+    """Raises SourceError for labels of a longer clip; counts frames only if needed."""
     last = max(one.frame or 0 for one in dataset.pictures)
     declared = opened.info.frames_declared
     if declared is not None and last < declared:

@@ -56,10 +56,9 @@ Watch = Callable[[str, int, int], object]  # what is being done, steps done, ste
 class Plan:
     """Every engine with every precision and every batch.
 
-    ``config``: the other options, the same for all. ``rounds``: timed turns of each variant; None:
-    until every row is decided, or ``seconds`` have passed. ``labels``: of a round's frames, if any.
-    ``models``: side by side; none: ``config``'s. ``dataset``: for average precision. ``usual``: the
-    engine and precision of a plain run, which have a row too. ``dice``: draws the order of turns.
+    ``rounds``: timed turns of each; None: until decided or ``seconds`` have passed. ``models``:
+    none: ``config``'s. ``usual``: engine and precision of a plain run, in a row of its own.
+    ``dice``: draws the order of turns.
     """
 
     source: str
@@ -96,11 +95,9 @@ class Plan:
 
 
 def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
-    """Run the plan. Return the document, and the variants with their raw rounds.
-
-    Leaves neither process nor file behind. A variant that fails has its ``error``; the others
-    continue. Raises SourceError and UsageError for labels that do not fit the model, before timing.
-    """
+    """Run the plan and return the document and the variants with their raw rounds; leaves no
+    process or file. A failed variant has its ``error``. Raises SourceError and UsageError before
+    timing."""
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
     turns = len(variants) + (plan.rounds is None)  # with the baseline's twin
@@ -171,9 +168,8 @@ def run_in_turns(
     dice: random.Random,
     watch: Callable[[int], object] = lambda done: None,
 ) -> tuple[list[Variant], list[list[Detections]]]:
-    """Whole configurations, measured as the rows of a comparison are: their rounds, and what each
-    detects, in a pass of its own. A variant that fails has its ``error``. ``watch``: is told how
-    many rounds are done."""
+    """Measure whole configurations as rows of a comparison: rounds, then what each detects. A
+    variant that fails has its ``error``. ``watch`` gets the number of rounds done."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
@@ -208,8 +204,7 @@ def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant |
 
 
 def _place_on_roofs(variants: Sequence[Variant], plan: Plan) -> None:
-    """Each variant's rate below peaks that its cores reach together; none on a GPU, whose peaks are
-    not measured."""
+    """Each variant's rate below the peaks of its cores; none on a GPU (no measured peaks)."""
     known: dict[tuple[str, str, int], Peaks] = {}
     for variant in variants:
         facts, rates = variant.facts, [turn.fps["inference"] for turn in variant.rounds]
@@ -300,10 +295,8 @@ def _config_of(plan: Plan, variant: Variant) -> Config:
 def _check_all(
     crew: Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
 ) -> str | None:
-    """Compare what the variants of one model detect in the same pictures with fp32, untimed.
-
-    Returns the name of the reference; None if no engine here can run fp32.
-    """
+    """Compare what one model's variants detect with fp32, untimed. Returns the reference's name;
+    None if no engine runs fp32."""
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)
     for at, variant in numbered:
@@ -377,10 +370,8 @@ def _judge_all(
 
 
 def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
-    """Average precision of a variant, measured after all rounds.
-
-    So it is in no time or peak of memory. What goes wrong here becomes a note.
-    """
+    """Average precision of a variant, after all rounds so that it affects no figure. Errors become
+    notes."""
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None
     bound = labels.bind(facts.class_names)

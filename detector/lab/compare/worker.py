@@ -302,8 +302,7 @@ class _OpenVariant:
         return Check(digest.hexdigest(), str(path))
 
     def judge(self, mapping: MappedClasses) -> Judgement:
-        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels. The
-        network that is timed stays as it is."""
+        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels."""
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import Asked
         from detector.lab.datasets.classmap import Bound
@@ -329,8 +328,7 @@ class _OpenVariant:
         return Judgement(tuple(seen), bool(damaged), str(path))
 
     def round(self) -> Round:
-        """Timed, all of it: read, infer, annotate, write and close the files, which are deleted
-        afterwards."""
+        """Timed: read, infer, annotate, write and close the files, which are deleted then."""
         import shutil
 
         from detector.core.run.detect import run_opened
@@ -363,8 +361,7 @@ class _OpenVariant:
         self._left = (time.perf_counter(), time.process_time())
 
     def _idle_cpu(self) -> float:
-        """Cores that this process kept busy since its last answer. After a short pause it is 0:
-        writing the answer itself would count for too much."""
+        """Cores kept busy since the last answer, after a pause: writing that answer would count."""
         wall, cpu = time.perf_counter() - self._left[0], time.process_time() - self._left[1]
         return cpu / wall if wall > SHORT_PAUSE_S else 0.0
 
@@ -427,10 +424,8 @@ def _count(network: Network) -> ModelCounts:
 
 
 def peak_memory_mb() -> float | None:
-    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None).
-
-    Not ``ru_maxrss``: that one starts at the size of the process that made this one.
-    """
+    """Peak resident memory in 10^6 bytes (Linux; else None). Not ``ru_maxrss``, which starts at the
+    parent's size."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -50,12 +50,8 @@ def _formats(kind: type[Kind]) -> dict[str, Kind]:
 def open(
     spec: str, *, format: str = "auto", images: str | None = None, split: str = "val"
 ) -> Dataset:
-    """Labels with their pictures. ``images``: their folder, or the video whose frames are labelled.
-
-    ``split``: part of a YOLO data.yaml.
-
-    Raises SourceError for what cannot be read, has no picture, or names missing ones.
-    """
+    """Labels with their pictures. ``images``: their folder, or the video. ``split``: of a
+    data.yaml. Raises SourceError for what cannot be read, has no picture, or names missing ones."""
     path = Path(spec)
     if not os.path.exists(path):
         raise SourceError(
@@ -79,10 +75,8 @@ def open(
 def open_detections(
     spec: str, dataset: Dataset, *, format: str = "auto", names: tuple[str, ...] | None = None
 ) -> StoredDetections:
-    """Detections that a sink wrote, for the pictures of a dataset.
-
-    ``names``: what the class numbers mean, where the file itself has no names. Raises SourceError.
-    """
+    """Detections that a sink wrote, for a dataset's pictures. ``names``: of class numbers, if the
+    file has none. Raises SourceError."""
     path = Path(spec)
     if not os.path.exists(path):
         raise SourceError(

@@ -29,8 +29,7 @@ MAX_PATH = 4096  # characters; the system takes no longer one
 
 @dataclass(slots=True)
 class Dataset:
-    """``pictures`` in the order of the labels. ``video``: the pictures are its frames; None where
-    they are files."""
+    """``pictures`` in the order of the labels; frames of ``video``, if there is one."""
 
     path: str
     format: str
@@ -62,10 +61,8 @@ class Dataset:
 
 @dataclass(slots=True)
 class StoredDetections:
-    """Detections read from a file: one entry for each picture of the dataset, in its order.
-
-    ``names``: of their class ids.
-    """
+    """Detections of a file, one entry for each picture of the dataset. ``names``: of their class
+    ids."""
 
     path: str
     names: tuple[str, ...]
@@ -74,8 +71,7 @@ class StoredDetections:
 
 
 class Format:
-    """One format. A file of this room lists its formats in ``FORMATS``. ``suffixes``: of its files,
-    where it consists of one."""
+    """One format, listed in ``FORMATS``. ``suffixes``: of its files, if it is one file."""
 
     name: str
     suffixes: tuple[str, ...] = ()
@@ -98,8 +94,7 @@ class DetectionFormat(Format):
     """A format of detections."""
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """``lookup``: the pictures. ``names``: what class numbers mean, where the file does not
-        tell. Raises SourceError."""
+        """``lookup``: the pictures. ``names``: of class numbers. Raises SourceError."""
         raise NotImplementedError
 
 
@@ -163,8 +158,7 @@ class Lookup:
         return self._frames.get(frame)
 
     def by_name(self, name: str) -> int | None:
-        """By the name in the labels, by the file itself, or by the end of the path, as far as it
-        is that of one picture only."""
+        """By the name in the labels, by the file, or by the end of the path if that is unique."""
         at = self._names.get(name)
         if at is None:
             at = self._paths.get(real_path(name))

@@ -19,9 +19,8 @@ EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
 
 @dataclass(frozen=True, slots=True)
 class ClassMap:
-    """``classes``: scored class -> the names that count as it. ``ignore``: scored class -> names
-    whose boxes neither have to be found nor count as mistakes of that class. ``optional``: names
-    that neither model nor labels need to have."""
+    """``classes``: scored class -> names that count as it. ``ignore``: -> names whose boxes are
+    neither sought nor mistakes. ``optional``: names that may be missing on both sides."""
 
     path: str
     classes: Mapping[str, tuple[str, ...]]
@@ -107,10 +106,8 @@ def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, t
 
 
 def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> Bound:
-    """Binds a mapping to the class names of the two sides. None: equal names mean the same.
-
-    Raises UsageError for a name that neither side has, and where nothing is left to score.
-    """
+    """Bind a mapping (None: equal names) to both sides' classes. Raises UsageError for a name on
+    neither side, and if nothing is left to score."""
     if mapping is None:
         return _by_name(model, labels)
     _refuse_unknown(mapping, {*model, *labels})

@@ -198,8 +198,7 @@ def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> st
 
 
 def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
-    """Where the pictures are: as --images says, beside the json, or where COCO's own archives put
-    them."""
+    """Where the pictures are: as --images says, next to the json, or as in COCO's archives."""
     name = str(entries[0].get("file_name", ""))
     if images is not None:
         return images
@@ -262,8 +261,7 @@ class CocoDetections(DetectionFormat):
     name, suffixes = "coco", (".json",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Our sink's document (images by file name or frame), or a list of results (images by the
-        ids of the labels)."""
+        """Our sink's document (by file name or frame), or a list of results (by image id)."""
         document = read_json(path)
         if isinstance(document, list):
             return _results(path, document, lookup, names)
@@ -293,8 +291,7 @@ class CocoDetections(DetectionFormat):
 
 
 def _place(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
-    """The picture of an entry. Its ``source`` is what our sink saw, where ``file_name`` is what the
-    run wrote."""
+    """The picture of an entry: ``source`` is what our sink read, ``file_name`` what it wrote."""
     frame = _frame_index(entry)
     at = None
     for name in (str(entry[key]) for key in ("source", "file_name") if key in entry):
@@ -306,8 +303,7 @@ def _place(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
 def _results(
     path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None
 ) -> StoredDetections:
-    """[{image_id, category_id, bbox, score}]. Ids are those of the labels' json; category ids count
-    ``names`` from 1 where these are given."""
+    """[{image_id, category_id, bbox, score}]; category ids count ``names`` from 1 if given."""
     if not all(isinstance(row, dict) for row in rows):
         raise SourceError(
             f"{path}: a list of results holds objects with image_id, category_id, bbox, score"

@@ -98,8 +98,7 @@ class CsvDetections(DetectionFormat):
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line and columns of each row, the text as it was before it became cells. Raises SourceError
-    for what the format cannot hold."""
+    """Line, columns and raw text of each row. Raises SourceError for other content."""
     table = csv.DictReader(io.StringIO(text, newline=""))
     try:
         for row in table:

@@ -192,8 +192,7 @@ def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
 
 
 def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
-    """Pictures of folders and of lists, each with the path of its labels, where images/ in the
-    picture's path becomes labels/."""
+    """Pictures of folders and lists, with their labels' paths (images/ becomes labels/)."""
     pairs: Pairs = []
     folders: list[Path] = []
     for place in places:

@@ -42,11 +42,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """What is evaluated, and against what: the options of ``eval`` that are not a run's.
-
-    ``dataset``: the labels. ``images``: their pictures or video, where the labels do not tell.
-    ``detections``: a file to score in place of a run. ``min_ap50``: the gate.
-    """
+    """``dataset``: the labels. ``images``: their pictures or video, if the labels do not tell.
+    ``detections``: a file to score instead of a run. ``min_ap50``: the gate."""
 
     dataset: str
     format: str = "auto"
@@ -66,11 +63,9 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """One row for each configuration, of engine and tiles; or the row of a detections file.
-
-    ``plots`` draws a row: file name -> text. Raises DetectVideoError; the document's ``exit`` tells
-    a failed gate and an interruption.
-    """
+    """One row for each engine and number of tiles, or for a detections file. ``plots`` draws a row:
+    file name -> text. Raises DetectVideoError; the document's ``exit`` shows a failed gate or
+    interruption."""
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
     check_installed()
@@ -104,8 +99,7 @@ def evaluate(
 
 
 def _check_engines(configs: Sequence[Config]) -> None:
-    """An engine that is not installed is reported before the first one runs. Raises EngineError and
-    UsageError."""
+    """Report a missing engine before the first one runs. Raises EngineError and UsageError."""
     from detector.core import engines
 
     usable = engines.usable()
@@ -118,8 +112,7 @@ def _check_engines(configs: Sequence[Config]) -> None:
 
 
 def with_usual(config: Config) -> list[Config]:
-    """``config``, and the same with what a run takes by itself (``compare --use``, the first run's
-    timing) where that is another engine or precision than ``eval`` takes."""
+    """``config``, and the engine and precision that a run would take by itself, if others."""
     from detector.core import engines
     from detector.core.run.loading import choose_as_a_run
 
@@ -137,11 +130,8 @@ def with_usual(config: Config) -> list[Config]:
 def configs_of_rows(
     config: Config, engines: Sequence[str], tiles: Sequence[str] = ()
 ) -> list[Config]:
-    """The configuration for each engine, and of each for each number of tiles. Each of several has
-    a session of its own below --run-dir.
-
-    Raises UsageError where one is named twice, and for tiles that are none.
-    """
+    """The configuration of each engine and number of tiles, each of several with a session of its
+    own. Raises UsageError for duplicates and invalid tiles."""
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):
             raise UsageError(f"{flag} {','.join(names)}: lists one twice; give each once")
@@ -205,8 +195,7 @@ def refuse_window(config: Config) -> None:
 
 
 def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
-    """Drops the labels of frames that a run with --stride and --frames does not reach. Raises
-    UsageError where none is left."""
+    """Drop labels of frames that --stride and --frames skip. Raises UsageError if none is left."""
     end = math.inf if frames is None else frames * stride
     dataset.pictures = [
         one

@@ -30,8 +30,7 @@ Plots = Callable[[EngineResult | FileResult], dict[str, str]]
 def score(
     dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
 ) -> Accuracy:
-    """All figures. ``seen``: places of the pictures in the dataset; ``found``: the detections of
-    each, in the classes of ``bound.targets``."""
+    """``seen``: indices of the pictures; ``found``: their detections in ``bound.targets``."""
     from detector.lab.analysis.accuracy.average_precision import accuracy
 
     pictures = [map_labels(dataset.pictures[at], bound) for at in seen]

@@ -134,8 +134,7 @@ class Study:
         self.found[at] = detections
 
     def check_seen(self, whole: bool) -> None:
-        """Raises SourceError where no labelled frame came by, or one is not in a video of which
-        everything could be read (``whole``)."""
+        """Raises SourceError for a missing frame (if ``whole``), or if no labelled one came."""
         dataset = self.dataset
         if not self.found or (dataset.video is not None and whole):
             missing = [one for at, one in enumerate(dataset.pictures) if at not in self.found]
@@ -167,8 +166,7 @@ def with_mapped_head(network: Network, bound: Bound) -> Network:
             guard(outputs, SURE)
         return map_classes(network.dense(outputs), conf, bound.groups)
 
-    # A network that leaves one box an object leaves one a class. Where classes are merged, an
-    # object may be there twice, so NMS is needed after all.
+    # An NMS-free network leaves one box a class; merged classes may then hold an object twice.
     final = not getattr(network, "needs_nms", True)
     more: dict[str, Any] = {"needs_nms": True} if final and bound.merges else {}
     return replace(network, names=bound.targets, head=mapped, watched="", **more)

@@ -116,8 +116,7 @@ def of_memory(curve: Sequence[Bandwidth], threads: int) -> float:
 
 
 def levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """L1, L2, L3 and memory: each by a set that fills half of it. Without what Linux says of the
-    caches there is memory alone."""
+    """L1, L2, L3 and memory, each by a set that half fills it; memory alone if unknown."""
     own = [one for one in curve if one.threads == threads]
     found = []
     for name, size, shared in cache_sizes():

@@ -20,9 +20,7 @@ from detector.lab.peaks import caches, kernels
 from detector.lab.session.network import Bandwidth, Peaks
 
 FILE = "peaks.json"
-# Rises with every change of what is measured, so that older figures are not believed. 1: matrix
-# products of other libraries and STREAM's triad; 2: the engine's convolutions, and caches; 3: by
-# seconds on a core, and each layer's own quiet runs.
+# Rises with every change of what is measured, so that older figures do not count.
 SCHEMA = 3
 KEPT = 50  # records
 ALIKE = ("machine", "threads", "looked")  # of two keys whose bandwidths are the same

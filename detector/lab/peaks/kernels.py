@@ -31,8 +31,7 @@ BUDGET_S = 1.0  # on a core, for each precision
 PATIENCE = 5  # times that beside other programs, at most
 FEWEST = WARMUP + 40  # passes, so that a quarter of them are enough for a median
 SIDE = 64  # of the input
-# Channels, kernel, and whether the map is halved before it. 3x3 layers of equal cost on large and
-# small maps, then 1x1; which of them is fastest differs from engine to engine.
+# Channels, kernel, and whether the map is halved first; the fastest shape differs by engine.
 LAYERS = ((64, 3, False), (64, 3, False), (128, 3, True), (128, 3, False), (128, 3, False),
           (256, 1, False), (256, 1, False), (256, 3, True), (256, 3, False), (512, 1, False),
           (512, 1, False))  # fmt: skip
@@ -46,8 +45,7 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """``by``: the engine's library and the layer. ``spread``: how far the median pass of that layer
-    is above the quiet ones (0.1: 10%)."""
+    """``by``: library and layer. ``spread``: the median pass over the quiet ones (0.1: 10%)."""
 
     gflops_s: float
     by: str
@@ -62,8 +60,7 @@ def instructions_of(precision: str) -> str:
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """By the precision that really ran: fp32, and ``precision``. What an engine refuses is not in
-    it."""
+    """Reached by the precision that really ran: fp32 and ``precision``, unless refused."""
     found: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(
@@ -91,9 +88,8 @@ def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached
         told = profiler.times()
     library = library_version(engine) or engine
     costs = joint_cost(plain.graph, [_nodes(layer, network) for layer, _ in told])
-    # The fastest single time would not do: OpenVINO tells means over all runs so far, to the
-    # microsecond, and single times are the differences of their sums. Each layer has quiet runs of
-    # its own: on a busy machine hardly a pass is left alone, but many a layer in it.
+    # Single times are too coarse: OpenVINO reports means over all runs, to the microsecond. Each
+    # layer has quiet runs of its own, since on a busy machine hardly a whole pass is quiet.
     for (layer, times), cost in zip(told, costs, strict=True):
         ms = statistics.median(times[at] for at in quiet_runs(times))
         if cost.macs and ms > 0:

@@ -51,10 +51,8 @@ def list_passes() -> list[str]:
 
 
 def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
-    """The passes asked for, in order, and ``more``; without ``only`` all but those run on request.
-
-    Imports no other pass. Raises UsageError for an unknown name.
-    """
+    """The passes asked for, in order, and ``more``; by default all but those on request. Imports no
+    other pass. Raises UsageError for an unknown name."""
     files = _list_files()
     for name in only or ():
         if name not in files:
@@ -87,12 +85,8 @@ def profile(
     command: Sequence[str] = (),
     say: Say = lambda text, whole: None,
 ) -> SavedSession:
-    """The plain run, then every pass, all in one session. The outputs are those of the plain run.
-    ``seconds``: for what-if, which takes longer where its least number of rounds does. ``sheet``:
-    GFLOP/s and GB/s of a data sheet.
-
-    Raises UsageError for an unknown pass, and what the plain run raises.
-    """
+    """The plain run, then every pass, in one session with the plain run's outputs. ``seconds``: for
+    what-if. ``sheet``: GFLOP/s and GB/s of a data sheet. Raises UsageError for an unknown pass."""
     wanted = choose_passes(only, more)
     if config.output.only_detections:
         raise UsageError("--only-detections: profile needs every frame of the video; omit it")
@@ -129,16 +123,14 @@ def profile(
 
 
 def _keep_video_in_session(config: Config) -> Config:
-    """The report shows frames of the annotated video, so it lies in the session unless the user
-    gave it a place."""
+    """Put the annotated video, which the report shows, in the session unless the user placed it."""
     if config.output.output is not None or config.output.run_dir is None:
         return config
     return replace(config, output=replace(config.output, output=f"{config.output.run_dir}/"))
 
 
 def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
-    """Runs the passes and writes the record of each. If one cannot run or fails, its record says
-    why and the others go on."""
+    """Run the passes and write each record; a failure becomes its reason, and the others go on."""
     for number, name in enumerate(wanted, 1):
         one = open_pass(name)
         say(f"pass {number} of {len(wanted)}, {name}: {one.what} ... ", False)
@@ -153,8 +145,7 @@ def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
 
 
 def _say_what_ran(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
-    """The record with what the network ran on; without its figures where that was another thing
-    than the run."""
+    """The record with what the network ran on; without figures if that differed from the run."""
     if not record.available:
         return record
     try:

@@ -34,8 +34,7 @@ def count_events(occasion: Occasion) -> CountersFacts:
     if perf is None:
         raise NotHereError("perf is not installed; on Debian: apt install linux-perf")
     with temporary_folder("detect-video-pass-") as folder:
-        # Of a command that does nothing first: most virtual machines count no cycles, and then
-        # nobody needs to wait for a whole run to hear it.
+        # Try a command that does nothing first: most virtual machines count no cycles.
         refuse_no_cycles(_count(perf, NOTHING, Path(folder, "trial.csv")))
         counts = _count(perf, _command(occasion, folder), Path(folder, "perf.csv"))
         session = read_session(Path(folder, "run"))
@@ -96,8 +95,7 @@ def _as_yaml(value: Any) -> Any:
 
 
 def read_perf(text: str) -> dict[str, float]:
-    """Event -> count, from perf's ``-x ;`` lines. Events that this computer does not count are left
-    out."""
+    """Event -> count, from perf's ``-x ;`` lines, without events that are not counted here."""
     counts = {}
     for line in text.splitlines():
         fields = line.split(";")

@@ -124,8 +124,7 @@ def explain_absence(root: Path) -> str:
 
 
 def open_gpu(device: str) -> Gpu | None:
-    """The GPU that runs the network, or else the first one, if it has an energy counter: old cards
-    have none."""
+    """The GPU that runs the network, or the first one, if it has an energy counter."""
     try:
         gpu = Gpu(device)
         gpu.joules()
@@ -135,8 +134,7 @@ def open_gpu(device: str) -> Gpu | None:
 
 
 class Meter(Sampler[tuple[list[int], float]]):
-    """Reads all counters every 100 ms. A counter may start again at 0 any number of times, but only
-    once between two readings."""
+    """Read all counters every 100 ms, during which one may wrap around at most once."""
 
     def __init__(self, counters: Sequence[Counter], gpu: Gpu | None) -> None:
         super().__init__(self._read, EVERY_S, "energy")

@@ -95,8 +95,7 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
 def _below_peaks(
     occasion: Occasion, machine: LoadedModel, layers: list[TimedLayer]
 ) -> tuple[Peaks, list[LayerRow]]:
-    """The peaks that were kept, or that are measured now. While too many layers are above them, the
-    measurement was disturbed, and another one is made."""
+    """Kept or newly measured peaks, measured again while too many layers are above them."""
     engine, options = machine.engine, machine.options
     assert options is not None
     wanted = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
@@ -114,12 +113,8 @@ def _below_peaks(
 def _with_costs(
     occasion: Occasion, machine: LoadedModel, told: LayerTimes
 ) -> tuple[list[TimedLayer], int | None, int | None, int]:
-    """The layers with their MACs and bytes, the graph's MACs a picture and parameters, and how many
-
-    nodes have no MACs because the picture decides how many rows they compute.
-
-    Costs are counted on the graph as the front end made it. A plan has no graph, only times.
-    """
+    """The layers with MACs and bytes, the graph's MACs a picture and parameters, and the number of
+    uncountable nodes. Counted on the front end's graph; a plan has none, only times."""
     groups = [list(layer.nodes or (layer.name,)) for layer in told.layers]
     costs = [NodeCost(0, 0)] * len(groups)
     macs, parameters, left_out = None, None, 0

@@ -62,8 +62,7 @@ def _resident() -> Callable[[], int]:
 def fit_growth(
     times: NDArray[np.int64], rss: NDArray[np.int64], done: NDArray[np.int64]
 ) -> tuple[float | None, str | None]:
-    """MB per 1000 frames, by least squares over the second half of the frames; or the reason why
-    there is no slope. ``done`` [F]: when each frame was done."""
+    """Least-squares MB per 1000 frames of the second half, or why not. ``done`` [F]: frame ends."""
     if len(done) < 100:
         return None, f"{counted(len(done), 'frame', 'is')} too few, 100 are needed"
     settled = done[int(len(done) * SETTLED)]
@@ -78,10 +77,8 @@ def fit_growth(
 def peak_by_stage(
     times: NDArray[np.int64], rss: NDArray[np.int64], spans: dict[str, NDArray[Any]]
 ) -> dict[str, float | None]:
-    """MB of the highest sample while each stage ran; None where no sample fell into the stage.
-
-    Stages run at the same time, so the stage at the peak need not be its cause.
-    """
+    """MB of the highest sample while each stage ran, if any. Stages overlap, so the stage at the
+    peak need not be its cause."""
     peaks: dict[str, float | None] = {}
     for code, name in enumerate(spans["stage_names"].tolist()):
         picked = (spans["kind"] == KINDS.index(WORK)) & (spans["stage"] == code)
@@ -104,8 +101,7 @@ def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int,
 
 
 def _open_gpu(device: str) -> tuple[Callable[[], GpuBytes | None], str | None]:
-    """What reads the memory of the GPU that runs the network; or, beside what reads nothing, why
-    there is nothing to read."""
+    """The reader of the GPU's memory, or one that reads nothing and the reason."""
     try:
         return Gpu(device).memory, None
     except NotHereError as error:

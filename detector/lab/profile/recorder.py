@@ -29,8 +29,7 @@ CLOCKS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"
 
 
 class Recorder:
-    """``with`` it around the run, which it sees from ``begin`` on; called with each frame that is
-    done."""
+    """``with`` it around the run, from whose ``begin`` on it is called after each frame."""
 
     def __init__(self) -> None:
         self.frames: list[int] = []
@@ -127,8 +126,7 @@ class Recorder:
 
 
 def _name_threads() -> dict[int, str]:
-    """Thread -> its name in the spans; those that are not the loop's are of a library. The caller's
-    own is the one that runs the loop, and writes."""
+    """Thread -> its name in the spans, else "library"; the caller's own thread also writes."""
     main = threading.get_native_id()
     python = {one.native_id for one in threading.enumerate()}
     return {

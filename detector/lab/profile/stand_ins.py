@@ -58,10 +58,8 @@ class Recorded:
 
 
 def record_stages(parts: Parts, source: FrameSource) -> Recorded:
-    """Take pictures of ``source`` through the stages, up to ``KEPT`` or ``KEPT_BYTES``.
-
-    Noise would give other detections, and other costs of head, NMS and drawing.
-    """
+    """Take pictures of ``source`` through the stages, up to ``KEPT`` or ``KEPT_BYTES``. Noise would
+    change detections, and with them the costs of head, NMS and drawing."""
     kept, held = Recorded(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)
     while len(kept.frames) < KEPT and held < KEPT_BYTES:
@@ -100,8 +98,7 @@ def why_none(parts: Parts, stage: str) -> str | None:
 
 
 def replace_stage(parts: Parts, stage: str | None, kept: Recorded, frames: int) -> Parts:
-    """The same parts with a stand-in for one stage; None: for none. ``frames``: how many the source
-    gives."""
+    """The same parts with a stand-in for ``stage`` (None: none). ``frames``: of the source."""
     if stage == READ:
         return replace(parts, source=CachedSource(parts.source.info, kept.frames, frames))
     if stage == PREPROCESS:
@@ -156,8 +153,7 @@ def _copy_rows(kept: Sequence[tuple[Image, Fit]]) -> Callable[[Picture, Image], 
 
 
 class CachedSource:
-    """So many frames that were decoded before, in turn, at the pace of the first two. Whoever draws
-    into one spoils no later one."""
+    """Frames decoded before, in turn, at the first two's pace; drawing into one spoils no other."""
 
     def __init__(self, info: SourceInfo, kept: Sequence[Frame], count: int) -> None:
         self.info = info

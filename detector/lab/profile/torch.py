@@ -81,11 +81,8 @@ def record_batches(
     own: Mapping[str, str] = NONE,
     **what: Any,
 ) -> tuple[Any, list[float], list[float]]:
-    """torch.profiler over ``count`` batches of one request alone, on any engine.
-
-    Returns it, and milliseconds of each pass without it and under it. ``own``: further options of
-    the engine. ``what``: it records.
-    """
+    """torch.profiler over ``count`` batches of one request, on any engine, with the milliseconds of
+    each pass without and under it. ``own``: further engine options. ``what``: it records."""
     from torch.profiler import profile
 
     # torch 2.13's profiler writes two lines to stderr each time. Errors are raised anyway.
@@ -105,8 +102,7 @@ def record_batches(
 
 
 def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
-    """torch's averages as rows, in ms a frame, those with the largest own time first. The operators
-    that one calls have rows of their own."""
+    """torch's averages in ms a frame, by own time; called operators have their own rows."""
     own_ms = [_own_us(one) / 1e3 / frames for one in events]
     total = sum(own_ms)
     rows = [
@@ -130,8 +126,7 @@ def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
 
 
 def explain_operators(self_ms: float, pass_ms: float) -> str | None:
-    """Why the operators' own times on the CPU are not the pass's, both of a frame; None where they
-    are, to a tenth."""
+    """Why the operators' own CPU times differ from the pass by more than a tenth, or None."""
     off = self_ms / pass_ms - 1 if pass_ms else 0.0
     if abs(off) <= ALIKE:
         return None

@@ -56,8 +56,7 @@ LARGER = 4  # times the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A change. ``stage``: the one to replace; None: ``config`` is another one. ``how``: what takes
-    its place."""
+    """A change. ``stage``: to replace; None: a new ``config``. ``how``: the replacement."""
 
     name: str
     stage: str | None
@@ -255,8 +254,7 @@ def _run_of(bench: Bench, one: Tried, plan: Plan) -> Run:
 
 
 def run_once(bench: Bench, plan: Plan, stage: str | None) -> float:
-    """Seconds a frame, from opening the source to closing the outputs; those of outputs do not
-    count where nothing is written. ``stage``: has a stand-in."""
+    """Seconds a frame, from opening the source to closing outputs. ``stage``: replaced."""
     with temporary_folder("detect-video-what-if-") as folder:
         outputs = _plan_outputs(folder, plan, bench.source)
         sinks: list[Sink] = []

@@ -23,8 +23,7 @@ FOLDER = Path(__file__).with_name("parts")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How numbers are taken, in a line. ``what``: the numbers. ``heading`` and ``file``: where the
-    documentation says more."""
+    """How numbers are taken, in a line. ``heading`` and ``file``: where the docs say more."""
 
     name: str
     what: str

@@ -85,8 +85,7 @@ def _y(value: float) -> float:
 
 
 def confusion(title: str, matrix: ConfusionMatrix) -> str:
-    """Rows are labels, columns are detections. Numbers are counts; a cell's darkness is its share
-    of the row, which the drawing says."""
+    """Rows are labels, columns detections; a cell's darkness is its share of the row."""
     names, counts = matrix.names, matrix.counts
     cell = max(12, min(70, SIDE // len(names)))
     left, top = 130, 130

@@ -90,8 +90,7 @@ COLUMNS = (
     Column("ap", "AP", ".3f", value=lambda row: row.ap and row.ap.ap, out=18),
     Column("error", value=lambda row: row.error),
 )
-# What a comparison may lack: a GPU has no measured peaks, one row of a model no agreement, fewer
-# than 20 calls no p90.
+# May be missing: peaks of a GPU, agreement of a single row, p90 of fewer than 20 calls.
 OPTIONAL = (
     *("latency_p50_ms", "latency_p90_ms"),
     *("agreement", "ap50", "ap", "share_of_roof", "bound", "error"),

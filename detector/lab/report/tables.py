@@ -36,8 +36,7 @@ LAYER_TIMER = (
 
 
 def csv_files(session: SavedSession) -> dict[str, str]:
-    """File name -> text. Times in milliseconds; energy in joules and seconds. A pass that did not
-    run has no file."""
+    """File name -> text, times in ms, energy in joules and seconds; only of passes that ran."""
     named = [
         replace(one, key=f"{one.key}_ms", value=one.of) if one.key in TIMES else one
         for one in STEPS

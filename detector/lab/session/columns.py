@@ -29,8 +29,7 @@ NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
 TOLD = ("off_cpu_ns", "ready_ns", "library_ns")
 COLUMNS = (*NUMBERS, *NAMES)
 
-# Of a span's 51 bytes some 10 remain, since clocks do not repeat themselves. What shrinks more than
-# this is no recording, unless it is small.
+# About 10 of a span's 51 bytes remain; what shrinks more is no recording, unless it is small.
 MOST_BYTES = 1 << 30
 SHRINKS = 40  # times
 SMALL_BYTES = 16 << 20
@@ -186,8 +185,7 @@ def _odd_frames(columns: Columns) -> Iterator[tuple[str, str]]:
 
 
 def when_frames_were(columns: Columns) -> NDArray[np.int64]:
-    """[F, 4] int64: source, frame, and nanoseconds of the clock at which its read began and the
-    last of its stages ended; by source and frame. A frame that lacks either is left out."""
+    """[F, 4] int64: source, frame, and its start and end in ns; complete frames only."""
     behind = [name for name in columns["stage_names"].tolist() if is_of_writer(name)]
     read, done = _work_of(columns, (READ,)), _work_of(columns, behind)
     source, frame = (

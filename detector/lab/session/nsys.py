@@ -127,10 +127,8 @@ class Recorded:
 
 
 def read_nsys(path: str | Path) -> list[Recorded]:
-    """The runs of a recording by their start, at least one; behind them what lies outside of them.
-
-    Raises UsageError where the file is no such export, or holds no ranges of this program.
-    """
+    """The runs of a recording by start, at least one, then what lies outside. Raises UsageError if
+    the file is no such export or holds none of our ranges."""
     if not Path(path).is_file():
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
@@ -203,9 +201,8 @@ def _bound(database: sqlite3.Connection, clock: _Clock) -> None:
 
 
 def _plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
-    """The tables that are stored, with all of their columns, by name. The file may come from
-    anywhere, and a database holds programs: views, triggers, virtual tables, columns that are
-    computed."""
+    """The stored tables with all their columns. A database from anywhere may hold programs: views,
+    triggers, virtual tables, computed columns."""
     # A view can call itself a table in this list, but not in its own statement.
     stated = {
         name
@@ -323,8 +320,7 @@ class _Runs:
         return started > 0 and self._ends[process][started - 1] >= when
 
     def nearest(self, process: int, when: int) -> int:
-        """A moment of a run: ``when`` itself, or the start of the next run, or the last one's end.
-        The process has a run."""
+        """``when`` itself if in a run, else the next run's start or the last one's end."""
         later = bisect_right(self._starts[process], when)
         if self.hold(process, when):
             return when
@@ -334,8 +330,7 @@ class _Runs:
 def _by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """The ranges of each run by its start, then those outside of the runs of each process. In a
-    process without a range "run" all are of one run."""
+    """Ranges by run, then those outside; a process without a range "run" is one run."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
@@ -613,8 +608,7 @@ def _work_name(table: str, text: object) -> str:
 
 
 def _thread_names(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
-    """The name of each thread as a session has it: what the program called it (reader, worker-0),
-    else told by the stages that ran there."""
+    """Each thread's name as in a session: its own (reader, worker-0), else by its stages."""
     doing: dict[int, set[str]] = defaultdict(set)
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)

@@ -54,8 +54,7 @@ def read_session(folder: str | Path) -> SavedSession:
 
 
 def read_picture(folder: Path, name: str) -> bytes:
-    """A JPEG of the session, by the name that a pass gave it. Raises UsageError, also for a name
-    that leads out of the session: a page must not hold other files of whoever draws it."""
+    """A JPEG of the session. Raises UsageError, also for a name outside the session."""
     path = folder / name
     inside = Path(os.path.realpath(folder))
     if "\0" in name or not Path(os.path.realpath(path)).is_relative_to(inside):

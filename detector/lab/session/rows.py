@@ -50,8 +50,7 @@ class _Row(msgspec.Struct):
 
 
 def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
-    """The counts of each frame. A file that is absent gives none, and one that is damaged those
-    before the damage: a page is drawn without them, too."""
+    """The counts of each frame: none if the file is absent, those before any damage otherwise."""
     path, rows = folder / ROWS, SessionRows()
     decode = msgspec.json.Decoder(_Row).decode
     try:

@@ -48,8 +48,7 @@ class TrackRow:
 
 
 def read_tracks(folder: Path, source: int) -> list[TrackRow]:
-    """Those of a source, by its number, in the order in which they ended; none where the run saved
-    none. Raises UsageError for a damaged file."""
+    """A source's tracks as they ended, if saved. Raises UsageError for a damaged file."""
     path = folder / FOLDER / f"{source}.jsonl"
     if not path.exists():
         return []

@@ -43,8 +43,7 @@ def print_diff(
     load: Load | None = None,
     cpu: Sequence[CpuChange] = (),
 ) -> None:
-    """Two sessions side by side; ``differing``: what else was not the same in both. Where ``load``
-    differs, no time is called slower or faster, and CPU times are shown."""
+    """Two sessions and what else differed; if ``load`` does, CPU times replace verdicts."""
     lines = [f"not the same: {line}" for line in differing]
     if load is None or not load.differs:
         print_pieces(console, [Table("diff", CHANGES, changes), *lines])

@@ -22,10 +22,8 @@ MOST = 10_000  # packets in so many seconds: ours that were waiting, and what is
 
 
 class Client(paho.Client):
-    """Ends a connection on which something comes that a publisher does not expect.
-
-    Messages that nobody asked for are dropped where they want no answer.
-    """
+    """Ends a connection on which a publisher gets something unexpected; drops messages that want no
+    answer."""
 
     def __init__(self) -> None:
         super().__init__(CallbackAPIVersion.VERSION2)

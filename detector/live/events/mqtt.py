@@ -134,9 +134,8 @@ class MqttTarget:
             with self._lock:
                 self._lost += 1
             return
-        # Not under our lock: paho holds one of its own while it calls ``_published``, and takes it
-        # here. The broker may answer on that thread before publish returns: such an answer waits in
-        # ``_early``.
+        # Not under our lock: paho calls ``_published`` under its own, and takes ours there. An
+        # answer that comes before publish returns waits in ``_early``.
         with self._lock:
             self._under_way += 1
         sent = self._client.publish(topic, payload, qos=1, retain=retain)

@@ -91,10 +91,8 @@ class EventRules:
         return events
 
     def feed_changed(self, camera: str, facts: FeedFacts, now_ns: int, now_s: float) -> list[Event]:
-        """Events of a camera's state. What it saw last is over when it is down: nobody looks.
-
-        One that is opened for the first time is neither up nor down, until that fails.
-        """
+        """Events of a camera's state; one that goes down forgets what it saw. A new camera is
+        neither up nor down until it fails."""
         assert facts.state in STATES
         place = self._place(camera)
         is_up = facts.state == LIVE

@@ -34,12 +34,11 @@ def serve(
     recordings: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Server:
-    """Serve the page of what ``hub`` sees, in a thread of its own, until ``Server.close``.
+    """Serve the page of ``hub`` in a thread of its own, until ``Server.close``.
 
-    ``controls`` start and stop cameras; None: the page cannot. ``recordings``: the folder of a
-    run's outputs; None: no downloads. ``say``: takes a line for the user if the page has a bug.
-    Raises UsageError for a wrong address, token or certificate or absent libraries, OutputError for
-    a port that is taken.
+    ``controls``: starts and stops cameras, if any. ``recordings``: folder for downloads, if any.
+    ``say``: takes a line if the page has a bug. Raises UsageError for a wrong address, token,
+    certificate or absent libraries, OutputError for a taken port.
     """
     from detector.live.page.binding import require_libraries
 

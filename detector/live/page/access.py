@@ -46,11 +46,8 @@ class Access:
         return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
 
     def token_is(self, given: str, address: str) -> bool:
-        """Compares in constant time, and notes a wrong one.
-
-        The right one passes whatever was tried before from its address: behind a proxy that is
-        everybody's address.
-        """
+        """Compare in constant time, and note a wrong one. The right token always passes: behind a
+        proxy all share one address."""
         if self._token is None:
             return True
         now = self._clock()

@@ -218,8 +218,7 @@ class Page:
         return self._endless(request, [self._camera(request)])
 
     async def pictures(self, request: Request) -> Any:
-        """Several cameras in one answer: browsers keep six connections to one address, and a page
-        of sixteen cameras must not wait for them."""
+        """Several cameras in one answer: browsers keep only six connections to an address."""
         named = request.query_params.get("cameras")
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")

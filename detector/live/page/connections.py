@@ -26,8 +26,7 @@ MOST = 256  # connections at once
 OF_ONE_ADDRESS = 128  # of them of one address, which may be a proxy's
 RESERVE = 32  # of them for this machine alone
 HEAD_BYTES = 16 << 10
-# Seconds, and tries: a watcher whose network has gone is noticed within a minute, though nothing is
-# sent to it while its camera is silent.
+# Seconds, and tries: notice within a minute that a watcher of a silent camera has gone.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
@@ -35,10 +34,8 @@ Address = tuple[str, int]
 
 class BoundedSocket(socket.socket):
     """Listen, and keep at most ``most`` accepted sockets open, ``each`` of them from one address.
-
-    If there is no room, the longest idle one is closed, visitors without a login first, else the
-    new one. ``reserve`` places are for this machine, so that health checks and Prometheus find one.
-    """
+    When full, close the longest idle one, without a login first, else the new one. ``reserve``
+    places are for this machine's health checks."""
 
     def __init__(
         self,
@@ -226,8 +223,7 @@ class Connection(H11Protocol):
         self.expect_head(self.connections_of_server.head_s)
 
     def data_received(self, data: bytes) -> None:
-        """What is no HTTP, in the middle of an answer, can have no answer of its own: uvicorn would
-        try to send one, and fail with a traceback."""
+        """Close what is not HTTP in mid-answer: uvicorn would try to answer, and fail."""
         try:
             super().data_received(data)
         except h11.ProtocolError:

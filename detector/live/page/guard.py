@@ -138,16 +138,14 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not _is_same(origin, host):
             raise RefusedError(403, "requests from other sites are refused (Origin)")
-        # Browsers say where a request comes from. A link to the page may stand anywhere; whatever
-        # else another site asks for is refused.
+        # Cross-site requests are refused, except links to the page.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             navigates = headers.get("sec-fetch-mode") == "navigate"
             if not (navigates and scope["method"] == "GET" and scope["path"] in ("/", "/login")):
                 raise RefusedError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """A name can be pointed at any address by its owner; an address cannot. So names must be
-        known, and on loopback nothing but loopback is."""
+        """Names, which may point anywhere, must be known; on loopback only loopback passes."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -191,8 +189,7 @@ class Guard:
         )
 
     def is_token(self, given: str, scope: Mapping[str, Any]) -> bool:
-        """Whether this is the token. Raises RefusedError for a wrong one where this address has
-        given too many."""
+        """Whether this is the token. Raises RefusedError after too many wrong ones."""
         client = scope.get("client")
         address = str(client[0]) if client else ""
         wait_s = self._access.wait_s(address)

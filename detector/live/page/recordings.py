@@ -54,8 +54,7 @@ class Recording:
         return PARTIAL not in self.path.name
 
     def read_so_far(self) -> tuple[int, Iterator[bytes]]:
-        """Of one in the making, how many bytes play now, and those bytes, whatever is added
-        meanwhile: it may be renamed while it is read. Raises OSError."""
+        """The bytes of an unfinished recording that play now, though it grows. Raises OSError."""
         file = self.path.open("rb")
         size = 0
         try:
@@ -108,8 +107,7 @@ def list_recordings(
 
 
 def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> Recording | None:
-    """The file that a request names, where the listing has it. One that was listed in the making
-    may be finished now."""
+    """The file that a request names, if listed; one listed as unfinished may be finished now."""
     names = (name, name.replace(PARTIAL, "."))
     found = {
         entry.name: (one_camera, one_kind, entry)

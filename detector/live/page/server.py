@@ -81,8 +81,7 @@ class Server:
             self.page.recordings = folder
 
     def close(self) -> None:
-        """Tells those who watch that the run is over, and ends. Back within 2 s; may be called
-        again."""
+        """Tell watchers that the run is over, and end within 2 s; may be called again."""
         if self._loop is not None and self._thread.is_alive():
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._end)

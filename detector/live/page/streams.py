@@ -31,8 +31,7 @@ Message = MutableMapping[str, Any]
 
 
 class Streams:
-    """Who listens to one hub, on one server. All methods belong to the server's thread, but
-    ``called``."""
+    """Listeners of one hub, on one server; all but ``called`` belongs to the server's thread."""
 
     def __init__(self, hub: Hub, executor: Executor) -> None:
         self.hub, self._executor = hub, executor

@@ -15,11 +15,8 @@ RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
 
 
 class Clips:
-    """Hand to ``segments`` what lies ``before_s`` to ``after_s`` around a detection.
-
-    A clip begins with the key frame at or before that moment. Detections within ``after_s`` make it
-    longer.
-    """
+    """Hand to ``segments`` what lies ``before_s`` to ``after_s`` around a detection, from the key
+    frame before it. Later detections within ``after_s`` extend the clip."""
 
     def __init__(
         self, segments: Segments, before_s: float, after_s: float, ring_bytes: int = RING_BYTES
@@ -116,11 +113,8 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """Ends the clip at the end of a connection, with all of it that was wanted.
-
-        Detections of its last pictures are still to come. They find nothing that the clip has
-        already, and make a clip where there was none.
-        """
+        """End the clip with its connection. Later detections of its last pictures find nothing new
+        in it, and make a clip if there was none."""
         if self._until_ns is not None:
             self._end()
             self._ring.clear()

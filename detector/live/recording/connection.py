@@ -56,11 +56,8 @@ class Packet:
 
 
 class Connection:
-    """Made in the reader's thread while the connection is open; used in the recorder's.
-
-    ``video`` is None where MP4 does not hold the codec, ``sound`` where there is none or nothing
-    decodes it; ``notes`` say so.
-    """
+    """Made in the reader's thread while the connection is open; used in the recorder's. ``video``
+    is None if MP4 lacks its codec, ``sound`` if there is none to decode; ``notes`` say so."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         self.video: Track | None = None
@@ -134,11 +131,8 @@ class Connection:
         return self._aac.flush() if self._aac is not None else []
 
     def _stamp_first(self, packet: Packet) -> list[Packet]:
-        """Gives the first packets a dts, counted back from the first one that has one.
-
-        RTSP has no stamps for the first packet; B-frames leave more without a dts. That first
-        packet is a key frame, so it is shown before the others.
-        """
+        """Give the first packets a dts, counted back from the first one that has one. RTSP lacks
+        stamps on the first packet (a key frame), and B-frames leave more without."""
         if self._held is None:
             return [packet]
         self._held.append(packet)

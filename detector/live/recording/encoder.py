@@ -20,9 +20,7 @@ THREADS = 2  # the cores are needed for detection
 
 
 def to_yuv(image: Image) -> Image:
-    """A BGR picture [h, w, 3] as I420 [h * 3 / 2, w], with the last row or column doubled where
-    the size is odd. Half the bytes of the picture, in the time of a copy.
-    """
+    """A BGR picture [h, w, 3] as I420 [h * 3 / 2, w], odd sizes padded; half the bytes."""
     height, width = image.shape[:2]
     if height % 2 or width % 2:
         image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
@@ -66,10 +64,7 @@ class Encoder:
         self._key_ns = 0
 
     def encode(self, yuv: Image, arrived_ns: int, utc_s: float, *, key: bool) -> list[Sample]:
-        """The samples of one picture, which is one sample. It is stamped with its arrival.
-
-        ``key``: as a key frame, even if less than KEY_NS passed since the last one.
-        """
+        """The sample of one picture, stamped with its arrival. ``key``: force a key frame."""
         if self._start_ns is None:
             self._start_ns = arrived_ns
         ticks = max((arrived_ns - self._start_ns) * TICKS_PER_S // NS, self._last + 1)

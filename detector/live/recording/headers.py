@@ -19,10 +19,8 @@ AAC_LC = 2
 
 
 def parameter_sets(codec: str, data: bytes) -> bytes | None:
-    """The parameter sets before the first slice, each after a start code; None where some lack.
-
-    ``data``: a packet or extradata in the byte stream format (Annex B).
-    """
+    """The parameter sets before the first slice, each after a start code, or None. ``data``: a
+    packet or extradata (Annex B)."""
     wanted, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
     found: dict[int, list[bytes]] = {kind: [] for kind in wanted}
     for unit in _units(data):
@@ -61,10 +59,8 @@ def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None
 
 
 def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
-    """(the AAC frame, its AudioSpecificConfig) of an ADTS packet (ISO 14496-3, 1.A.2).
-
-    None where it is not one, or leaves its channels to the frame itself.
-    """
+    """(the AAC frame, its AudioSpecificConfig) of an ADTS packet (ISO 14496-3, 1.A.2), or None,
+    also if the frame itself tells its channels."""
     if len(data) < 9 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
         return None
     head = 7 if data[1] & 1 else 9

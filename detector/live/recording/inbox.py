@@ -14,8 +14,7 @@ from detector.live.recording.samples import NS
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
 MOST_ITEMS = 20_000
-# What waits is lost by a kill, so nothing may wait long. A picture that finds an older one than
-# this before it is dropped: the encoder is too slow for this camera.
+# A kill loses what waits, so drop a picture if an older one than this is before it.
 OLDEST_NS = NS * 4 // 10
 # Packets cost the writer nothing, so they may wait for a slow disk.
 OLDEST_PACKET_NS = 5 * NS

@@ -44,10 +44,8 @@ class Line:
         duration_ns: int,
         arrived_ns: int,
     ) -> tuple[int, int]:
-        """(pts, dts) on the line, nanoseconds, for stamps in ticks of ``time_base``.
-
-        dts is later than the track's last one; pts is not before dts.
-        """
+        """(pts, dts) on the line, nanoseconds, for stamps in ticks of ``time_base``. dts rises
+        within the track; pts >= dts."""
         tick_ns = max(1, -int(-NS * time_base // 1))
         step_ns = duration_ns or USUAL_NS
         own_pts, own_dts = _to_ns(pts, time_base), _to_ns(dts, time_base)

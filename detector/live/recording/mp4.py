@@ -29,17 +29,13 @@ LONGEST_INDEX_S = 3600.0
 
 
 class Mp4:
-    """A file of ``tracks``, from its first sample on. ``name`` is without suffix.
-
-    Raises ValueError where MP4 refuses a codec. The file comes into being with its first fragment,
-    as ``name.partial.mp4``, and is called ``name.mp4`` after ``finish``.
-    """
+    """A file of ``tracks``, from its first sample on: ``name.partial.mp4`` from its first fragment,
+    ``name.mp4`` after ``finish``. Raises ValueError if MP4 refuses a codec."""
 
     def __init__(self, folder: Path, name: str, tracks: Tracks, *, longest_s: float) -> None:
         self._folder, self._name = folder, name
         self.path: Path | None = None  # the file, once there is one
-        # pts_ns of the first video sample: zero of the file. Players disagree about a file whose
-        # first picture is later (dts lies before pts where there are B-frames).
+        # Zero of the file: pts_ns of its first video sample (dts may lie before it).
         self.start_ns: int | None = None
         self.refused = 0  # samples that the muxer did not take
         self.waiting = 0  # video samples that no fragment in the file holds yet
@@ -68,9 +64,8 @@ class Mp4:
         self._last: list[int | None] = [None for _ in tracks]
 
     def write(self, sample: Sample) -> int | None:
-        """Adds a sample; the first is a key frame. Returns when the file shows it, ns from its
-        first picture; None where it does not. Raises OSError where the disk refuses it.
-        """
+        """Add a sample, a key frame first. Returns when the file shows it (ns from its first
+        picture), or None. Raises OSError."""
         if sample.track >= len(self._streams):
             return None
         if self.start_ns is None:
@@ -144,11 +139,8 @@ class Mp4:
         self._fd = os.open(self.path, flags, 0o666)
 
     def finish(self) -> Path | None:
-        """Writes the rest and gives the file its final name; None where it holds no picture.
-
-        Raises OSError where the disk refuses the rest: what was written until then has its final
-        name all the same, if only the folder allows it.
-        """
+        """Write the rest and give the file its final name; None if it holds no picture. Raises
+        OSError if the disk is full, after renaming if possible."""
         container, self._container = self._container, None
         if container is None:
             return self.path

@@ -92,11 +92,9 @@ def free_name(folder: Path, wanted: str) -> str:
 
 
 def finish_leftovers(folder: Path) -> list[str]:
-    """Gives the files that killed runs left their final names; returns a sentence for each.
-
-    What follows the last whole fragment is cut off. A file without one is removed: it holds
-    no picture. The caller has the lock of the folder. Raises OSError.
-    """
+    """Cut the files of killed runs to whole fragments and give them their final names; return a
+    sentence for each. Files without a fragment are removed. The caller has the folder's lock.
+    Raises OSError."""
     said = []
     for recorded in list_recordings(folder):
         if not recorded.partial:
@@ -125,9 +123,7 @@ def finish_leftovers(folder: Path) -> list[str]:
 
 
 def _finish_side_cars(folder: Path) -> None:
-    """Those of the newest recordings: a last line that was cut short goes, and the final name
-    comes where the kill left it to its recording alone.
-    """
+    """Finish the newest recordings' side-cars: drop a cut last line, give the final name."""
     for recorded in list_recordings(folder)[-NEWEST:]:
         final = beside(recorded.path)
         partial = final.with_suffix(f".partial{SIDE_CAR}")
@@ -149,10 +145,8 @@ def _cut_last_line(path: Path) -> None:
 
 
 def whole_length(file: BinaryIO) -> int:
-    """Bytes up to the end of the last whole fragment of an MP4 file; 0 where there is none.
-
-    A file whose index was written, because the kill came just before its rename, is whole.
-    """
+    """Bytes up to the end of the last whole fragment of an MP4 file; all of it if it has an index
+    (killed before its rename), 0 if there is none."""
     whole = 0
     indexed = fragmented = filled = False
     for kind, end in _boxes(file):

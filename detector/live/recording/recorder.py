@@ -49,11 +49,8 @@ class RecordingFigures:
 
 
 class CameraRecorder:
-    """Records one camera into ``folder/NAME/video/``.
-
-    ``write`` is called for every detected picture, drawn where ``wants_pictures``. ``listener``
-    gets the packets of the camera's feed, or of another feed that reads its main stream.
-    """
+    """Records one camera into ``folder/NAME/video/``. ``write`` is called for every detected
+    picture, drawn if ``wants_pictures``. ``listener`` gets the packets of a feed."""
 
     def __init__(
         self,
@@ -67,13 +64,9 @@ class CameraRecorder:
         style: Style | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``folder``: of the run; the default of ``retention`` looks at all of it.
-
-        ``style``: of the boxes beside a copy; None: there are none. ``notice`` gets a sentence
-        where the user should know something; any thread may call it.
-
-        Raises OutputError where the folder cannot be written, or another run records into it.
-        """
+        """``folder``: of the run; the default of ``retention`` looks at all of it. ``style``: of
+        the boxes next to a copy, if any. ``notice`` takes lines for the user, from any thread.
+        Raises OutputError if the folder is not writable, or another run records into it."""
         self._clock, self._notice, self._name = clock, notice, camera.name
         self._told = False
         self._folder = folder / camera.name / FOLDER
@@ -160,9 +153,8 @@ class CameraRecorder:
             self._inbox.put_word(seen, now)
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Writes what waits and finishes the file. False where that takes longer than allowed:
-        then the file keeps its partial name, and the next run finishes it.
-        """
+        """Write what waits and finish the file. False after the time-out: then the next run
+        finishes the partial file."""
         self._inbox.close()
         self._thread.join(timeout_s)
         ended = not self._thread.is_alive()
@@ -229,10 +221,7 @@ class CameraRecorder:
 
 
 class _Listener:
-    """Keeps copies of packets. After one that was dropped, video goes on with a key frame.
-
-    It raises nothing into the feed that calls it.
-    """
+    """Keeps copies of packets, video from a key frame after a drop; never raises."""
 
     def __init__(self, recorder: CameraRecorder) -> None:
         self._recorder = recorder

@@ -22,11 +22,9 @@ from detector.live.recording.side_cars import SideCars
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 # A file whose camera says nothing for so long is finished: it can be watched, and removed.
 SILENCE_NS = 10 * NS
-# Sound of an annotated recording begins so long after the connection: the first packets come in a
-# heap, so their arrival says little about when they were heard.
+# Annotated recordings start sound this much later: the first packets come in a heap.
 SETTLE_NS = NS
-# Between two files that a change of size begins. Of a camera whose size alternates, one file holds
-# all of them: annotated pictures are scaled.
+# Least time between files begun by a size change; annotated pictures are scaled meanwhile.
 LEAST_NS = 10 * NS
 
 
@@ -70,9 +68,7 @@ class Recording:
         finished: Callable[[Path], None],
         style: Style | None = None,
     ) -> None:
-        """``folder``: of the camera; the files go into its ``video/``. ``style``: of the boxes
-        beside a copy; None: there are none.
-        """
+        """``folder``: of the camera. ``style``: of the boxes next to a copy, if any."""
         self.mode = COPY if wishes.record == NONE and wishes.clips else wishes.record
         self._camera, self._quality, self._notice = camera, quality, notice
         before_s = wishes.clip_before if wishes.clips else 0.0

@@ -17,8 +17,7 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between two looks at the folders
-# A clock that was set wrong, for a moment, must not cost all recordings: after a jump of more than
-# that, none is removed for its age until the clock has gone on alone for as long.
+# After a clock jump of more than this, remove none by age until it has run on for as long.
 JUMP_S = 3600.0
 
 
@@ -30,11 +29,8 @@ class _Kept:
 
 
 class Retention:
-    """Remove the oldest finished recordings of a run's folder. Safe to use from any thread.
-
-    Only regular files in ``folder/CAMERA/video/`` with the name of a recording and their side-cars
-    are removed; unfinished files stay.
-    """
+    """Remove the oldest finished recordings of a run's folder and their side-cars, regular files
+    only. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -51,8 +47,7 @@ class Retention:
         self._next_s = clock()
         self._offset_s = utc() - clock()
         self._jumped_s: float | None = None  # clock() of the last jump
-        # Which look saw a recording first. A clock that is set back gives new files old names: of
-        # two looks' files those of the earlier one are older, whatever their names say.
+        # Which look saw a recording first: after a clock was set back, names do not tell.
         self._first_seen: dict[tuple[Path, float, int], int] = {}
         self._looks = 0
         self.removed = 0

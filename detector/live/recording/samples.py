@@ -23,10 +23,8 @@ LATEST_NS = 10 * NS
 
 @dataclass(slots=True)
 class Sample:
-    """One packet. ``*_ns`` lie on the line of time.perf_counter_ns; dts rises from one to the next
-    of its track. ``arrived_ns`` decides where files and clips begin; ``dts_ns`` and ``pts_ns`` when
-    the sample is shown.
-    """
+    """One packet. ``*_ns`` are of time.perf_counter_ns; dts rises in a track. ``arrived_ns``
+    decides where files and clips begin, ``dts_ns`` and ``pts_ns`` when the sample is shown."""
 
     track: int  # VIDEO or SOUND
     data: bytes
@@ -39,10 +37,8 @@ class Sample:
 
 
 class Track:
-    """A stream that samples belong to, kept after its connection is gone.
-
-    ``extradata`` and ``size`` replace what the stream said of itself, where its packets say better.
-    """
+    """A stream that samples belong to, kept after its connection is gone. ``extradata`` and
+    ``size`` correct what it declared."""
 
     def __init__(self, stream: Any) -> None:
         """``stream``: of PyAV. Raises ValueError or av.FFmpegError where it cannot be kept."""

@@ -21,8 +21,7 @@ from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
 from detector.live.recording.side_cars import SideCars
 
 RETRY_NS = 5 * NS  # between tries to go on after the disk was full
-# A file waits so long for its last sound after the next one began. Its last fragment waits with it,
-# so a kill costs that much more.
+# How long a file, and its last fragment, waits for late sound after the next one began.
 TAIL_NS = NS * 3 // 10
 # Recording leaves room for rows and events, which tell more in less: 64 MB, or 1% of a small disk.
 RESERVE_BYTES = 64_000_000

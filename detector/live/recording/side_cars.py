@@ -31,14 +31,11 @@ from detector.live.recording.mp4 import Mp4
 from detector.live.recording.names import beside
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 
-# Boxes stand until the next detected picture, but for no longer than two of the last intervals:
-# a detector that falls silent leaves none behind.
+# Boxes stay until the next detected picture, for at most two of the last intervals.
 INTERVALS, SHORTEST_NS = 2, NS
-# A picture that the file lacks has its boxes where the packet before it lies, unless that came too
-# long ago.
+# A missing picture's boxes go to the packet before, unless that came too long ago.
 FAR_NS = NS
-# ASS counts centiseconds. A line begins so much before its picture that no rounding of a player's
-# makes it late, and less than one picture early up to 80 a second.
+# Start lines this early, since ASS counts centiseconds and players round.
 EARLY_NS = 2_000_000
 CENTISECOND_NS = 10_000_000
 MOST_BYTES = 4_000_000  # of the detections that wait for the beginning of a clip
@@ -70,10 +67,9 @@ class _Seen:
 
 
 class SideCars:
-    """The side-cars of one camera. For one thread; never raises an error of the disk.
+    """The side-cars of one camera, for one thread; never raises an error of the disk.
 
-    ``begin``, ``shown`` and ``end`` follow a video file, ``seen`` what was detected, by arrival. If
-    another stream is recorded, detections belong to what had arrived by then.
+    ``seen`` gets detections by arrival; of another stream, they belong to what had arrived by then.
     """
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
@@ -87,9 +83,7 @@ class SideCars:
         self._paused = False
 
     def begin(self, file: Mp4, size: Size | None) -> None:
-        """``file`` takes the samples from here on. ``size``: its width and height; None: as what is
-        detected.
-        """
+        """``file`` takes the samples from here on. ``size``: width, height; None: as detected."""
         for car in self._cars:
             car.is_full = True  # it may still wait for its last sound
         self._cars.append(_SideCar(file, size, self._writing, self._recent, self._keep_ns))
@@ -108,9 +102,7 @@ class SideCars:
         self._settle()
 
     def seen(self, arrived_ns: int, detections: Detections, size: Size) -> None:
-        """What was detected in a picture of ``size`` (height, width) that arrived then. In the
-        order in which pictures are shown.
-        """
+        """What was detected in a picture of ``size`` (height, width), in display order."""
         if min(size) <= 0:
             return
         hold_ns = SHORTEST_NS
@@ -173,8 +165,7 @@ class _SideCar:
         self._size, self._writing, self._keep_ns = size, writing, keep_ns
         self._shape: Size | None = None  # width and height of the script
         self._waiting = deque(recent)
-        # Of the file's pictures in the order of arrival: that, when they are shown, and how long
-        # after the first they are decoded.
+        # Of the file's pictures by arrival: that, show time, and decode time after the first.
         self._arrived: list[int] = []
         self._at: list[int] = []
         self._decoded: list[int] = []
@@ -228,8 +219,7 @@ class _SideCar:
                 return max(self._at[number], 0), seen.hold_ns
             if seen.arrived_ns - self._arrived[number] > FAR_NS:
                 return None
-            # B-frames arrive out of their order; since the first picture as much time has passed
-            # in decoding as in showing.
+            # B-frames arrive out of order: decoding and showing take equal time since the first.
             return self._decoded[number], seen.hold_ns
         if not self._arrived or seen.arrived_ns >= self._first_ns:
             return None  # so late that its place is forgotten
@@ -249,8 +239,7 @@ class _SideCar:
         self._standing = seen, at_ns, at_ns + hold_ns
 
     def _may_stay(self, standing: _Seen, seen: _Seen) -> bool:
-        """Whether the lines of ``standing`` go on in place of those of ``seen``. Nothing stays
-        where nothing is any more, nor does a bare picture where something came."""
+        """Whether ``standing`` lines stay for ``seen``: not if all went, or something came."""
         if not len(seen.detections.shown) or not len(standing.detections.shown):
             return False
         if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):
@@ -396,9 +385,8 @@ def _scale(seen: _Seen, size: Size) -> Detections:
 
 
 def _upright(size: Size | None, seen: Size) -> Size:
-    """Width and height of a video as players show it. ``size``: as it is stored; None: unknown.
-    ``seen``: height and width of the pictures that were detected, which are upright.
-    """
+    """Width and height as players show the video. ``size``: as stored, if known; ``seen``: height
+    and width of detected pictures, which are upright."""
     height, width = seen
     if size is None:
         return width, height

@@ -16,9 +16,8 @@ GAP_NS = NS // 5  # between where a packet lies and where the sound so far ends:
 
 
 class AacSound:
-    """Turns the packets of a sound track into AAC. Raises ValueError or av.FFmpegError where
-    nothing here decodes it; afterwards, packets that do not decode are gaps.
-    """
+    """Turn a sound track's packets into AAC. Raises ValueError or av.FFmpegError if nothing decodes
+    it; single bad packets become gaps."""
 
     def __init__(self, stream: Any) -> None:
         """``stream``: PyAV's input stream, which is only looked at."""

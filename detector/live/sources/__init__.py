@@ -61,11 +61,8 @@ class LiveSource(Source):
 
     @classmethod
     def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> LiveSource:
-        """The cameras that ``spec`` names. Their feeds are started, and pictures follow as they
-        come: the newest of each, where they come faster than they are read.
-
-        Raises SourceError for an address that can never be read, and UsageError.
-        """
+        """Start the feeds of the cameras that ``spec`` names; the newest picture of each follows.
+        Raises SourceError for an address that can never be read, and UsageError."""
         return cls.open_on(spec, None, stride=stride, frames=frames)
 
     @classmethod
@@ -131,10 +128,8 @@ class LiveSource(Source):
         return self.collector.arrive(track, index, row)
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """The next picture of any camera; waits for it. None when all cameras have ended.
-
-        Raises SourceError where all ended and none ever was live.
-        """
+        """Wait for the next picture of any camera; None when all have ended. Raises SourceError if
+        none was ever live."""
         frame = self.collector.read(into)
         if frame is None and not self.collector.was_live():
             raise SourceError(self.collector.failures())

@@ -149,8 +149,7 @@ class Feed:
         raise NotImplementedError
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
-        """Lets the feed leave no picture undecoded while ``needed()``, which any thread may ask.
-        Before ``start``. A feed that decodes all of them in any case takes no note of it."""
+        """Decode every picture while ``needed()``, from any thread. Call before ``start``."""
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """Ends the threads. False where one of them was still busy after ``timeout_s``."""

@@ -15,22 +15,16 @@ SECOND = 1_000_000_000  # ns
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the cores did in the last second or so, as shares from 0 to 1.
-
-    ``busy``: of the cores' time, used by all programs. ``decoding``: of this program's CPU time,
-    used by its decoders.
-    """
+    """Shares (0 to 1) of the last second or so. ``busy``: of the cores' time, by all programs.
+    ``decoding``: of this program's CPU time."""
 
     busy: float = 0.0
     decoding: float = 0.0
 
 
 class Burden:
-    """How full the cores are, for all cameras of a run. Safe to use from any thread.
-
-    ``clock``, ``cpu_clock``: nanoseconds, the second of this process. ``computer_clock``: of all
-    programs on these cores; None where the system does not tell.
-    """
+    """How full the cores are, for all cameras. Safe to use from any thread. ``clock``,
+    ``cpu_clock``: ns, the latter of this process. ``computer_clock``: of all programs, if known."""
 
     def __init__(
         self,

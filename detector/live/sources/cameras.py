@@ -58,10 +58,7 @@ def is_live(spec: str) -> bool:
 
 
 def is_camera_list(spec: str) -> bool:
-    """Whether ``spec`` is a YAML file that has the key ``cameras``.
-
-    Raises UsageError where it is a YAML file that cannot be read.
-    """
+    """Whether ``spec`` is a YAML file with the key ``cameras``. Raises UsageError if unreadable."""
     if not spec.lower().endswith(SUFFIXES) or not os.path.isfile(spec):
         return False
     content = parse_yaml(read_text(spec, "a list of cameras"), spec)
@@ -69,10 +66,8 @@ def is_camera_list(spec: str) -> bool:
 
 
 def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]:
-    """The cameras of a command line, in order, with a name each. ``loop``: files are cameras too.
-
-    Raises UsageError for an invalid list, SourceError for an address that can never be read.
-    """
+    """The named cameras of a command line, in order. ``loop``: files too. Raises UsageError for an
+    invalid list, SourceError for an address that can never be read."""
     cameras: list[Camera] = []
     for spec in specs:
         if is_camera_list(spec):
@@ -151,8 +146,7 @@ def _make_name(kind: str, address: Address, taken: set[str]) -> str:
 def read_cameras(
     path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
 ) -> tuple[Camera, ...]:
-    """The cameras of a ``cameras.yaml``, in order. Raises UsageError, with the path of the key, and
-    SourceError for an address that can never be read."""
+    """The cameras of a ``cameras.yaml``. Raises UsageError with the key's path, and SourceError."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")

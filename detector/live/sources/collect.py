@@ -37,8 +37,7 @@ CAMERA = "camera"  # what the reader waits for, in the ledger
 
 SECOND = 1_000_000_000
 SLICE_NS = SECOND // 4  # of a wait: the loop looks whether it is to stop in between
-# A batch waits for further cameras this long at least, and at most. Cameras pause 400 to 500 ms
-# around key frames: who waits for them gives up the pictures of all others.
+# A batch waits this long at least, and at most: cameras pause 400 to 500 ms at key frames.
 WINDOW_NS = (2_000_000, 100_000_000)
 # A camera that was silent for so many of its periods is not waited for.
 SILENT_PERIODS = 3
@@ -52,11 +51,8 @@ SPARE_PICTURES = 32  # buffers of other sizes that are kept for reuse
 
 @dataclass(slots=True)
 class Member:
-    """One camera of the run: its feed, and what the collector counted of it.
-
-    A camera that is taken out and put back goes on counting: ``first`` is the number of its first
-    picture, ``epoch`` of its first connection less 1, ``earlier`` what its former feeds counted.
-    """
+    """One camera of the run: its feed and counts, which go on if it is put back: ``first``: number
+    of its first picture, ``epoch``: connections before, ``earlier``: former feeds' counts."""
 
     feed: Feed
     began_ns: int = 0  # when it was put in
@@ -108,11 +104,8 @@ def add_up(now: FeedFacts, earlier: FeedFacts | None, dropped: Mapping[str, int]
 
 
 class Pace:
-    """How long inference takes, and which share of the time it runs, as pictures on their way tell.
-
-    The loop notes on each picture when its inference began and ended. Nothing is known where it
-    does not.
-    """
+    """How long inference takes, and which share of the time it runs, from what the loop notes on
+    each picture."""
 
     def __init__(self) -> None:
         self._on_their_way: deque[Arrival] = deque(maxlen=256)
@@ -147,8 +140,7 @@ class Spares:
         self._count, self._most = 0, most
 
     def swap(self, into: Image | None, shape: tuple[int, ...]) -> Image:
-        """A buffer of ``shape``: ``into`` where it fits. Else it is kept for a picture that it
-        fits."""
+        """A buffer of ``shape``: ``into`` if it fits, which is else kept for later."""
         if into is not None and into.shape == shape:
             return into
         if into is not None and self._count < self._most:
@@ -166,11 +158,10 @@ class Spares:
 class Collector:
     """Hand the pictures of all cameras to one loop, in batches of ``batch`` rows.
 
-    ``arrive`` and ``read`` belong to its reader thread; everything else may be called from any.
-    ``gather``: "every" and "freshest" take each camera once a batch and wait for the others,
-    "freshest" before it takes the first; "auto" waits only if inference is busy enough for a fuller
-    batch to pay. ``make``: makes a camera's feed. ``give_up_s``: ends the source if no camera ever
-    sent a picture; None: never. ``clock``: nanoseconds.
+    ``arrive`` and ``read`` belong to its reader thread, the rest to any. ``gather``: "every" and
+    "freshest" take each camera once a batch and wait for the others, "freshest" before it takes the
+    first; "auto" waits only if inference is busy enough. ``make``: makes a camera's feed.
+    ``give_up_s``: ends a source without any picture; None: never. ``clock``: nanoseconds.
     """
 
     def __init__(
@@ -262,8 +253,7 @@ class Collector:
         self._ends_ns = self._clock() + round(seconds * SECOND)
 
     def stop(self, timeout_s: float = 1.0) -> list[str]:
-        """Ends the source and all feeds, side by side. Returns the cameras that did not end in
-        time. May be called twice."""
+        """End the source and all feeds; return the cameras still running. May be called twice."""
         with self._changed:
             closed_before, self._closed = self._closed, True
             self._drop_held()
@@ -297,10 +287,8 @@ class Collector:
             self._changed.notify_all()
 
     def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
-        """Whether ``read`` may be called: it has a picture, or the end.
-
-        Waits at most SLICE_NS for the first row, and what is left of the window for later ones.
-        """
+        """Whether ``read`` may be called, for a picture or the end. Waits at most SLICE_NS for the
+        first row, then the rest of the window."""
         with self._changed:
             if row == 0:
                 self.pace.look()
@@ -389,8 +377,7 @@ class Collector:
     # Which picture, and how long a batch waits for one. Under the lock.
 
     def window_ns(self) -> int:
-        """How long a batch waits for further cameras: the period of the fastest live camera less
-        the mean execution time, so that its next picture finds the engine free."""
+        """How long a batch waits: the fastest camera's period less the mean execution time."""
         rates = [member.fps for member in self._members.values() if member.live and member.fps]
         shortest, longest = WINDOW_NS
         if not rates:
@@ -484,15 +471,13 @@ class Collector:
             self._give_up_ns = None  # from now on what is wrong may pass
 
     def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
-        """Whether it never sent a picture, and its time for the first one is over. A try that is
-        under way gets its own time."""
+        """Whether it never sent a picture in time, a try under way included."""
         if facts.connects or self._give_up_ns is None or facts.state not in (WAITING, ENDED):
             return False
         return self._clock() - member.began_ns >= self._give_up_ns
 
 
 def _unaccounted(member: Member) -> int:
-    """Pictures that its feed received and neither handed out nor counted as dropped, when it is
-    over: they were still waiting, or in the decoder."""
+    """Pictures that an ended feed neither handed out nor counted as dropped."""
     facts = member.feed.facts()
     return max(0, facts.received - facts.taken - sum(facts.dropped.values()))

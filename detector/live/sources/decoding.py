@@ -35,11 +35,8 @@ def prepare(codec: Any) -> None:
 
 
 class Decoder:
-    """Decodes the packets of one camera, of one connection after the other.
-
-    Each number that goes in leaves with a picture, or is dropped as corrupt. Pictures leave in the
-    order of display, with rising numbers, also where B-frames arrive in another order.
-    """
+    """Decodes the packets of one camera, connection by connection. Each number leaves with a
+    picture, in display order, or is dropped as corrupt."""
 
     def __init__(
         self, camera: str, drop: Callable[[str, int], None], clock: Callable[[], int]

@@ -26,8 +26,7 @@ from detector.core.errors.secrets import redact
 
 ERROR: int = av.logging.ERROR
 INFO: int = av.logging.INFO
-# What is written about damaged pictures. Not about stray references ("mmco: unref short failure"),
-# of which whole pictures of some cameras have many.
+# Messages of damage, without stray references ("mmco: ..."), which whole pictures have too.
 _DAMAGE = re.compile(
     "error|conceal|missing|corrupt|truncat|damag|could not find ref|gap|overread|invalid",
     re.IGNORECASE,
@@ -92,8 +91,7 @@ class Watch:
         _end()
 
     def is_told(self) -> bool:
-        """Whether messages of this thread reach it now. They do not while a reader of files has
-        taken the log of the whole process; it may also have changed the settings."""
+        """Whether this thread's messages reach it: a reader of files may take the whole log."""
         heard: list[str] = []
         mine = threading.get_ident()
         with _lock:
@@ -135,8 +133,7 @@ def _is_wanted(level: int) -> bool:
 
 
 class _Redactor(logging.Handler):
-    """Gets every record that PyAV makes of a message. Hands it on to the handlers of the program,
-    without secrets, where the user asked for it; to nobody where there are none."""
+    """Gets PyAV's log records and hands them on, without secrets, to the program's handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()

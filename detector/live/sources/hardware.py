@@ -28,8 +28,7 @@ def accelerator_of(options: Mapping[str, str]) -> Any:
 
 @functools.cache
 def _exists(kind: str) -> bool:
-    """Whether the device can be opened: else PyAV would fail to open the stream, without saying
-    that the device is the reason."""
+    """Whether the device can be opened; PyAV's own error would not name it."""
     try:
         accelerator = HWAccel(kind, options=_OPTIONS.get(kind, {}))
         accelerator.create(av.Codec("h264", "r"))

@@ -41,10 +41,7 @@ av.container.core.time = _Clock(time)
 
 
 class Interrupt:
-    """``with interrupt:`` around the life of a thread; ``stop`` ends what FFmpeg does in it.
-
-    Calls to PyAV inside must have a timeout, else FFmpeg asks nobody.
-    """
+    """``with interrupt:`` around a thread; ``stop`` ends its FFmpeg calls, which need a timeout."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()

@@ -25,8 +25,8 @@ HEAD = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
 
 
 class Jpegs:
-    """A file that PyAV reads as ``mpjpeg``. ``ask`` asks the server; at least ``every_s`` lie
-    between two questions. ``is_over`` ends a wait."""
+    """A file for PyAV's ``mpjpeg``; asks the server at most once in ``every_s`` till
+    ``is_over``."""
 
     def __init__(
         self, ask: Callable[[], Bytes | None], every_s: float, is_over: Callable[[], bool]

@@ -25,9 +25,7 @@ MOST_BEHIND_S = 5.0  # the machine slept: the clock begins anew, nothing is caug
 
 
 class LoopedFeed(PacketFeed):
-    """Its packets arrive when the file says. The pts rise over the joints, and so do the counts:
-    it is one connection that never ends.
-    """
+    """Packets arrive at the file's pace; pts and counts rise on, as of one endless connection."""
 
     def receive_all(self) -> None:
         while not self.stopping.is_set():

@@ -149,8 +149,7 @@ class NetworkFeed(PacketFeed):
         return self._open_with(self._opening, SOUND)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> Meaning | None:
-        """A connection that finds pictures by JPEG's own markers; None where there are none.
-        ``is_odd``: FFmpeg could not read what came."""
+        """A connection by JPEG's own markers, or None. ``is_odd``: FFmpeg could not read it."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
@@ -190,8 +189,7 @@ class NetworkFeed(PacketFeed):
 
     @property
     def _is_personal(self) -> bool:
-        """FFmpeg sends such options on to whatever host it is led to; user and password it does
-        not."""
+        """FFmpeg sends such options on after a redirect, but not user and password."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
     def _options(self, opening: Opening, probing: dict[str, str]) -> dict[str, str]:
@@ -303,11 +301,8 @@ class NetworkFeed(PacketFeed):
         )
 
     def _resolve(self) -> Meaning | None:
-        """What is wrong with the host's name; None if nothing is.
-
-        A look-up cannot be ended and may last half a minute, so a thread does it that may be left
-        behind, one for each camera at most. FFmpeg then looks again.
-        """
+        """What is wrong with the host's name, or None. A look-up cannot be ended, so at most one
+        thread per camera is left behind with it."""
         host = _host(self.camera.address.whole)
         if host is None:
             return None

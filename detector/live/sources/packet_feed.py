@@ -29,11 +29,8 @@ HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
 
 
 def is_held_back(demuxer: str, codec: str) -> bool:
-    """Whether FFmpeg hands out a picture only when the next one begins to arrive.
-
-    Then its arrival is the moment at which the one before came out: an early stamp, by the time
-    that its packets took, instead of one that is a whole interval late.
-    """
+    """Whether FFmpeg hands out a picture only when the next begins to arrive. Then we stamp it with
+    the previous output: slightly early, not an interval late."""
     return demuxer in HOLD_BACK and codec != "mjpeg"
 
 
@@ -181,11 +178,8 @@ class PacketFeed(ThreadedFeed):
                 self._shedding.offer()
 
     def _watch(self, blocked: bool = False) -> None:
-        """Stalls are seen here: the receiving thread hangs in one.
-
-        ``blocked``: the loop has no time, so nothing is decoded. That is not the camera's fault;
-        nor is it where packets of the connection before still wait for the decoder.
-        """
+        """Detect stalls, in which the receiving thread hangs. ``blocked``: the loop has no time,
+        which, like packets still waiting, is not the camera's fault."""
         now_ns, state = self.clock(), self.status.state
         self.status.tick(now_ns)
         if self.status.state != state:

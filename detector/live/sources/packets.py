@@ -55,8 +55,7 @@ class End:
 class PacketQueue:
     """First in, first out, bounded by the age of its oldest packet and by bytes.
 
-    ``eager``: under the policy ``latest``, a lag of half a second is enough to jump to a key frame
-    that is already there. Without one, packets wait until ``max_age_s``, as under ``every``.
+    ``eager`` (``latest``): half a second of lag is enough to jump to a waiting key frame.
     """
 
     def __init__(
@@ -111,8 +110,7 @@ class PacketQueue:
             return item
 
     def leave_group(self) -> None:
-        """The rest of the group of which ``get`` gave the last packet stays out, what has not
-        arrived yet included."""
+        """Drop the rest of the group of the last packet from ``get``, also what is to come."""
         with self._changed:
             count = 0
             while self._items and isinstance(item := self._items[0], Received) and not item.is_key:

@@ -14,11 +14,9 @@ def make_feed(
     timeline: Tracks | None = None,
     wake: Callable[[], None] = lambda: None,
 ) -> Feed:
-    """A feed that is not started yet. ``wake`` is called, in the feed's threads, for every picture
-    that it can hand out and for every change of its state; it must not wait.
-
-    Raises SourceError for an address that can never be read, and for a file that holds no video.
-    """
+    """A feed, not yet started. It calls ``wake``, which must not wait, for every picture and change
+    of state. Raises SourceError for an address that can never be read, and for a file without
+    video."""
     if camera.kind == NETWORK:
         from detector.live.sources.network import NetworkFeed, check_address
 

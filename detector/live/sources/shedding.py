@@ -36,11 +36,9 @@ PATIENCE, MOST_PATIENCE = 2, 32
 
 
 class Shedding:
-    """Decide for one camera which packets are decoded. It reads no clock and no stream.
-
-    ``begin`` and ``arrive`` run in the receiving thread, the rest in the decoding one. ``taken``:
-    pictures that the loop took. ``needed``: whether somebody needs every picture.
-    """
+    """Decide for one camera which packets are decoded, without clock or stream. ``begin`` and
+    ``arrive`` run in the receiving thread, the rest in the decoding one. ``taken``: pictures that
+    the loop took. ``needed``: whether every picture is."""
 
     def __init__(
         self,
@@ -129,8 +127,7 @@ class Shedding:
             self._patience = min(2 * self._patience, MOST_PATIENCE)
 
     def _adjust(self, limit: int, arrived: int, taken: int) -> None:
-        """More by half where most were taken or there is time; less, to half at the least, where
-        too many were for nothing; in between it stays."""
+        """More by half if most were taken or there is time; down to half if too many were not."""
         if 2 * taken > self._offered or self._use().busy < ROOM:
             limit += max(1, limit // 2)
             self.limit = None if limit >= arrived else limit

@@ -13,9 +13,7 @@ PLACES = 4  # decoded pictures that wait under ``every``: 12 MB of 1080p
 
 
 class Slot:
-    """``latest``: one place, which the newest picture takes. ``every``: a queue of four, which
-    holds the decoder back where it is full.
-    """
+    """``latest``: one place for the newest. ``every``: a queue of four that blocks the decoder."""
 
     def __init__(
         self,

@@ -21,8 +21,7 @@ FROZEN_S = 10.0  # of the same picture, to the last bit: noise and key frames ch
 RATE_S = 5.0  # over which the camera's rate is told
 MOST_ARRIVALS = 1000  # kept for it
 BURST_S = 0.05  # pictures that came while the stream was opened are handed out at once
-# Live for so long: the next failure is the first again. A camera that lives longer than the first
-# wait is not hammered, however often it dies.
+# After so long live, the next failure counts as the first again.
 STEADY_S = 2.0
 
 # go2rtc's steps: five tries after 1 s, five after 5 s, ten after 10 s, then once a minute.
@@ -111,9 +110,7 @@ class Status:
         fingerprint: object = None,
     ) -> None:
         """A picture came out whole: the camera is live, unless it is of an earlier connection.
-
-        ``fingerprint``: equal for pictures that are the same; None: not known.
-        """
+        ``fingerprint``: equal for equal pictures, if known."""
         with self._lock:
             self._size, self._codec = (width, height), codec
             if fingerprint is not None:

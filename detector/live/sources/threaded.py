@@ -48,11 +48,8 @@ def _sleep_on() -> None:
 
 
 class ThreadedFeed(Feed):
-    """A subclass says what its threads do (``jobs``), and how they are woken (``interrupt``).
-
-    ``wake`` is called for every picture that ``take`` can hand out and for every change of state,
-    in the feed's threads. ``clock`` and ``utc``: perf_counter_ns and Unix seconds.
-    """
+    """Subclasses define the threads' ``jobs`` and ``interrupt``. ``wake`` is called in them for
+    every picture and change of state. ``clock`` and ``utc``: perf_counter_ns and Unix seconds."""
 
     def __init__(
         self,

@@ -94,8 +94,7 @@ class WebcamFeed(ThreadedFeed):
             capture.release()
             return None
         if self.camera.size is not None:
-            # Most webcams reach large sizes with MJPEG alone. All of these are wishes: the driver
-            # takes what is nearest, and the pictures say what came of it.
+            # Wishes only: most webcams reach large sizes with MJPEG alone.
             capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*"MJPG"))
             capture.set(cv2.CAP_PROP_FRAME_WIDTH, self.camera.size[0])
             capture.set(cv2.CAP_PROP_FRAME_HEIGHT, self.camera.size[1])

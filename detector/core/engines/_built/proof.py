@@ -43,11 +43,8 @@ _unkept: dict[str, str] = {}  # path -> why the key of this process is not kept 
 
 
 def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Why a built file must not be run; None where it is what a run of this account built.
-
-    ``manifest``: as ``read_manifest`` gave it. The words follow the file's name: "its content is
-    ...". A file that root put into a folder of root's needs no proof of this account.
-    """
+    """Why a built file must not be run, as words after "FILE: "; None if a run of this account
+    built it. ``manifest``: from ``read_manifest``. Root's file in root's folder needs no proof."""
     beside = path.with_suffix(".json")
     if not manifest:
         return "it has no readable manifest"
@@ -124,9 +121,7 @@ def key_path() -> Path:
 
 
 def seal(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with its proof. ``name``: of the file that it belongs to, so that two files
-    cannot change places.
-    """
+    """The document with its proof. ``name``: of its file, so that two cannot change places."""
     told = json.loads(json.dumps(without_proof(document)))
     return {**told, FIELD: _sign(_find_key() or _make_key(), name, told)}
 

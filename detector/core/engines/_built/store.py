@@ -65,9 +65,7 @@ class Artefact(NamedTuple):
 
 
 def default_folder() -> Path:
-    """``engines/`` of the checkout that the package runs from; of an installed package, the user's
-    cache.
-    """
+    """``engines/`` of the checkout; of an installed package, the user's cache."""
     checkout = Path(__file__).parents[4]
     place = checkout / "engines"
     if (
@@ -80,11 +78,8 @@ def default_folder() -> Path:
 
 
 def choose_folder(given: str | None) -> Path:
-    """``--engines-dir``, else the default folder. Neither is made here.
-
-    Where other accounts may write to it, the user's own one, else a temporary one: a file there
-    could be replaced between the proof and the run.
-    """
+    """``--engines-dir``, else the default folder, not made here. If other accounts can write to it,
+    the user's own, else a temporary one: files could be replaced after the proof."""
     wanted = _wanted(given)
     if who_else_may_write(wanted) is None:
         return wanted
@@ -110,10 +105,8 @@ def _wanted(given: str | None) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether a file could be made in ``folder``, or in the nearest folder above it that exists.
-
-    Tries it: permissions say nothing about read-only mounts, and nothing at all to root.
-    """
+    """Whether a file could be made in ``folder`` or its nearest existing parent. Tries it:
+    permissions say nothing about read-only mounts, or to root."""
     if has_no_home(folder):
         return False
     place = folder.absolute()
@@ -128,10 +121,8 @@ def is_writable(folder: Path) -> bool:
 
 @cache
 def temporary_folder() -> Path:
-    """A folder of this process, for a machine where the default one cannot be written.
-
-    It is removed when the process ends. Raises OutputError where not even that can be made.
-    """
+    """A temporary folder of this process, if the default one is not writable. Raises
+    OutputError."""
     try:
         folder = tempfile.mkdtemp(prefix="detect-video-engines-")
     except OSError as exc:
@@ -143,12 +134,8 @@ def temporary_folder() -> Path:
 
 
 def export(network: Network, folder: str | Path | None = None) -> Artefact:
-    """Writes the network's graph to a file in ``folder``, unless it is there; sets
-    ``network.path``.
-
-    The name holds the graph's own digest, so another model, size, batch or version of this program
-    never gets a stale file. Two runs that start together build it once. Raises OutputError.
-    """
+    """Write the network's graph to ``folder``, unless it is there; set ``network.path``. Its name
+    holds the graph's digest, so it is never stale. Raises OutputError."""
     place = choose_folder(None if folder is None else str(folder))
     known = network.path if network.peak_bytes is not None else None
     if known is not None and Path(known).parent == place:
@@ -173,11 +160,8 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
 
 
 def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
-    """Raises ModelError for a network whose weights are more than one protobuf holds.
-
-    ``doing``: what needs the whole graph in one. Such a graph runs, with its weights in a file
-    beside it (``export``).
-    """
+    """Raises ModelError for weights beyond one protobuf. ``doing``: what needs the whole graph in
+    one; a run does not (``export``)."""
     if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
         raise ModelError(
             f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "
@@ -194,11 +178,8 @@ def _weight_bytes(model: onnx.ModelProto) -> int:
 
 
 def _with_weights_apart(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Writes the weights to a file of their own, unless it is there; returns the graph that reads
-    them from it, and what its manifest says of that file.
-
-    protobuf holds 2 GiB in one file. The weights' file is named after its content.
-    """
+    """Write the weights, over protobuf's 2 GiB, to a file named after its content; return the graph
+    that reads them, and the manifest's entry."""
     from onnx import TensorProto, helper
 
     model, graph = network.graph, network.graph.graph
@@ -260,9 +241,8 @@ def build_once(
 ) -> Artefact:
     """The file that ``build(path)`` makes, built once per key.
 
-    ``build`` returns facts for the manifest; "notes" among them are lines for the user. ``key``:
-    JSON values of all that the file depends on; a note says what differs from an earlier file of
-    this stem. Of two runs that start together, the second waits. Raises OutputError, and what
+    ``build`` returns facts for the manifest, with "notes" for the user. ``key``: JSON values of all
+    that the file depends on. Of two runs at once, the second waits. Raises OutputError, and what
     ``build`` raises, with nothing left behind.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
@@ -293,12 +273,8 @@ def _why_unkept(folder: Path) -> str | None:
 
 
 def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
-    """Rewrites a small JSON object from its content, whole or not at all, and seals it.
-
-    ``made`` is given None where there is no file, or none that a run of this account wrote.
-    Two processes that come together both count: the second one sees what the first one wrote.
-    Raises OutputError.
-    """
+    """Rewrite a small JSON object from its content, atomically, and seal it. ``made`` gets None if
+    there is no valid file. Concurrent processes see each other's. Raises OutputError."""
     target = folder / name
     with _output_errors(folder):
         make_private_folder(folder)
@@ -376,10 +352,8 @@ def _keep(made: Artefact) -> Artefact:
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """The manifest beside a built file; empty if there is none, or none that can be read.
-
-    It may be a stranger's: ``proof.why_not`` says whether to believe it.
-    """
+    """The manifest next to a built file, perhaps a stranger's (``proof.why_not``); empty if
+    unreadable."""
     file = Path(path).with_suffix(".json")
     try:
         found = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
@@ -422,8 +396,7 @@ def _write_document(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _make_way(path: Path) -> None:
-    """Removes what is no plain file: what a stranger's link leads to may be a file of the user's,
-    and a pipe would stay in the way."""
+    """Remove what is not a plain file: a stranger's link may lead to a user's file."""
     if path.is_symlink() or path.is_fifo() or path.is_socket():
         path.unlink()
 
@@ -517,8 +490,7 @@ def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """The graphs in a folder of built files, for front ends: what was built before is not built
-    again."""
+    """The graphs in a folder of built files, for front ends, each built once."""
 
     folder: Path
 
@@ -552,8 +524,7 @@ def _load(path: Path) -> onnx.ModelProto:
 
 
 def recipe(network: Network) -> str:
-    """A digest of everything that a front end makes a graph of, the front ends themselves included:
-    whoever changes one gets another graph."""
+    """A digest of all that a front end makes a graph of, its own code included."""
     size = network.input
     parts = [
         code_of(models.__path__[0]),
@@ -581,11 +552,8 @@ def code_of(folder: str) -> str:
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the manifest is the one that would be written, and the file is the one in the
-    manifest, which was just made.
-
-    That is a proof, too. So a file sealed with another key counts where it cannot be sealed again.
-    """
+    """Whether the manifest is the one that would be written, and the file matches it. That is a
+    proof too, so a file sealed with another key counts if it cannot be sealed again."""
     told = read_manifest(target)
     if proof.without_proof(told) != manifest:
         return False
@@ -596,11 +564,8 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
 
 
 def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
-    """A line where the file is not what its name says.
-
-    A file whose manifest names the same graph under another ``--family``, from another file of
-    the same network, or with the proof of another key, is whole.
-    """
+    """A line if the file is not what its name says; another ``--family``, source file or key of the
+    same graph is whole."""
     if not os.path.lexists(target):
         return ()
     told, digest = read_manifest(target), manifest["file_sha256"]

@@ -46,10 +46,7 @@ def no_cuda() -> str:
 
 
 def wanted_device(options: EngineOptions) -> str:
-    """ "cpu" or "cuda:N".
-
-    ``auto`` is the first GPU where this build can use one and it has the precision.
-    """
+    """ "cpu" or "cuda:N". ``auto``: the first GPU if this build can use one with the precision."""
     if options.device == "auto":
         return "cuda:0" if options.precision != "int8" and has_cuda() else "cpu"
     return f"cuda:{index_of(options.device)}" if options.device != "cpu" else "cpu"

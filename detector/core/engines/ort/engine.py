@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-# Fatal messages only: an error comes back as an exception, and stdout and stderr belong to this
-# program.
+# Fatal messages only: errors come as exceptions, and stdout and stderr are ours.
 SILENT = 4
 # Rounds the float weights of a convolution between two quantised ones to int8, though the graph
 # keeps it in float.
@@ -45,10 +44,7 @@ UNWANTED = {"WeightBiasQuantization"}
 
 class OrtRequest(Request):
     """Slot and outputs are bound once; a run reads and writes them in place, without an allocation.
-
-    On a GPU the slot is copied, as u8, into device memory of this request, and each output straight
-    into its array.
-    """
+    On a GPU, the slot is copied as u8 and each output straight into its array."""
 
     def __init__(self, session: Any, run_options: Any, network: Network, device: str) -> None:
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
@@ -113,11 +109,8 @@ class OpenOrt(Engine):
         return self.device
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
-        """The session and where it runs.
-
-        A device or precision that the user named is never replaced, and ``auto`` says in ``notes``
-        when it falls back to the CPU.
-        """
+        """The session and where it runs. A device or precision that the user named is never
+        replaced; ``auto`` notes when it falls back to the CPU."""
         device = abilities.wanted_device(options)
         if device != "cpu":
             try:
@@ -132,9 +125,7 @@ class OpenOrt(Engine):
             return open_session(network, settings_of(self.threads), [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
-        """Read from the graph as ONNX Runtime optimised it, which a second session of the same
-        settings saves.
-        """
+        """Read from the optimised graph, which a second session of the same settings saves."""
         if self._network is None:
             return []
 
@@ -152,9 +143,7 @@ class OpenOrt(Engine):
 
 
 class OrtLayerProfiler:
-    """A session that writes a trace with one event for every node of every run, and its optimised
-    graph beside it.
-    """
+    """A session that writes a trace (an event per node and run) and its optimised graph."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
 
@@ -196,10 +185,7 @@ def _providers(device: str, precision: str) -> list[Any]:
 
 
 def _cuda_session(network: Network, threads: int, precision: str, device: str) -> Any:
-    """A session on the GPU.
-
-    Raises EngineError where ONNX Runtime itself would continue on the CPU.
-    """
+    """A session on the GPU. Raises EngineError where ONNX Runtime would continue on the CPU."""
     import onnxruntime
 
     if not abilities.has_cuda():
@@ -225,8 +211,7 @@ def settings_of(threads: int) -> Any:
     settings.inter_op_num_threads = 1
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.log_severity_level = SILENT
-    # Threads that spin between two runs take cores from decoding and drawing, and count as our CPU
-    # time.
+    # Spinning threads take cores from decoding and drawing, and count as our CPU time.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return settings
 
@@ -291,10 +276,8 @@ def save_graph(settings: Any, folder: str) -> Any:
 
 
 def trace_runs(settings: Any, folder: str) -> Any:
-    """Makes a session save a trace in ``folder``, and the graph whose names the trace uses.
-
-    Returns ``settings``.
-    """
+    """Make a session save a trace and the graph with its names in ``folder``. Returns
+    ``settings``."""
     settings.enable_profiling = True
     settings.profile_file_prefix = str(Path(folder, "trace"))
     return save_graph(settings, folder)
@@ -303,10 +286,7 @@ def trace_runs(settings: Any, folder: str) -> Any:
 def node_times(
     trace: str, folder: str, graph: Any, float_math: str
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Every node of the optimised graph with its ms in each run.
-
-    ``graph``: the graph that was optimised.
-    """
+    """Every node of the optimised ``graph`` with its ms in each run."""
     import onnx
 
     optimised = onnx.load(Path(folder, OPTIMISED), load_external_data=False)
@@ -315,12 +295,8 @@ def node_times(
 
 
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """(name, operator, ms) of the nodes in order, for each run.
-
-    ONNX Runtime measures in whole microseconds.
-
-    The event of a run is written at its end; the events of its nodes lie within its time.
-    """
+    """(name, operator, ms, in whole us) of the nodes in order, for each run. A run's event is
+    written at its end and encloses its nodes'."""
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]
@@ -379,10 +355,8 @@ NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", 
 def read_layers(
     optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
 ) -> list[LayerExecution]:
-    """The layers of an optimised graph.
-
-    ``float_math``: what fp32 convolutions and products run in ("tf32" where the GPU may use it).
-    """
+    """The layers of an optimised graph. ``float_math``: of fp32 products ("tf32" if the GPU
+    may)."""
     stands_for: dict[int, list[str]] = {}
     for name, owner in _owners(optimised.graph, graph.graph).items():
         stands_for.setdefault(owner, []).append(name)
@@ -397,11 +371,8 @@ def read_layers(
 
 
 def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
-    """Every node with the type that it computes in: the type of its first input, or int8 for
-    integer arithmetic.
-
-    Bytes count as int8 after something has quantised them; before that they are a picture.
-    """
+    """Node -> type of its first input, or int8 for integer arithmetic. Bytes count as int8 once
+    something has quantised them; before, they are a picture."""
     types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
     types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
     for node in graph.node:
@@ -427,16 +398,13 @@ def _name(elem_type: int) -> str:
 
 
 def _owners(optimised: Any, graph: Any) -> dict[str, int]:
-    """Node of our graph -> index of the optimised node that does its work, without nodes that
-    became constants.
-    """
+    """Node of our graph -> index of its optimised node, without nodes that became constants."""
     folded = _constant_nodes(graph)
     nodes = [node for node in graph.node if node.name not in folded]
     owners = _owners_by_name(optimised, {node.name for node in nodes})
     before, behind = _neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # Each of these passes leaves alone what an earlier one placed. First, a convolution or a change
-    # of type went into the node behind it.
+    # Each pass keeps what earlier ones placed. First: convolutions and casts into the next node.
     for node in reversed(nodes):
         if _computes(node) or node.op_type == "DequantizeLinear":
             places = [
@@ -445,8 +413,7 @@ def _owners(optimised: Any, graph: Any) -> dict[str, int]:
                 if not _computes(node) or at in computing
             ]
             owners |= {node.name: places[0]} if places and node.name not in owners else {}
-    # Then an activation went into the node before it, and what opens the graph into the node behind
-    # it.
+    # Then activations into the node before, and what opens the graph into the node behind.
     for around, order in ((before, nodes), (behind, nodes[::-1])):
         for node in order:
             places = _places(around[node.name], owners)
@@ -487,9 +454,7 @@ def _computes(node: Any) -> bool:
 
 
 def _constant_nodes(graph: Any) -> set[str]:
-    """Nodes that depend on constants alone: ONNX Runtime computes them when it opens the
-    session.
-    """
+    """Nodes that depend on constants alone, which ONNX Runtime computes when opening."""
     constant = {tensor.name for tensor in graph.initializer}
     folded = set()
     for node in graph.node:

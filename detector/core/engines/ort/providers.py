@@ -86,8 +86,7 @@ class OpenProvider(OpenOrt):
 
 
 def find_provider(options: EngineOptions) -> Provider:
-    """Raises UsageError for a name that is none, or that is not of the device, and EngineError for
-    a provider that is not here."""
+    """Raises UsageError for an unknown name or wrong device, EngineError for one missing here."""
     import onnxruntime
 
     given = options.own["provider"]
@@ -152,10 +151,7 @@ def _rtx_device(index: int) -> Any:
 
 
 def note_of(session: Any, provider: Provider) -> str:
-    """A line on the nodes that the provider runs, and those that it leaves to others.
-
-    Raises EngineError where it runs none, or did not start.
-    """
+    """A line on the nodes that the provider runs and leaves. Raises EngineError if it runs none."""
     about = f"provider {provider.name}"
     if provider.full not in session.get_providers():
         raise EngineError(
@@ -191,8 +187,7 @@ def note_of(session: Any, provider: Provider) -> str:
 
 
 def list_offers() -> list[Offer]:
-    """As ``Engine.offers``: what this build lists, without those that run nothing else or nothing
-    of ours."""
+    """As ``Engine.offers``: what this build lists and can run part of our graphs."""
     import onnxruntime
 
     there = [one for one in onnxruntime.get_available_providers() if one != CPU]

@@ -19,10 +19,8 @@ CUDA_TORCH = (
 
 
 def device_of(asked: str) -> tuple[Any, str]:
-    """The torch.device for "auto", "cpu", "cuda" or "cuda:N", and for auto a line that says which.
-
-    Raises EngineError where that GPU does not exist.
-    """
+    """The torch.device for "auto", "cpu", "cuda" or "cuda:N", with a line for auto. Raises
+    EngineError for a missing GPU."""
     import torch
 
     if asked == "cpu":
@@ -49,8 +47,7 @@ def best_concurrency(asked: str) -> int:
 
 
 def is_built_for_cuda() -> bool:
-    """Whether the torch that is installed has CUDA. Reads torch's file of versions: an import takes
-    a second or two, for nothing where another engine runs."""
+    """Whether torch has CUDA, by its version file: an import takes a second or two."""
     found = find_spec("torch")
     if found is None or found.origin is None:
         return False

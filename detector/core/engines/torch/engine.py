@@ -40,10 +40,8 @@ SWITCH = {
 
 
 class OpenTorch(Engine):
-    """``module`` is the GraphModule, for torch's own tools.
-
-    ``torch.compile`` and CUDA graphs run it in their own ways.
-    """
+    """``module`` is the GraphModule, for torch's own tools; torch.compile and CUDA graphs run
+    it."""
 
     name = "torch"
 
@@ -116,9 +114,7 @@ class OpenTorch(Engine):
         return module.to(self._device)
 
     def _arithmetic(self, precision: str) -> dict[str, str]:
-        """Precision of a convolution's tensors -> precision of its arithmetic, where they differ;
-        ``notes`` says so.
-        """
+        """Tensor precision of convolutions -> arithmetic precision, if they differ; noted."""
         if precision == "tf32":
             return {"fp32": "tf32"}
         if self._device.type != "cpu":
@@ -167,14 +163,11 @@ class OpenTorch(Engine):
         return self._cuda_requests(run, network, options, wanted)
 
     def _compile(self) -> Run:
-        """Compiles now, not at the first run: it then fails here or not at all, and counts as
-        loading.
-        """
+        """Compile now, not at the first run: it fails here or not at all, and counts as loading."""
         import torch
 
         run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
-        # An ordinary tensor, as the requests have: one made in inference mode is of another kind to
-        # the compiler, and the first request would compile everything again.
+        # Not made in inference mode: the compiler would recompile for an ordinary tensor.
         example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
         with torch.inference_mode():
             run(example)
@@ -183,10 +176,9 @@ class OpenTorch(Engine):
     def _cuda_requests(
         self, run: Run, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
     ) -> list[CudaRequest]:
-        """Requests on a GPU. Unless the user says otherwise, each has a CUDA graph where that is
-        possible: Python takes several times as long to launch the kernels of a network as the GPU
-        takes to run them (docs/gpu.md). What torch.compile made gets no graph by itself.
-        """
+        """Requests on a GPU, each with a CUDA graph by default where possible: launching kernels
+        from Python takes several times as long as they run (docs/gpu.md). Not after
+        torch.compile."""
         import torch
 
         from detector.core.engines.torch.requests import CudaRequest, check_memory, why_not_captured
@@ -226,10 +218,8 @@ class OpenTorch(Engine):
         return self._last_ms
 
     def execution(self) -> list[LayerExecution]:
-        """The precision that each layer really computed in.
-
-        The first call runs the network once more.
-        """
+        """The precision that each layer really computed in. The first call runs the network
+        again."""
         if self.module is None:
             return []
         if self._executed is None:
@@ -249,8 +239,7 @@ class OpenTorch(Engine):
 
 
 def read_switches(own: Mapping[str, str]) -> dict[str, bool]:
-    """The options that are on or off; ``graphs``: whether they were asked for. Raises UsageError
-    for another value."""
+    """The switch options; ``graphs``: whether asked for. Raises UsageError for other values."""
     found = {"channels_last": True, "compile": False, "graphs": False, "benchmark": False}
     for name in found.keys() & own.keys():
         value = own[name]

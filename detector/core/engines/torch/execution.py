@@ -24,11 +24,10 @@ CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 def executed(
     module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
 ) -> list[LayerExecution]:
-    """The layers in order, with the precision of the tensors that they really took and returned.
+    """The layers in order, with the precision of the tensors that they took and returned.
 
-    ``example``: u8 [B, H, W, 3] on the module's device. ``multiplied``: precision of the tensors ->
-    precision of the arithmetic of convolutions, where these differ (TF32 on a GPU; bf16 on a CPU
-    that multiplies it as float32).
+    ``example``: u8 [B, H, W, 3] on the module's device. ``multiplied``: tensor -> arithmetic
+    precision of convolutions, if they differ (TF32 on a GPU; bf16 on a CPU).
     """
     layers: list[LayerExecution] = []
 

@@ -30,11 +30,8 @@ Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, 
 
 
 def graph_module(model: onnx.ModelProto) -> GraphModule:
-    """A module that takes u8 [B, H, W, 3] and returns a tuple of the graph's outputs.
-
-    It is in eval mode, without gradients. Raises EngineError that lists every operator for which
-    there is no torch module here.
-    """
+    """A module, in eval mode without gradients: u8 [B, H, W, 3] -> tuple of the graph's outputs.
+    Raises EngineError that lists all operators without a torch module."""
     import torch
     from onnx import numpy_helper
     from torch import fx, nn
@@ -89,10 +86,8 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
 
 
 def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> set[str]:
-    """Puts the floats of every constant that a DequantizeLinear reads into ``constants``.
-
-    Returns the names of the tensors that hold such floats.
-    """
+    """Add the floats of constants that a DequantizeLinear reads to ``constants``; return their
+    tensors' names."""
     from onnx import helper
 
     found = set()
@@ -126,12 +121,9 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
 
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
-    """Lay the weights of convolutions out as NHWC (``channels_last``) or NCHW, in place.
-
-    The picture comes as NHWC. With other weights every convolution reorders them in every run: 5
-    times slower on yolov4-tiny (2 threads, AVX-512). Set on each weight, since a module also has
-    buffers of other than four dimensions.
-    """
+    """Lay convolution weights out as NHWC (``channels_last``) or NCHW, in place, as the picture is:
+    else each reorders them in every run, 5 times slower on yolov4-tiny (2 threads, AVX-512). Set on
+    each weight, since a module also has buffers of other than four dimensions."""
     import torch
     from torch import nn
 

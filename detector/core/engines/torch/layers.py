@@ -48,12 +48,9 @@ class TorchLayerProfiler:
 
 
 def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
-    """Inserts calls that read the clock into the module's code: one before its first node, and one
-    after each.
-
-    They append nanoseconds to ``stamps``. Returns (name, type) of what lies between two calls, in
-    order; a node that calls no module has its own name and the type ``Function``.
-    """
+    """Insert calls that read the clock into the module's code: before its first node, and after
+    each. They append ns to ``stamps``. Returns (name, type) of what lies between; a node without
+    module is a ``Function``."""
     graph = module.graph
     work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     look = _look(stamps, on_gpu)

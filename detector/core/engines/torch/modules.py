@@ -80,10 +80,7 @@ class Clamp(nn.Module):
 
 
 class PaddedMaxPool(nn.MaxPool2d):
-    """Max pooling with unequal padding, which nn.MaxPool2d lacks.
-
-    ``pads``: left, right, top, bottom.
-    """
+    """Max pooling with unequal ``pads`` (left, right, top, bottom), which nn.MaxPool2d lacks."""
 
     def __init__(
         self, kernel: tuple[int, ...], stride: tuple[int, ...], pads: tuple[int, int, int, int]
@@ -97,11 +94,8 @@ class PaddedMaxPool(nn.MaxPool2d):
 
 
 class Quantize(nn.Module):
-    """float32 -> u8 or s8, as ONNX defines it.
-
-    x / scale is rounded to the nearest integer, halves to even; the zero point is added; the result
-    is clamped to the type.
-    """
+    """float32 -> u8 or s8, as ONNX defines it: x / scale rounded half to even, plus the zero point,
+    clamped."""
 
     def __init__(self, scale: float, zero: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -127,11 +121,8 @@ class Dequantize(nn.Module):
 
 
 def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whole numbers in float32 -> bytes, by way of int32.
-
-    Both steps are vectorised on a CPU. The direct conversion is not: it takes three times as long
-    (AVX-512, torch 2.13).
-    """
+    """Whole numbers in float32 -> bytes, by way of int32: vectorised on a CPU, three times as fast
+    as directly (AVX-512, torch 2.13)."""
     return x.to(torch.int32).to(dtype)
 
 

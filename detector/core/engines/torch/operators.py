@@ -108,8 +108,7 @@ def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
     channels = weight.shape[1] * groups, weight.shape[0]  # in and out, or out and in if transposed
-    # Made on "meta", so that no random numbers are drawn first: that would double the time. Not by
-    # nn.utils.skip_init, which imports sympy for it, 0.7 s of every run's start.
+    # On "meta", to draw no random numbers; nn.utils.skip_init would import sympy (0.7 s).
     module = kind(
         *(channels if kind is nn.Conv2d else channels[::-1]),
         kernel_size=tuple(weight.shape[2:]),
@@ -221,8 +220,7 @@ def _clip(node: Node) -> Made:
     return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
 
 
-# Operators that choose among computed values: the best cells of YOLOv10 and YOLO26, and the places
-# that RT-DETR looks at.
+# Operators that choose among values: best cells (YOLOv10, YOLO26), places (RT-DETR).
 
 # The names of opset 16, of opset 20, and of both.
 SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
@@ -249,11 +247,8 @@ def _split(node: Node) -> Made:
 
 
 def _top(node: Node) -> Made:
-    """The largest values and their places. Among equal values the first comes first.
-
-    torch.topk does not promise that order, so this sorts. Both modules sort, because a module gives
-    one tensor here.
-    """
+    """The largest values and their places, the first of equal ones first, which torch.topk does not
+    promise: so both modules sort."""
     count, axis = node.constant(1), node.attributes.get("axis", -1)
     largest = bool(node.attributes.get("largest", 1))
     if count is None:

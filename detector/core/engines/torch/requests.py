@@ -26,12 +26,9 @@ Run = Callable[[Tensor], Sequence[Tensor]]
 
 
 class CallingThreads(threading.local):
-    """Sets torch's number of threads once in each thread that runs the network.
-
-    OpenMP keeps that number per calling thread. A worker does not inherit what the thread that
-    opened the engine has set; without this call it would split its sums in another way, and they
-    would differ in the last bit from those of the plain loop.
-    """
+    """Sets torch's number of threads once in each thread that runs the network. OpenMP keeps it per
+    calling thread; without this, workers would split sums otherwise than the plain loop, and
+    results would differ in the last bit."""
 
     ready = False
 
@@ -45,11 +42,8 @@ class CallingThreads(threading.local):
 
 
 class TorchRequest(Request):
-    """A request on the CPU: torch computes in the calling thread and in the threads of its pool.
-
-    ``slot`` shares its memory with the input tensor. Results are copied into arrays that belong to
-    this request and are made once.
-    """
+    """A request on the CPU: torch computes in the calling thread and its pool. ``slot`` shares the
+    input's memory; results are copied into arrays of this request."""
 
     def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
         self._threads = threads
@@ -77,11 +71,8 @@ WARM_UPS = 3  # before a capture: libraries choose their kernels and allocate on
 
 class CudaRequest(Request):
     """A request on a GPU. ``slot`` and the results are pinned: the device copies them by itself.
-
-    ``tf32``: whether float32 convolutions may use TF32, torch's default; ``benchmark``: whether
-    cuDNN searches for its fastest algorithms. Both are settings of the process, so they are set
-    before each launch.
-    """
+    ``tf32``, ``benchmark``: TF32 convolutions, cuDNN's search; process-wide, so set before each
+    launch."""
 
     def __init__(
         self,

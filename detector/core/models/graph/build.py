@@ -56,10 +56,8 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     def input_u8(self, batch: int, height: int, width: int) -> str:
-        """Adds the one input, u8 RGB [batch, height, width, 3].
-
-        Returns the name of its float32 form, [batch, 3, height, width].
-        """
+        """Add the u8 RGB input [batch, height, width, 3]; return its float32 form's name ([batch,
+        3, height, width])."""
         from onnx import TensorProto, helper
 
         self._input = helper.make_tensor_value_info(
@@ -132,8 +130,7 @@ class GraphBuilder:
         )
 
     def activation(self, stem: str, kind: str, x: str, slope: float | None = None) -> str:
-        """One of ``ACTIVATIONS``; its nodes are called ``stem`` and a part's name. ``slope``: of a
-        leaky one, instead of darknet's."""
+        """One of ``ACTIVATIONS``; node names begin with ``stem``. ``slope``: of a leaky one."""
         made = {"x": x}
         for part, operator, inputs, attributes in ACTIVATIONS[kind]:
             if kind == "leaky" and slope is not None:
@@ -201,11 +198,9 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
 
 
 def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
-    """Check the model and write the shape of every tensor into it, in place.
-
-    ``unfinished``: outputs may have no shape yet. Works on a copy without the large weights, which
-    protobuf copies slowly. Raises ModelError if ONNX refuses the graph.
-    """
+    """Check the model and write the shape of every tensor into it, in place. ``unfinished``:
+    outputs may lack shapes. Skips large weights, slow to copy. Raises ModelError if ONNX refuses
+    it."""
     from onnx import checker, helper, shape_inference
 
     graph = model.graph
@@ -262,11 +257,8 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _may_follow_values(graph: onnx.GraphProto) -> bool:
-    """Whether inference has something to gain from the values of vectors, and nothing to lose.
-
-    ``data_prop`` notes every element of every vector, known or not: a Range of 2^40 numbers takes
-    all memory. So no vector may be long, or become long by a value that inference finds only then.
-    """
+    """Whether inference gains from the values of vectors, and is safe. ``data_prop`` notes every
+    element, so a Range of 2^40 numbers takes all memory: no vector may be or become long."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -312,10 +304,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 
 def tail_nodes(model: onnx.ModelProto) -> set[str]:
-    """Names of the nodes that no multiplying node (Conv, Gemm, MatMul...) comes after.
-
-    They decode, where there is decoding. Multiplying nodes themselves are not among them.
-    """
+    """Names of the nodes after the last multiplying nodes (Conv, Gemm, MatMul...): the decoding."""
     leads: set[str] = set()  # tensors that a multiplying node needs
     tail = set()
     for node in reversed(model.graph.node):
@@ -327,11 +316,8 @@ def tail_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def count_macs(model: onnx.ModelProto) -> int:
-    """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs.
-
-    The first dimension of the first input is the batch. Raises ModelError where a shape is not
-    fixed (``infer_shapes`` writes them).
-    """
+    """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs. The
+    first input's first dimension is the batch. Raises ModelError if a shape is not fixed."""
     shapes = tensor_shapes(model)
     batch = shapes[model.graph.input[0].name][0]
     total = sum(node_macs(node, shapes) for node in model.graph.node)
@@ -339,8 +325,7 @@ def count_macs(model: onnx.ModelProto) -> int:
 
 
 def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Weight -> how many numbers it has: what training found, no anchor, no constant of the input's
-    scaling. Where a batch norm was folded into its convolution, its numbers are gone."""
+    """Weight -> count of trained numbers: no anchors, input scaling or folded batch norm."""
     constants = {one.name: math.prod(one.dims) for one in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
@@ -356,8 +341,7 @@ def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def uncounted(model: onnx.ModelProto) -> list[str]:
-    """Names of the nodes whose MACs cannot be counted: the picture decides how many rows they
-    compute."""
+    """Names of nodes with uncountable MACs: the picture decides their number of rows."""
     shapes = tensor_shapes(model)
     return [
         node.name
@@ -368,11 +352,8 @@ def uncounted(model: onnx.ModelProto) -> list[str]:
 
 
 def peak_bytes(model: onnx.ModelProto) -> int:
-    """The memory of the tensors that must stand at once when the nodes run in their order.
-
-    A tensor stands from the node that makes it to the last one that reads it. Constants do not
-    count, nor tensors whose shape the picture decides. Every value counts four bytes.
-    """
+    """The peak memory of tensors when the nodes run in order, each from its maker to its last
+    reader, at four bytes a value, without constants and tensors of unknown shape."""
     graph, shapes = model.graph, tensor_shapes(model)
     constants = {tensor.name for tensor in graph.initializer}
     last = {name: at for at, node in enumerate(graph.node) for name in node.input}
@@ -392,9 +373,8 @@ def peak_bytes(model: onnx.ModelProto) -> int:
 class NodeCost(NamedTuple):
     """What a node does for a whole batch.
 
-    ``elements``: how many values it reads (weights and activations) and writes; multiplied by the
-    size of the type in which it runs, these are its bytes. ``parameters``: its weights, of a group
-    of nodes alone. ``shape``: of what it writes, of the largest tensor where there are several.
+    ``elements``: values read (weights, activations) and written; times the type's size, its bytes.
+    ``parameters``: weights, of a group's nodes alone. ``shape``: of its largest output.
     """
 
     macs: int
@@ -404,10 +384,8 @@ class NodeCost(NamedTuple):
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Node -> its cost, for all nodes whose tensors have fixed shapes, without conversions.
-
-    A node without a name has that of its first output, as in every engine's tables.
-    """
+    """Node (or its first output, if unnamed) -> cost, for all nodes whose tensors have fixed
+    shapes, without conversions."""
     shapes = tensor_shapes(model)
     costs = {}
     for node in model.graph.node:
@@ -421,11 +399,8 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """For each group of node names, the cost of these nodes when they run as one.
-
-    Tensors that only nodes of the group see are never in memory and cost nothing. Neither do names
-    that the graph does not have, nor groups of conversions alone.
-    """
+    """For each group of node names, the cost of these nodes run as one: tensors inside it are free,
+    as are unknown names and groups of conversions alone."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}

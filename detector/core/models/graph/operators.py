@@ -9,8 +9,7 @@ from typing import Any
 
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # whose multiply-accumulates are counted
 TRAINED = (*MULTIPLYING, "BatchNormalization", "PRelu")  # whose constants training found
-# Operators that move values about, or choose among them, and compute none; a Resize only where it
-# takes the nearest value.
+# Operators that only move or choose values; a Resize only if it takes the nearest value.
 MOVING = (
     "MaxPool",
     "Transpose",
@@ -24,8 +23,7 @@ MOVING = (
     "DepthToSpace",
     "SpaceToDepth",
 )
-# Operators that change a type, or nothing: how an engine treats them says nothing about how it
-# computes the network.
+# Operators that change a type or nothing, so they say nothing about how the network runs.
 CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
 # In an fp32 graph these show that its file was quantised already.
 INTEGER = frozenset(
@@ -35,11 +33,9 @@ INTEGER = frozenset(
 QUANTISED = "the file is already quantised; --precision fp32 runs it unchanged"
 
 
-# Activation functions by Darknet's names, as ONNX operators: adding one is one row.
-#
-# A step is (name part, operator, inputs, attributes). Among the inputs "x" is the convolution's
-# output, another text is an earlier step's name part, and a number is a constant. The last step is
-# always called "act".
+# Activation functions by Darknet's names, as ONNX operators: adding one is one row. A step is (name
+# part, operator, inputs, attributes). Among the inputs "x" is the convolution's output, another
+# text an earlier step's name part, a number a constant. The last step is "act".
 
 Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
 

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 KINDS = int8.KINDS
 
-# Operators beside those of MULTIPLYING and MOVING that may be int8: ONNX Runtime has an integer
-# kernel for them, or drops Q and DQ around them.
-# A Relu or Clip is swallowed by the QuantizeLinear behind it, where both cut at the same place.
+# Others that may be int8: ONNX Runtime has an integer kernel, or drops Q and DQ around them. A Relu
+# or Clip is absorbed by a QuantizeLinear behind it that cuts at the same place.
 FUSED = ("Relu", "Clip")
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
@@ -130,9 +129,8 @@ def why_not_int8(model: onnx.ModelProto) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that are int8 or float together: a multiplying node with what follows it alone (its
-    activation, a pooling), or a node where several tensors meet.
-    """
+    """Nodes that are int8 or float together: a multiplying node and what follows it alone
+    (activation, pooling), or one where several tensors meet."""
 
     name: str  # of the first node
     nodes: tuple[str, ...]
@@ -161,11 +159,8 @@ def int8_units(wiring: Wiring) -> list[Unit]:
 
 
 def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
-    """The nodes that are int8 when the nodes ``kept`` stay float.
-
-    A node that does not multiply follows its neighbours: it is int8 only if everything that it
-    reads is int8, or everything that reads it. Alone it would cost accuracy and gain no speed.
-    """
+    """The nodes that are int8 when the nodes ``kept`` stay float. A node that does not multiply is
+    int8 only if all that it reads, or all that reads it, is: alone it would gain no speed."""
     able = [name for name in wiring.able if name not in kept]
     fed = {name for name in able if wiring.multiplies(name)}
     drained = set(fed)
@@ -226,21 +221,15 @@ def quantised_graph(
     kind: str,
     weight_top: int = WEIGHT_TOP,
 ) -> onnx.ModelProto:
-    """The graph with Q and DQ nodes.
-
-    ``ranges``: of the ``tensors_to_measure``, perhaps of another batch or size. ``kept``: nodes
+    """The graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``. ``kept``: nodes
     that stay float. ``kind``: of ``KINDS``, else ValueError. ``weight_top``: the largest weight, in
-    steps.
-    """
+    steps."""
     return _Writer(model, ranges, kept, kind, weight_top).model()
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Node of a quantised graph -> its name in the fp32 graph, for the nodes whose name changed.
-
-    A convolution that makes an output got an ending, and the DequantizeLinear behind it took its
-    name. Here they change names again: the work is the convolution's.
-    """
+    """Renamed node -> its name in the fp32 graph. A convolution that makes an output got an ending,
+    its DequantizeLinear the name; here the work is the convolution's again."""
     made = {node.name: node for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -273,10 +262,8 @@ def weight_scales(
 
 
 class _Writer:
-    """Writes the nodes anew, in order.
-
-    ``chosen``: the nodes that are int8. ``quantised``: the tensors that get Q and DQ behind them.
-    """
+    """Writes the nodes anew. ``chosen``: int8 nodes. ``quantised``: tensors with Q and DQ
+    behind."""
 
     def __init__(
         self,
@@ -416,8 +403,7 @@ class _Writer:
         bias = self.values.get(node.input[2]) if len(node.input) > 2 else None
         if bias is not None and self.unsigned and node.op_type == "Conv":
             input_scale = float(self._scale(node.input[0])[0])
-            # A channel with tiny weights and a large bias gets coarser weights, so that its bias
-            # fits into the int32.
+            # Tiny weights with a large bias get coarser, so that the bias fits into int32.
             least = (np.abs(bias) / (input_scale * BIAS_TOP)).astype(np.float32)
             scales = np.maximum(scales, least)
             bias_scales = (scales * np.float32(input_scale)).astype(np.float32)
@@ -461,10 +447,8 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Tensor -> the tensor whose values it holds, moved about.
-
-    Both must have one scale, or moving values would round them.
-    """
+    """Tensor -> the one whose values it holds, moved about; both need one scale, to avoid
+    rounding."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

@@ -60,10 +60,7 @@ class AnchorFree(Layout):
         return None
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
-        """Columns that are joined of more than a box and scores.
-
-        An angle may lie in 0..1 in every probe; but it is joined behind the scores.
-        """
+        """Columns that are joined of more than a box and scores; an angle may be in 0..1 too."""
         if (classes := bound.classes) is None:
             return None
         parts = evidence.parts(bound.outputs[0], 4 + classes)
@@ -87,11 +84,8 @@ def _one_box_a_cell(seen: ReadyMade, rows: int) -> bool:
 
 
 def _main_branch(evidence: Evidence, branches: list[Bound]) -> Bound:
-    """The branch that detects, of a network that was trained with another one beside it.
-
-    YOLOv9's own exporter writes both, of one shape. The main branch's convolutions are cv4 and cv5
-    of its last module, and it comes second. Raises ModelError where nothing tells.
-    """
+    """The detecting branch of a network trained with a second one of equal shape (YOLOv9): cv4 and
+    cv5 of its last module, after the other. Raises ModelError if nothing tells."""
     if len(branches) == 1:
         return branches[0]
     words = [evidence.words_behind(branch.outputs[0]) for branch in branches]

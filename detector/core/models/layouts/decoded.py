@@ -39,8 +39,7 @@ class Decoded(Layout):
             )
             if evidence.pyramid(rows, 3, WITH_TINY) or asked:
                 return self.bound(decoded(), (name,), columns - 5)
-            # One box a cell: YOLOX exported with its decoding inside, which has e^size in its
-            # graph, or YOLOv6, which has to say so.
+            # One box a cell: decoded YOLOX (e^size in its graph), or YOLOv6, by name.
             if (
                 evidence.pyramid(rows, 1)
                 and (evidence.has_operator("Exp") or evidence.named()[0] == "yolov6")

@@ -69,11 +69,8 @@ class EndToEnd(Layout):
         return None
 
     def _parts(self, evidence: Evidence, names: list[str]) -> Bound | None:
-        """Boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes.
-
-        A count [B, 1] may be among the outputs. Boxes behind the NMS of YOLOs' exporters are called
-        det_boxes.
-        """
+        """Boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes; also a count
+        [B, 1]. YOLO exporters' NMS calls the boxes det_boxes."""
         dims = evidence.dims
         wide = [name for name in names if len(dims(name)) == 3 and dims(name)[2] in (4, 5)]
         flat = [name for name in names if len(dims(name)) == 2 and dims(name)[1] != 1]
@@ -94,10 +91,8 @@ class EndToEnd(Layout):
         return None
 
     def in_plan(self, seen: ReadyMade) -> Bound | None:
-        """The model was exported with NMS inside, or is a YOLOv10 or YOLO26. Other detectors' lists
-        are as wide, with other columns: the header, the file's name or class names have to say that
-        it is one.
-        """
+        """Exported with NMS inside, or a YOLOv10 or YOLO26: the header, file name or class names
+        must say so, since other detectors' lists are as wide."""
         if (table := seen.only()) is None:
             return None
         name, rows, columns = table

@@ -39,8 +39,7 @@ class Queries(Layout):
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         named = evidence.named()[0] == "rtdetr" or evidence.forced
-        # RT-DETR begins with convolutions of 3x3; other transformers that sample begin with 7x7, or
-        # with patches, and want their pictures normalised.
+        # RT-DETR begins with 3x3 convolutions; others (7x7 or patches) want normalised input.
         alike = evidence.has_operator("GridSample") and (
             evidence.is_stated() or evidence.stem() == {3}
         )

@@ -11,8 +11,7 @@ MAX_DETECTIONS = 3000  # rows of a list of finished detections; the smallest map
 
 # Strides of a network's maps, from the largest map to the smallest; P2 and P6 models have one more.
 PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
-# YOLOv3-tiny has two maps. They have so few cells that a list of detections may be as long, so only
-# layouts of another shape than such a list look for them.
+# YOLOv3-tiny's two maps may look like a list; only layouts of another shape look for them.
 WITH_TINY = (*PYRAMIDS, (16, 32))
 
 
@@ -22,8 +21,7 @@ def count_cells(height: int, width: int, strides: tuple[int, ...]) -> int:
 
 
 class Seen:
-    """``height``, ``width``: of the input. A file whose graph can be read shows more
-    (formats/onnx/evidence.py), and so does a header (plans.py)."""
+    """``height``, ``width``: of the input. More is in formats/onnx/evidence.py and plans.py."""
 
     __slots__ = ()
     height: int

@@ -191,8 +191,7 @@ def _plain(value: float) -> Figure:
 
 
 def average_precision(pictures: Sequence[Judged]) -> float:
-    """Mean of the precision at 101 recalls, taking at each the best precision at that recall or
-    beyond. NaN without a box to find."""
+    """Mean precision at 101 recalls, each the best at that recall or beyond; NaN without a box."""
     wanted = sum(picture.wanted for picture in pictures)
     if not wanted:
         return float("nan")
@@ -215,14 +214,12 @@ def recall(pictures: Sequence[Judged], score: float = 0.0) -> float:
 
 
 def unmatched(pictures: Sequence[Judged], score: float = 0.0) -> int:
-    """How many detections with at least this score match no label: they are wrong, or the label is
-    missing."""
+    """Count the detections with at least this score that match no label."""
     return sum(int(((p.outcomes == WRONG) & (p.scores >= score)).sum()) for p in pictures)
 
 
 def precision(pictures: Sequence[Judged], score: float = 0.0) -> float:
-    """Share of right ones among the detections with at least this score. Those that are neither
-    right nor wrong do not count."""
+    """Share of right detections among those right or wrong with at least this score."""
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     judged = right + unmatched(pictures, score)
     return right / judged if judged else float("nan")
@@ -231,8 +228,7 @@ def precision(pictures: Sequence[Judged], score: float = 0.0) -> float:
 def interval(
     pictures: Sequence[Judged], figure: Callable[[Sequence[Judged]], float]
 ) -> tuple[float, float]:
-    """The 95 % interval of a figure by bootstrap over pictures. Pictures of one camera resemble
-    each other, so the true interval is wider."""
+    """The 95 % bootstrap interval over pictures; too narrow if pictures resemble each other."""
     rng = np.random.default_rng(SEED)
     n = len(pictures)
     drawn = [figure([pictures[i] for i in rng.integers(0, n, n)]) for _ in range(RESAMPLES)]
@@ -259,11 +255,8 @@ class Pool:
         return cls(outcomes[order] == RIGHT, outcomes[order] == WRONG, places[order], wanted)
 
     def average_precision(self, times: NDArray[np.int64]) -> float:
-        """``average_precision`` of a sample with picture i ``times[i]`` times; NaN without a box.
-
-        Where two pictures have equal scores, they are in the pictures' order here and in the
-        sample's order there.
-        """
+        """``average_precision`` of a sample with picture i ``times[i]`` times; NaN without a
+        box."""
         wanted = int(times @ self.wanted)
         if not wanted:
             return float("nan")

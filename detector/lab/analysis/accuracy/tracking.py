@@ -41,8 +41,7 @@ class Moment(NamedTuple):
 def track_accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections]
 ) -> TrackAccuracy:
-    """The figures of one sequence. ``found``: the detections of each picture, with ``track_ids``;
-    those without an id do not count. Both are in the classes that are scored."""
+    """The figures of one sequence, in the scored classes; only detections with an id count."""
     moments, objects, tracks = _moments(pictures, found)
     hota, detection, association = _hota(moments, objects, tracks)
     labelled = sum(len(one.objects) for one in moments)

@@ -69,8 +69,7 @@ class Spent(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """One call of a stage. ``number``: of the frame in the run; for infer, of the batch. ``spent``:
-    None where the run did not record it."""
+    """One call of a stage. ``number``: of the frame or, for infer, batch. ``spent``: if known."""
 
     stage: str
     number: int
@@ -81,8 +80,7 @@ class Activity(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """What an activity waits for, and why: the end of activity ``before``, or its start
-    (``at_start``)."""
+    """What an activity waits for: the end of activity ``before``, or its start (``at_start``)."""
 
     before: int
     cause: str
@@ -101,8 +99,7 @@ class ActivityGraph:
         return before.start_ns if edge.at_start else before.end_ns
 
     def order(self) -> list[int]:
-        """Indices of all activities, each after those that it waits for; the one that started
-        earlier comes first where both may."""
+        """Indices of all activities in topological order, the earlier start first."""
         waiting = [len(edges) for edges in self.edges]
         after: list[list[int]] = [[] for _ in self.edges]
         for at, edges in enumerate(self.edges):
@@ -125,8 +122,7 @@ class ActivityGraph:
 
 
 def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
-    """The work spans of one source by their start, from the columns of spans.npz. A stage that ran
-    inside another one is left out, because its time is the outer one's."""
+    """The work spans of one source by start; a stage that ran inside another is left out."""
     rows = len(columns["kind"])
     told = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in TOLD]
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
@@ -180,8 +176,7 @@ class Batches:
         numbers: dict[str, set[int]] = defaultdict(set)
         for one in activities:
             numbers[one.stage].add(one.number)
-        # The last read call finds the end of the source, so nothing follows it; but it may be the
-        # first of a batch, since the one before it was full.
+        # The last read finds the end of the source; it may be the first call of a batch.
         behind = numbers[PREPROCESS] | numbers[NMS]
         self.frames = 1 + min(max(numbers[READ], default=-1), max(behind, default=-1))
         self._inferred = numbers[HEAD]
@@ -251,8 +246,7 @@ class _Rules:
             return
         batch = self._batches.of(frame)
         yield from self._edge(HEAD, self._last_row(batch - shape.requests), REQUEST)
-        # The queue had room for the batch before this one as soon as a worker took the batch that
-        # was ``queue_batches`` places ahead of it.
+        # The queue had room as soon as a worker took the batch ``queue_batches`` places ahead.
         yield from self._edge(INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True)
 
     def _inferring(self, at: int, batch: int) -> Iterator[Edge]:
@@ -361,8 +355,7 @@ QUEUE_BINS = 80
 
 
 def queue_curves(activities: Sequence[Activity], shape: LoopShape) -> list[QueueCurve]:
-    """The queues of ``depths``, so that they can be read off: a run of a minute has thousands of
-    steps."""
+    """The queues of ``depths`` in bins: a run of a minute has thousands of steps."""
     rooms = {FILLED: shape.queue_batches, RESULTS: shape.results, IN_FLIGHT: shape.images}
     begin = min((one.start_ns for one in activities), default=0)
     return [
@@ -405,8 +398,7 @@ def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.flo
 
 
 def _durations_by_stage(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
-    """Stage -> [N] float64, milliseconds of its calls by start. In one pass: a recording of another
-    program may have thousands of stages."""
+    """Stage -> [N] float64 ms by start, in one pass: a recording may have thousands of stages."""
     work = columns["kind"] == KINDS.index(WORK)
     stages = columns["stage"][work]
     by_stage = np.argsort(stages, kind="stable")
@@ -439,8 +431,7 @@ def step_rows(columns: dict[str, NDArray[Any]]) -> list[StepRow]:
 
 
 def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
-    """p50, p90, p99 by nearest rank, as the ledger's histograms take them; None for too few
-    values."""
+    """p50, p90 and p99 by nearest rank, as in the ledger; None for too few values."""
     return {
         f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf"))
         if len(values) >= least
@@ -450,8 +441,7 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 
 def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray[np.float64]:
-    """[F] float64: milliseconds from the start of each frame's read to the end of its last stage,
-    by frame."""
+    """[F] float64: milliseconds from the start of each frame's read to its last stage's end."""
     frames = when_frames_were(columns)
     own = frames[frames[:, 0] == source]
     times: NDArray[np.float64] = (own[:, 3] - own[:, 2]) / 1e6

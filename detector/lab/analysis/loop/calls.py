@@ -32,8 +32,7 @@ Piece = tuple[str, int, int]
 def call_rows(
     calls: Sequence[CudaCall], works: Sequence[DeviceWork], edges: Sequence[int]
 ) -> list[CallRow]:
-    """The rows of each phase, the longest on the path first. ``edges``: where start-up, steady
-    state and tear-down begin, and the end. In each phase the seconds on the path add up to it."""
+    """The rows of each phase, the longest on the path first. ``edges``: the phases' bounds."""
     if not calls:
         return []
     walk = _Walk(_outermost(calls), works)
@@ -85,8 +84,7 @@ class _Walk:
             self._of_stream[work.stream].append(work)
 
     def awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """The work on the GPU that the call waited for: the last that ended within it, of what was
-        asked before it; of any other call than those that wait, its own work alone."""
+        """The GPU work that the call waited for: the last to end within it, else its own."""
         work = _last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)

@@ -27,8 +27,7 @@ from detector.lab.session.read import SavedSession
 
 
 class Step(NamedTuple):
-    """One call on the path. ``self_ns``: its own part of the path. ``wait_ns``: from the end of
-    what it waited for (the ``cause``) to its start."""
+    """One call on the path. ``wait_ns``: from the end of its ``cause`` to its start."""
 
     at: int
     self_ns: int
@@ -122,9 +121,8 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """From the end of the first frame to the last frame that was written while there was still one
-    to read. First and last are by the clock: a damaged recording may number frames otherwise. A run
-    too short for that counts as a whole."""
+    """From the first frame's end to the last one written while there was one to read, by the clock,
+    since recordings may be damaged. A run too short for that counts as a whole."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]
@@ -136,9 +134,8 @@ def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
 
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
-    """The steps from the last to the first, clipped to [start, end]. ``until`` is the end of the
-    part that is not yet explained. A recording whose calls wait for each other in a circle has no
-    first one: what is left is then the wait of the call that comes twice."""
+    """The steps from last to first, clipped to [start, end]. In a damaged recording whose calls
+    wait in a circle, the rest is the wait of the call that repeats."""
     steps, at, until, seen = [], last, end, set()
     while until > start:
         one = graph.activities[at]

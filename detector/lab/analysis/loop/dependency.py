@@ -30,11 +30,10 @@ def dependency_rows(
     blocked: Mapping[str, Mapping[str, float]],
     waits: Mapping[str, Mapping[str, float]],
 ) -> list[DependencyRow]:
-    """The longest on the path first; the seconds on the path add up to the run's.
+    """Rows by seconds on the path, which add up to the run's.
 
-    ``calls``: system calls on the loop's threads. ``blocked``: stage -> call -> seconds inside it.
-    ``waits``: thread -> what of the loop's queues it waited for -> seconds. The waiting time of a
-    system call is what lies off the path: what lies on it delays the run and is no waiting for it.
+    ``calls``: system calls on the loop's threads. ``blocked``: stage -> call -> seconds. ``waits``:
+    thread -> queue -> seconds. A system call's waiting time is the part off the path.
     """
     on_path = Counter({STARTUP: path.startup_ns, TEARDOWN: path.teardown_ns})
     by_thread: dict[str, list[Call]] = defaultdict(list)
@@ -71,8 +70,7 @@ def _in_stage(call: str, stage: str) -> str:
 
 
 def _inside(calls: Sequence[Call], start: int, end: int) -> Counter[str]:
-    """Nanoseconds of each call between two moments. A call within a call counts for the outer one.
-    ``calls``: of one thread by their start."""
+    """Nanoseconds of outermost calls between two moments. ``calls``: of one thread, by start."""
     found: Counter[str] = Counter()
     free = start
     for _, name, begins, ends in calls:

@@ -25,11 +25,8 @@ class FramePart:
 def frame_parts(
     activities: Sequence[Activity], shape: LoopShape, frames: Collection[int]
 ) -> dict[int, list[FramePart]]:
-    """The parts of each recorded frame of ``frames``, in order.
-
-    They add up to the time from the start of its read to the end of its last stage. A batch's
-    inference is in each frame that has a row of it.
-    """
+    """The parts of each frame, in order, from the start of its read to the end of its last stage. A
+    batch's inference is in each of its frames."""
     own: dict[int, list[Activity]] = {frame: [] for frame in frames}
     batches = Batches(activities, shape)
     for one in activities:

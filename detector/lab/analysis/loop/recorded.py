@@ -29,9 +29,8 @@ from detector.lab.session.profile import GpuBusy, RecordedRun, RecordingDocument
 
 
 def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> RecordingDocument:
-    """What ``profile --nsys`` prints of one of the recording's runs: ``number``, counted from 1, or
-    the one with the most frames; what lies outside of runs is taken only by its number. Raises
-    UsageError for a number that it does not have."""
+    """What ``profile --nsys`` prints of run ``number`` (from 1; the only way to what lies outside
+    of runs), or of the one with the most frames. Raises UsageError for an unknown number."""
     if number is None:
         number = 1 + max(range(len(runs)), key=lambda at: (not runs[at].outside, runs[at].frames))
     elif not 1 <= number <= len(runs):
@@ -76,8 +75,7 @@ def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> Recor
 def _phases(
     recorded: Recorded, activities: Sequence[Activity], path: CriticalPath | None
 ) -> list[int]:
-    """Where start-up, steady state and tear-down begin, and the end: the steady state is that of
-    the critical path, from the first frame written to the last."""
+    """The bounds of start-up, steady state (as of the critical path) and tear-down."""
     begin = min((one.start_ns for one in activities), default=recorded.start_ns)
     until = recorded.end_ns
     if path is not None:
@@ -105,8 +103,7 @@ def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
 def blocked_seconds(
     activities: Sequence[Activity], calls: Sequence[tuple[str, str, int, int]]
 ) -> dict[str, dict[str, float]]:
-    """Stage -> system call -> seconds that the stage spent in it, on the stage's own thread. Of a
-    call that lasted longer, only the part within the stage counts."""
+    """Stage -> system call -> seconds on the stage's own thread, within the stage only."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     by_thread: dict[tuple[str, str], list[Activity]] = defaultdict(list)
     for one in activities:
@@ -127,8 +124,7 @@ def blocked_seconds(
 
 
 def _time_inside(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[N] int64: nanoseconds of the activities up to each moment. They follow each other, and the
-    time that a call was inside of them is the difference between its end and its start."""
+    """[N] int64: nanoseconds of successive activities up to each moment."""
     starts = np.array([one.start_ns for one in own], np.int64)
     lengths = np.array([one.end_ns for one in own], np.int64) - starts
     before = np.concatenate([[0], np.cumsum(lengths)])

@@ -23,9 +23,8 @@ LEAST = 0.02  # of a frame's time: a stage of less gives less than runs differ b
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Seconds a frame, end to end. ``plain``: of the run as it is, in order. ``changed``: of each
-    change, one a round; ``beside``: the mean of the plain runs before and after each of these.
-    ``failed``: change -> why it could not run; it is in neither of both."""
+    """Seconds a frame. ``plain``: unchanged runs in order. ``changed``: each change by round;
+    ``beside``: the mean of the plain runs around each. ``failed``: change -> reason."""
 
     plain: list[float] = field(default_factory=list)
     changed: dict[str, list[float]] = field(default_factory=dict)
@@ -47,8 +46,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> list[Change]:
-    """``how``: change -> the stage that was replaced, and what took its place. FPS are the ratio of
-    each round times the median of the unchanged runs, so that gain and FPS agree."""
+    """``how``: change -> (stage, its replacement). FPS are ratios times the plain median."""
     rows, plain_s = [], 1 / statistics.median([1 / one for one in turns.plain])
     for change, seconds in turns.changed.items():
         pairs = list(zip(seconds, turns.beside[change], strict=True))
@@ -71,8 +69,7 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
 def list_doubts(
     frames: int, plain: Sequence[float], document: SessionDocument | None = None
 ) -> list[str]:
-    """Why the figures may not hold for the whole run, one line for each reason. ``document``: of
-    the run before."""
+    """Reasons why the figures may not hold for the whole run. ``document``: of the run before."""
     reasons = []
     if frames < FEW:
         few = counted(frames, "frame", "is")
@@ -89,8 +86,7 @@ def list_doubts(
 
 
 def stage_share(document: SessionDocument, stage: str) -> float:
-    """What its calls, or all of its threads, took a frame, over the time of a frame end to end. A
-    stage that nobody waits for may still take cores from the others."""
+    """Time of a stage over that of a frame; even a stage nobody waits for takes cores."""
     figures, libraries = document.stages[stage], document.cpu.libraries
     own = None if libraries is None else libraries.stages.get(stage)
     cpu = figures.cpu_s + (0.0 if own is None else own.cpu_s)

@@ -48,9 +48,8 @@ class Known:
 
 
 class Took(NamedTuple):
-    """Milliseconds of a thread between two instants. By the ledger they are exact, and both
-    ``ready`` are the same. By moments ``ready`` is at most, if all of it was in this call;
-    ``spread_ready``: if it was spread evenly, as ``cpu`` is taken to be."""
+    """Milliseconds of a thread between two instants. By moments, ``ready`` is an upper bound, and
+    ``spread_ready`` assumes an even spread; by the ledger both are exact."""
 
     cpu: float
     ready: float
@@ -171,8 +170,7 @@ class Explanation:
         return self._clock.took(one) if self._clock is not None and knows else None
 
     def _library_ms(self, one: Activity) -> float:
-        """CPU of libraries' threads for a call: what was booked to it, else what all of them used
-        meanwhile, as far as moments tell."""
+        """CPU of libraries' threads for a call: as booked, else as far as moments tell."""
         if _is_booked(one):
             return _booked_ms(one)
         return 0.0 if self._clock is None else self._clock.took(one, LIBRARY).cpu
@@ -184,8 +182,7 @@ class Explanation:
         return _ms(one) - self.medians[one.stage]
 
     def _culprit(self, frame: int) -> int:
-        """The place of the call with the largest excess: of the frame's own calls, and of those
-        that its waits lead back to."""
+        """The call with the largest excess: the frame's own, or one that its waits lead back to."""
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
             found = [at]
@@ -264,8 +261,7 @@ class Explanation:
     ) -> Iterator[tuple[str, float, str]]:
         clock = self._clock
         waited = took.ready - self._usual_wait_for_core(one)
-        # The engine's threads are most of the libraries'; a codec's own ones have the calls wait
-        # that read and write.
+        # Most library threads are the engine's; a codec's own hold up reading and writing.
         held_up = 0.0
         if one.stage in (INFER, READ, WRITE) and clock is not None:
             held_up = clock.held_up(one)
@@ -291,8 +287,7 @@ class Explanation:
     def _from_moments(
         self, one: Activity, took: Took, clock: _Clock
     ) -> Iterator[tuple[str, float, str]]:
-        """What only they tell: that no library computed, or waited for a core, while the thread was
-        blocked, and at which clock."""
+        """Causes that only moments show: no library ran or waited for a core, and the clock."""
         pauses, library = clock.collected(one)[0], clock.took(one, LIBRARY)
         disk_faults = clock.faults(one.start_ns, one.end_ns, from_disk=True)
         # A library may compute for this call: what its threads did beyond what they always do.

@@ -203,8 +203,7 @@ def outside_time_differs(table: Table) -> Iterator[Hit]:
 
 
 def ratio_of_rows(table: Table) -> Iterator[Hit]:
-    """A speed-up that is the ratio of no two figures of the table: of its row and any other, either
-    way, nor of two figures of its row."""
+    """A speed-up that is the ratio of no two figures: of its row and another, or within its row."""
     ratios, values = table.one(RATIO, "speed*", "acceleration"), table.all(TIME, RATE)
     if ratios is None or not values or table.rows > MOST_ROWS:
         return

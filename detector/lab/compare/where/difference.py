@@ -29,8 +29,7 @@ ORDER = tuple(TOLERANCES)
 # Where both are fp32, one wrong element is enough: by so many tolerances of its own size and that
 # of the tensor. Coarser types have outliers, which only the rms tells from faults.
 OUTLIER = 30
-# Converters of YUV and fixed-point resizes round differently, by a level for each of at most three
-# steps (swscale's table, the resize, the result).
+# YUV converters and fixed-point resizes round by up to one level in each of three steps.
 LEVELS = 3
 BOX = 4  # columns of a decoded row that are its box
 MANY = 1e-3  # of a picture's values: rounding never puts so many beyond LEVELS

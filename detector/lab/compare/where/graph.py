@@ -75,8 +75,7 @@ def _made(model: onnx.ModelProto) -> set[str]:
 
 
 def _seen_as(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
-    """Name in the fp32 graph -> the float tensor that stands for it, behind any conversion.
-    ``others``: the names of the other graph; a tensor that has one of them stands for that."""
+    """fp32 tensor -> the float tensor that stands for it. ``others``: names in the other graph."""
     from onnx import TensorProto
 
     constants = {tensor.name for tensor in model.graph.initializer}
@@ -106,8 +105,7 @@ def _stem(name: str) -> str:
 
 
 def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Network:
-    """The network with these tensors as its last outputs; ``cut``: as its only ones, without what
-    comes after them. Halves are handed out as float32."""
+    """The network with these tensors as last (``cut``: only) outputs, halves as float32."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -156,14 +154,12 @@ def _read_by(node: onnx.NodeProto) -> Iterator[str]:
 class Tapped:
     """A side's tensors inside its graph, for one picture.
 
-    The engine runs the graph with an output added, so that all else stays as it is. Where it cannot
-    (it refuses, or its own outputs are no longer what they were, since it fuses less), it runs a
-    cut graph, which ends at the tensor.
+    The engine runs the graph with an output added; if that fails or changes its own outputs, a cut
+    graph that ends at the tensor.
     """
 
     def __init__(self, side: Any, slots: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """``slots``: pictures of the frames up to the one in question, which is the last, so that
-        what an engine keeps from frame to frame shows. ``outputs``: its own, of that frame."""
+        """``slots``: pictures up to the frame in question, to show state kept between them."""
         self._side, self._slots, self._outputs = side, slots, outputs
 
     def read(self, tensor: str, tolerance: float) -> tuple[Array, str]:

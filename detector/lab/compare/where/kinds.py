@@ -46,8 +46,7 @@ def kind_of_picture(
     fits: tuple[Letterbox, Letterbox] | None = None,
     source: Array | None = None,
 ) -> Kind:
-    """``before``: A's picture of the frame before. ``fits``: where the source lies in each.
-    ``source``: u8 BGR, what both were made of."""
+    """``before``: A's previous frame. ``fits``: the source's place in each. ``source``: u8 BGR."""
     if a.shape != b.shape:
         return Kind(SIZE, f"{_sides(a)} and {_sides(b)}")
     if fits is not None and (moved := _moved(*fits)):

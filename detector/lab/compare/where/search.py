@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 Array = NDArray[Any]
-# A fault is a step: the layer's output is so many times as far apart as what goes into it. What
-# grows by less from layer to layer is rounding that adds up.
+# A fault is a step between a layer's input and output; smaller growth is rounding that adds up.
 STEP = 3.0
 BOX_PIXELS = 0.01  # of the same candidates, two correct NMS and heads agree to float32
 
@@ -47,9 +46,8 @@ BOX_PIXELS = 0.01  # of the same candidates, two correct NMS and heads agree to 
 class Side:
     """One configuration, as the functions that its loop calls.
 
-    ``frames``: the first so many. ``input_shape``: height and width. ``open``: an engine with one
-    request on a network, which may be a part of ``network``; ``network`` is what the engine runs,
-    in its precision. ``draw``: into the frame's picture.
+    ``frames``: the first so many. ``input_shape``: height, width. ``open``: an engine with one
+    request on (part of) ``network``. ``draw``: into the frame's picture.
     """
 
     name: str
@@ -66,8 +64,7 @@ class Side:
 
 @dataclass
 class Found:
-    """What the search found. ``shown``: what a picture can show of a difference: two arrays, or
-    two lists of boxes in ``scene``."""
+    """What the search found. ``shown``: two arrays, or two lists of boxes in ``scene``."""
 
     stages: list[StageDifference] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
@@ -240,8 +237,7 @@ def _worst_output(
 def _is_late(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> bool:
-    """Whether B hands out what A handed out for the frame before. What it has for the first frame
-    nobody knows."""
+    """Whether B returns what A returned for the frame before; its first frame is unknown."""
     pairs = [
         (before, late)
         for earlier, others in zip(mine, theirs[1:], strict=False)
@@ -292,8 +288,7 @@ def _search_graph(
             low, high = (low, middle) if looked.at(points[middle]).differs else (middle, high)
         if high == len(points):
             return None
-        # The order is one of many in which a graph can run: what lies on another branch may differ
-        # earlier. So the search goes on to what the tensor is made of.
+        # Another branch may differ earlier in this order, so follow the tensor's inputs.
         known = {point.name: point for point in points}
         point = points[high]
         while earlier := next(
@@ -314,11 +309,8 @@ def _scan_graph(
     outputs: tuple[Sequence[Array], Sequence[Array]],
     step: Callable[[str], object],
 ) -> tuple[StageDifference, tuple[Array, Array]] | None:
-    """A layer that is far off although the outputs are within the rounding of a coarse type, which
-    hides what one layer of many does. None where there is none, and for fp32, which hides nothing.
-
-    All tensors are read in a few runs. A layer is named where the step that it makes is one.
-    """
+    """Find a layer that is far off though the outputs are within a coarse type's rounding, from a
+    few runs that read all tensors. None if there is none, and for fp32."""
     coarse = tolerance_of(a.precision, b.precision)
     if coarse <= tolerance_of("fp32"):
         return None

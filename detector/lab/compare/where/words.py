@@ -47,10 +47,9 @@ def where_command(
     picture: str,
     step: Callable[[str], object],
 ) -> tuple[Where, int]:
-    """The document, and the exit code: 0 where no stage differs, 8 where one does.
+    """The document, and the exit code: 0 if no stage differs, else 8.
 
-    ``given``: A and B as they were typed. ``flags``: options of both. Raises UsageError for words
-    that mean nothing, and what opening and running a configuration raises.
+    ``given``: A and B as typed. ``flags``: options of both. Raises UsageError for unknown words.
     """
     from detector.core import sources
 
@@ -80,8 +79,7 @@ def where_command(
 
 
 def parse_words(text: str, config_file: str | None, flags: Mapping[str, Any]) -> Config:
-    """A configuration: "ort fp32", "openvino int8 conf=0.4", "b.yaml", "b.onnx". What is not said
-    is as in a run, at fp32. Raises UsageError."""
+    """A configuration: "openvino int8 conf=0.4", "b.yaml"; by default fp32. Raises UsageError."""
     own: dict[str, Any] = {}
     for word in _split(text):
         name, value = _meaning(word)

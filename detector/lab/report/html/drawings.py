@@ -74,8 +74,7 @@ def figure(drawn: str, caption: str = "") -> str:
 
 
 def table(described: Table, sortable: bool = True) -> str:
-    """Of more than ``most`` rows the others are folded away: a button, a filter or paper shows
-    them."""
+    """Fold away rows beyond ``most``; a button, a filter or paper shows them."""
     name, columns = escape(described.name), described.columns
     rows = [[column.of(row) for column in columns] for row in described.rows]
     heads = []
@@ -108,8 +107,7 @@ def filter_of(name: str, what: str) -> str:
 
 
 def cell(column: Column, value: Any) -> str:
-    """A number carries its full value, for sorting and for checks against the session. So it needs
-    no more than two decimals, as ``plain`` has."""
+    """A cell whose number carries its full value, so that two decimals suffice."""
     fine = column.form.endswith(("3f", "4f", "6f"))
     text = (replace(column, form="") if fine else column).text(value, absent="–")
     if value is None or (isinstance(value, float) and value != value):
@@ -128,8 +126,7 @@ FEW = 30  # points of a curve that are shown one by one
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True) -> str:
-    """One horizontal bar whose parts add up. ``parts``: (class, name, value). A label that does not
-    fit its part wraps to a line below, which is cut off, so it is not shown."""
+    """A horizontal bar of parts (class, name, value); labels that do not fit are hidden."""
     total = sum(value for *_, value in parts) or 1.0
     shapes = []
     for kind, name, value in parts:
@@ -186,8 +183,7 @@ def queue(
     y_unit: str,
     height: int = 150,
 ) -> str:
-    """A count over time: its mean as a line, (x, least, most) as a band around it, and the room
-    that there is as a broken line."""
+    """A count over time: mean line, (x, least, most) band, and the room as a broken line."""
     everything = [(x, 0.0) for x, _ in points] + [(x, most) for x, _, most in around]
     axes = Axes.around([(0.0, 0.0), *everything, (points[-1][0], room)], height, whole=True)
     upper = [(x, most) for x, _, most in around]
@@ -220,11 +216,8 @@ def lines(
     width: int = WIDTH,
     dense: bool = False,
 ) -> str:
-    """Several curves on one pair of axes from 0, with the classes ``series-0``, ``series-1``, ...
-
-    ``dots``: a labelled ring on a curve; ``at``: a word -> x of an upright line. Few points get
-    marks, unless they are ``dense`` samples.
-    """
+    """Curves on axes from 0, with the classes ``series-0``, ... ``dots``: a labelled ring on a
+    curve; ``at``: a word -> x of an upright line. Few points get marks unless ``dense``."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
@@ -299,8 +292,7 @@ def roofline(
     slopes: Mapping[str, float],
     height: int = 320,
 ) -> str:
-    """``dots``: (name, FLOPs a byte, GFLOP/s). ``roofs``: GFLOP/s by type. ``slopes``: GB/s of each
-    cache and of the memory. The axes are logarithmic."""
+    """``dots``: (name, FLOPs a byte, GFLOP/s). ``roofs``: GFLOP/s by type. ``slopes``: GB/s."""
     fastest, slowest = max(slopes.values()), min(slopes.values())
     highest = max(roofs.values())
     xs = [x for _, x, _ in dots if x > 0] + [highest / slowest, min(roofs.values()) / fastest]

@@ -92,8 +92,7 @@ def _links(document: SessionDocument) -> str:
 
 
 def _from_session(document: SessionDocument, path: str) -> str | None:
-    """By their names alone, since the folder may be drawn elsewhere. None where one is absolute and
-    the other is not, so that nothing says how they lie to each other."""
+    """Relative by name, since the folder may be drawn elsewhere; None if only one is absolute."""
     session = document.session
     if not isinstance(session, str) or os.path.isabs(session) != os.path.isabs(path):
         return None

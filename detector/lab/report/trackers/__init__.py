@@ -39,8 +39,7 @@ class Entries:
 
 
 def ready(name: str) -> None:
-    """Raises UsageError where the tracker's library is absent, and says how to install it. Called
-    before a run, because after an hour of work it would be too late."""
+    """Raises UsageError, before a long run, if the tracker's library is missing."""
     package = _module(name).PACKAGE
     try:
         importlib.import_module(package)
@@ -52,8 +51,7 @@ def ready(name: str) -> None:
 
 
 def track(name: str, session: SavedSession) -> str:
-    """Logs a session and returns where. Raises UsageError where the library is absent, and
-    OutputError where it fails."""
+    """Log a session; return where. Raises UsageError (no library) and OutputError."""
     ready(name)
     entries = entries_of(session)
     try:

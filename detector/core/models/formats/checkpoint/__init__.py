@@ -32,10 +32,8 @@ FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Contents, bytes]]:
-    """What the file holds, and its sha256. Raises ModelError.
-
-    Tensors are read from it on demand, as long as it is open.
-    """
+    """What the file holds, and its sha256. Tensors are read on demand while it is open. Raises
+    ModelError."""
     from detector.core.models.formats.checkpoint.archive import Archive
     from detector.core.models.formats.checkpoint.contents import contents_of
     from detector.core.models.formats.checkpoint.unpickle import unpickle

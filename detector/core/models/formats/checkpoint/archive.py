@@ -41,10 +41,8 @@ DTYPES = {  # number type, called as in safetensors -> numpy's
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A view of stored numbers, which becomes an array on demand.
-
-    ``load`` gives the bytes; strides and offset count elements. Raises ValueError.
-    """
+    """A view of stored numbers. ``load`` gives its bytes; strides and offset count elements. Raises
+    ValueError."""
 
     kind: str  # of DTYPES
     shape: tuple[int, ...]

@@ -24,10 +24,7 @@ BUFFERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One module of a checkpoint.
-
-    ``path``: of its class ("torch.nn.modules.conv.Conv2d").
-    """
+    """One module of a checkpoint. ``path``: of its class ("torch.nn.modules.conv.Conv2d")."""
 
     path: str
     settings: Mapping[str, Any]
@@ -35,11 +32,9 @@ class Module:
 
 @dataclass(slots=True)
 class Contents:
-    """One network of a file, whatever the file was.
-
-    ``tensors``: by the names of a state dict, ``model.0.conv.weight``. ``modules``: by the same
-    paths; empty where the file holds only tensors. ``description``: the network's YAML as stored.
-    """
+    """One network of a file. ``tensors``: by state-dict names, ``model.0.conv.weight``.
+    ``modules``: by path; empty if the file holds only tensors. ``description``: the network's YAML
+    as stored."""
 
     origin: str  # path of the file, for messages
     tensors: Mapping[str, Tensor]
@@ -51,10 +46,7 @@ class Contents:
 
 
 def contents_of(loaded: Any, origin: str) -> Contents:
-    """The network in what ``unpickle`` returned: a whole model, or a state dict.
-
-    Raises ModelError.
-    """
+    """The network in ``unpickle``'s result: a model, or a state dict. Raises ModelError."""
     model = _network(loaded)
     if isinstance(model, Instance):
         return _contents_of_model(model, loaded, origin)
@@ -86,10 +78,8 @@ def _outline(loaded: Any) -> str:
 
 
 def contents_of_tensors(tensors: Mapping[str, Tensor], origin: str) -> Contents:
-    """The contents of a file that holds only tensors.
-
-    They have the names of ``model.state_dict()``, with or without the prefix of a wrapper.
-    """
+    """The contents of a file that holds only tensors, named as in ``model.state_dict()``, perhaps
+    with a wrapper's prefix."""
     prefix = _prefix(tensors)
     if prefix is None:
         raise ModelError(

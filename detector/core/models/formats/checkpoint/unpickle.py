@@ -21,9 +21,8 @@ from typing import Any
 from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.archive import Archive, Tensor, item_bytes
 
-# Every name that may stand in a checkpoint's pickle, exactly. None of them is ever imported: each
-# has a stand-in here. The lists are what YOLOv5, YOLOv7 and torch write. A name that is missing is
-# refused, even where it would be harmless.
+# Every name that may stand in a checkpoint's pickle: what YOLOv5, YOLOv7 and torch write. None is
+# ever imported: each has a stand-in here. Others are refused, even harmless ones.
 
 INERT: dict[str, frozenset[str]] = {
     # module -> classes; an instance of one becomes a record of what was stored in it
@@ -270,10 +269,8 @@ def _parameter(tensor: Any, *_: Any) -> Any:
 
 
 def unpickle(archive: Archive) -> Any:
-    """What the checkpoint holds: dicts, lists, numbers, texts, ``Instance`` and ``Tensor``.
-
-    Raises ModelError.
-    """
+    """The checkpoint's dicts, lists, numbers, texts, ``Instance`` and ``Tensor``. Raises
+    ModelError."""
     data = archive.pickle()
     refuse_other_names(archive, collect_names(archive, data))
     try:
@@ -326,10 +323,8 @@ def _quote(name: str) -> str:
 
 
 def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
-    """All names that the byte code can ask for; it is not run.
-
-    Raises ModelError for code that torch never writes.
-    """
+    """All names that the byte code can ask for, without running it. Raises ModelError for code that
+    torch never writes."""
     try:
         with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
             return set(_read_names(data))

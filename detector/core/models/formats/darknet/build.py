@@ -32,10 +32,7 @@ PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
 
 
 class DarknetGraph:
-    """Writes one layer after the other.
-
-    ``tensors`` maps a layer's index to its output, and -1 to the picture.
-    """
+    """Writes one layer after the other. ``tensors``: layer index -> output, -1 -> the picture."""
 
     def __init__(
         self, architecture: Architecture, filters: list[Filter], name: str, batch: int

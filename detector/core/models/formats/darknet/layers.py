@@ -21,8 +21,7 @@ from detector.core.models.graph.operators import ACTIVATIONS
 MAX_SIDE = 16384  # pixels, of the input and of an anchor
 MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
 MAX_CLASSES = 100_000  # yolo9000 has 9,418
-# Limits against files that only look like a network. The largest published darknet networks stay
-# far below.
+# Far above the largest published darknet networks.
 MAX_TENSOR = 1 << 28  # floats in one output of one layer, 1 GiB
 MAX_FLOATS = 400_000_000  # in all weights: 1.6 GB; an ONNX file ends at 2 GB
 
@@ -42,10 +41,8 @@ TRAINING_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """``inputs``: indices of the layers that it reads, -1 for the picture.
-
-    ``channels``, ``height`` and ``width`` are those of its output for one picture.
-    """
+    """``inputs``: indices of the layers that it reads, -1 for the picture. ``channels``, ``height``
+    and ``width``: of its output."""
 
     index: int  # as darknet counts: the first section after [net] is 0
     line: int  # of its section in the cfg
@@ -108,9 +105,8 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """Sum of its inputs. It has the channels of the first one: of an input with more, the first
-    channels are added; one with fewer adds to the first channels.
-    """
+    """Sum of its inputs, with the first one's channels: extra ones of another are cut, and a
+    narrower input adds to the first channels."""
 
     activation: str
 
@@ -181,10 +177,8 @@ class Architecture:
 def read_architecture(
     sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1
 ) -> Architecture:
-    """The network at the cfg's own input size, or at ``size`` (height, width).
-
-    ``batch`` counts for the limits only. Raises ModelError.
-    """
+    """The network at the cfg's input size, or at ``size`` (height, width). ``batch`` counts for the
+    limits only. Raises ModelError."""
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
         raise net.error(
@@ -208,10 +202,7 @@ def read_architecture(
 
 
 def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
-    """Checks --size against the stride of the network at its own size.
-
-    At a wrong size the layers would not fit each other, and the message would be about a [route].
-    """
+    """Check --size against the stride here: later, an error would be about a [route]."""
     try:
         stride = read_architecture(sections).stride
     except ModelError:
@@ -326,10 +317,7 @@ def _input(section: Section, architecture: Architecture) -> Layer:
 
 
 def _layers_named(section: Section, architecture: Architecture, key: str) -> list[Layer]:
-    """The layers that ``layers=`` or ``from=`` names.
-
-    A negative number counts back from this layer; the others are absolute.
-    """
+    """The layers of ``layers=`` or ``from=``; a negative number counts back from this layer."""
     here = len(architecture.layers)
     numbers = section.integers(key)
     if not numbers:
@@ -427,10 +415,7 @@ def _convolution(section: Section, architecture: Architecture) -> Convolution:
 
 
 def _maxpool(section: Section, architecture: Architecture) -> MaxPool:
-    """darknet's ``padding`` is the sum of both sides.
-
-    Half of it, rounded down, lies before the first pixel.
-    """
+    """darknet's ``padding`` is the sum of both sides; half, rounded down, comes first."""
     source = _input(section, architecture)
     _refuse(section, "maxpool_depth", "antialiasing")
     stride = _strides(section)

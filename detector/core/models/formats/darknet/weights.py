@@ -26,10 +26,8 @@ BATCH_NORM_EPSILON = 1e-5  # AlexeyAB's darknet; the one of 2016 had 1e-6
 
 @dataclass(slots=True)
 class Filter:
-    """One convolution as stored.
-
-    ``scales``, ``means`` and ``variances`` [filters] are there with batch normalisation only.
-    """
+    """One convolution as stored; with batch norm, ``scales``, ``means``, ``variances``
+    [filters]."""
 
     biases: NDArray[np.float32]  # [filters]
     weights: NDArray[np.float32]  # [filters, channels / groups, kernel, kernel]
@@ -39,10 +37,8 @@ class Filter:
 
 
 def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], bytes]:
-    """The filters in the order of the cfg, and the file's bytes.
-
-    Raises ModelError unless the file holds exactly the numbers that the cfg needs.
-    """
+    """The filters in the cfg's order, and the file's bytes. Raises ModelError unless it holds
+    exactly the numbers that the cfg needs."""
     number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
     wanted = architecture.floats * number.itemsize
     try:
@@ -71,11 +67,8 @@ def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], 
 
 
 def _header_bytes(path: Path, data: bytes) -> int:
-    """Length of the header.
-
-    int32 major, minor, revision; then the pictures seen in training: int64 since version 0.2, int32
-    before.
-    """
+    """Length of the header: int32 major, minor, revision; then the pictures seen in training (int64
+    since version 0.2, else int32)."""
     if len(data) < 16:
         raise ModelError(
             f"{path}: has {len(data)} bytes, but the header of a .weights file alone takes 16 or "
@@ -102,10 +95,8 @@ def _cut(floats: NDArray[np.float32], architecture: Architecture) -> Iterator[Fi
 
 
 def random_weights(architecture: Architecture, seed: int) -> list[Filter]:
-    """Random numbers that keep activations of order 1.
-
-    They are the same on every machine, because numpy's legacy stream is frozen.
-    """
+    """Random numbers that keep activations of order 1; the same everywhere, by numpy's legacy
+    stream."""
     if not 0 <= seed < 2**32:
         raise ModelError(
             f"--random-weights {seed} is out of range: "
@@ -137,11 +128,8 @@ def _f32(values: NDArray[np.float64]) -> NDArray[np.float32]:
 def fold(
     architecture: Architecture, layer: Convolution, stored: Filter, input_scale: float = 1.0
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights and biases of one plain convolution.
-
-    Batch normalisation and the scale of the input are folded in:
-    scales * (conv(x) - means) / sqrt(variances + eps) + biases, computed in float64, rounded once.
-    """
+    """Weights and biases of one plain convolution, with batch norm and input scale folded in:
+    scales * (conv(x) - means) / sqrt(variances + eps) + biases, computed in float64."""
     with np.errstate(all="ignore"):  # what goes wrong is checked once, below
         weights = stored.weights.astype(np.float64)  # a signalling NaN warns here already
         biases = stored.biases.astype(np.float64)

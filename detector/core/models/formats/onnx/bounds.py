@@ -39,8 +39,7 @@ ENDLESS = 10**12  # nodes; where counting ends
 SMALL = 256  # bytes of a part that is not looked into
 
 Fields = dict[int, str]
-# Message -> number of a field -> what it holds. "data" costs what it takes in the file, "packed" up
-# to eight times as much; other fields are structure.
+# Message -> field number -> content. "data" costs its size, "packed" up to eight times as much.
 MESSAGES: dict[str, Fields] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},

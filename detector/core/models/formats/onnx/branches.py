@@ -64,8 +64,7 @@ def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodePro
 
 
 def _emptiness_of(graph: ForeignGraph, name: str) -> set[str]:
-    """The tensor of which a condition asks whether it has no elements; {} where it asks anything
-    else: Equal(ReduceProd(Shape(x)), 0), and the like."""
+    """The tensor that a condition tests for emptiness (Equal(ReduceProd(Shape(x)), 0)), else {}."""
     makers = graph.makers()
     node = makers.get(name)
     while node is not None and node.op_type in ("Cast", "Identity", "Squeeze"):
@@ -93,8 +92,7 @@ def _gives_nothing(branch: onnx.GraphProto) -> bool:
 
 
 def _with_a_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """A Pad that adds a row to what the node reads; the node reads it. Boxes lie in the picture, so
-    that their largest coordinate is no smaller than zero."""
+    """A Pad that adds a zero row to the node's input: coordinates are never below zero."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
     pads[rank] = 1  # behind the last row

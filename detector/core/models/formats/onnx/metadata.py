@@ -33,8 +33,7 @@ class Metadata:
 
     @property
     def finished(self) -> bool:
-        """Whether the exporter says that the outputs are detections, after NMS or without need of
-        it."""
+        """Whether the exporter says that outputs are final detections (NMS done or not needed)."""
         return self.nms or self.end2end
 
 
@@ -59,10 +58,7 @@ def read_metadata(path: str, entries: Mapping[str, str]) -> Metadata:
 
 
 def _literal(text: str) -> object:
-    """A value written as in Python or JSON; None for any other text.
-
-    ``literal_eval`` builds data and calls nothing.
-    """
+    """A value written as in Python or JSON, by ``literal_eval``; None for any other text."""
     text = text.strip()
     if not text or len(text) > MAX_TEXT:
         return None

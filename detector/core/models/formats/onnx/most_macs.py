@@ -40,8 +40,7 @@ RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # ... each
 
 
 def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
-    """Of one picture, at most. ``model``: of the graph, with inferred shapes. Raises ModelError
-    where the file does not bound it."""
+    """Of one picture, at most. ``model``: with inferred shapes. Raises ModelError if unbounded."""
     open_ones = uncounted(model)
     graph.infer()  # its names may be new
     bounded = _at_its_most(graph)
@@ -93,8 +92,7 @@ def _at_its_most(graph: ForeignGraph) -> ForeignGraph:
 
 
 def _hide(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> bool:
-    """Makes the values ``kept`` unknown in the copy: inference follows values too. Returns False
-    where one cannot be hidden, since its shape is not known."""
+    """Make ``kept`` values unknown in the copy; False if one's shape is not known."""
     from onnx import TensorProto
 
     copy.types = graph.types
@@ -112,8 +110,7 @@ def _hide(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> bool:
 
 
 def _not_rising(graph: ForeignGraph) -> set[str] | None:
-    """What is computed of counts, and may fall where one rises. None where a count cuts something
-    off the front, so that less of it is left."""
+    """What is computed of counts and may fall as one rises; None if a count cuts off the front."""
     counts: set[str] = set()
     kept: set[str] = set()
     readers = graph.readers()
@@ -157,8 +154,7 @@ def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bo
 
 
 def _most(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """The shapes of the outputs at their most; None for a node that counts nothing, or whose inputs
-    are not known yet."""
+    """The outputs' largest shapes; None if the node counts nothing or its inputs are unknown."""
     if node.op_type not in COUNTING:
         return None
     given = graph.shape(node.input[0])

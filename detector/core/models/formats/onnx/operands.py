@@ -15,8 +15,7 @@ from detector.core.models.formats.onnx.foreign import ForeignGraph
 if TYPE_CHECKING:
     import onnx
 
-# Operator -> its inputs that must be lists, [N]. Axes of Unsqueeze and of reductions are not among
-# them: exporters write a single one as a plain number, and runtimes take that.
+# Operator -> its inputs that must be lists, [N]; not axes, where runtimes take plain numbers.
 LISTS = {
     "Slice": (1, 2, 3, 4),
     "Reshape": (1,),

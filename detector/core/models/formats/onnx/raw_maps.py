@@ -44,8 +44,7 @@ KINDS = {
 
 
 def raw_kind(evidence: Evidence) -> str | None:
-    """What the outputs are, and what to do, as words that follow "these are"; None where they are
-    rows or a list."""
+    """What the outputs are and what to do, as words after "these are"; None for rows or a list."""
     dims = [evidence.dims(name) for name in evidence.graph.outputs]
     maps = [sides for sides in dims if len(sides) >= 4 and not _is_table(sides)]
     if not maps:
@@ -72,6 +71,5 @@ def raw_kind(evidence: Evidence) -> str | None:
 
 
 def _is_table(sides: tuple[int | None, ...]) -> bool:
-    """Whether four sides are those of a table of rows: [B, N, 1, 4], or [1, 1, K, 7] as Caffe's
-    DetectionOutput has it."""
+    """Whether the sides are of a table of rows: [B, N, 1, 4], or Caffe's [1, 1, K, 7]."""
     return len(sides) == 4 and 1 in (sides[1], sides[2]) and (sides[3] or 0) <= 7

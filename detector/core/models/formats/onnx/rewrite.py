@@ -36,8 +36,7 @@ MAX_PARTS = 24  # of a name; the deepest modules have ten
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
 PREFIX = "input"  # the prefix's nodes are input.cast etc.; in torch a module of that name
-# Attributes of torch.nn.Module and torch.fx.GraphModule: no submodule may have such a name. A test
-# compares the list with torch.
+# Attributes of torch.nn.Module and torch.fx.GraphModule, which no submodule may be named.
 TAKEN = frozenset(
     "T_destination add_module add_submodule apply bfloat16 buffers call_super_init children code "
     "compile constants cpu cuda delete_all_unused_submodules delete_submodule double dump_patches "
@@ -208,10 +207,8 @@ def simplify_operators(graph: ForeignGraph) -> None:
 
 
 def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """A Split that makes what a Slice makes, and the rest, which nobody reads.
-
-    Other nodes are returned as they are.
-    """
+    """A Split that makes a Slice's output and an unread rest; other nodes are returned as they
+    are."""
     from onnx import helper
 
     shape = graph.shape(node.input[0])
@@ -292,9 +289,8 @@ def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
     """Put our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
 
     ``planar``: the graph reads NCHW, else NHWC. Order and scale are folded into the first
-    convolutions if only slices and joins lie between: zero padding stays zero. They are nodes
-    before half-precision weights, which a scale of 1/255 would round to zero, and if something is
-    subtracted, which gives zero padding another colour.
+    convolutions behind slices and joins. They stay nodes before half-precision weights (1/255 would
+    round to zero) and if something is subtracted (padding would change colour).
     """
     from onnx import TensorProto, helper
 
@@ -409,10 +405,8 @@ def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProt
 
 
 def _absorb_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorders and scales the weights that read the picture.
-
-    Returns False, with nothing changed, where other operators read it too.
-    """
+    """Reorder and scale the weights that read the picture. False, with nothing changed, if other
+    operators read it too."""
     orders = {start: order}
     convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:
@@ -472,10 +466,8 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 
 def rename_all(graph: ForeignGraph) -> None:
     """Rename nodes, tensors and constants, in place; outputs keep their order.
-
-    ``/model.0/conv/Conv`` becomes ``model.0.conv`` if that module is one node. No name is the
-    beginning of another, since in torch each is a module.
-    """
+    ``/model.0/conv/Conv`` becomes ``model.0.conv`` if one node. No name begins another: torch
+    modules would clash."""
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}
     for node, name in zip(graph.nodes, names, strict=True):
@@ -550,11 +542,8 @@ def _free_name(
     beginnings: set[tuple[str, ...]],
     tries: Counter[tuple[str, ...]],
 ) -> tuple[str, ...]:
-    """The path, or one with a number, that is no other's beginning and begins with no other.
-
-    ``tries``: path -> the last number that was tried for it, so that many equal names take no
-    longer than many different ones.
-    """
+    """The path, or one with a number, that neither begins another nor has one as its beginning.
+    ``tries``: path -> last number tried, which keeps many equal names fast."""
     tried = path
     while (
         tried in taken

@@ -32,8 +32,7 @@ MAX_DIGITS = 18  # of an offset or a length
 SHARED = 10  # tensors may use a byte of a file this often, on average: some are tied
 READ_BYTES = 1 << 30
 
-# Element type -> bits of one element, and the field for values that are not raw bytes, with how
-# many elements one value of it holds.
+# Element type -> bits of one element, and the typed field with its elements per value.
 BITS = {
     "FLOAT": (32, "float_data", 1),
     "UINT8": (8, "int32_data", 1),
@@ -91,11 +90,8 @@ class _Place(NamedTuple):
 
 
 def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
-    """Reads the bytes that are stored in other files into the model; returns these files.
-
-    They must be plain files in the model's folder, or below it. What is read is bounded by what is
-    on disk. Raises ModelError.
-    """
+    """Read the bytes stored in other files into the model; return these files. They must be plain
+    files in or below the model's folder. Raises ModelError."""
     from onnx import TensorProto
 
     places = [
@@ -164,11 +160,8 @@ def _place(path: Path, tensor: onnx.TensorProto) -> _Place:
 
 
 def _is_inside(path: Path, file: Path) -> bool:
-    """Whether a file lies in the model's folder, links followed.
-
-    Where the model is a link, the folder of what it leads to counts too: a cache of downloads keeps
-    both files elsewhere, side by side.
-    """
+    """Whether a file lies in the model's folder, links followed, or in that of the linked model:
+    download caches keep both elsewhere."""
     real = os.path.realpath(file)
     folders = (os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path)))
     return any(real.startswith(folder.rstrip("/") + "/") for folder in folders)

@@ -20,10 +20,8 @@ STANDARD = ("", "ai.onnx")
 
 
 def tidy(model: onnx.ModelProto) -> None:
-    """Sorts the nodes, gives the standard domain one spelling, and forgets what inference finds.
-
-    A negative side becomes one that is not fixed; the name of a free side of an output is left out.
-    """
+    """Sort nodes, unify the standard domain's name, and drop what inference finds: negative sides
+    and free output sides lose their value or name."""
     for entry in model.opset_import:
         entry.domain = "" if entry.domain in STANDARD else entry.domain
     for graph in every_graph(model):
@@ -41,10 +39,8 @@ def tidy(model: onnx.ModelProto) -> None:
 
 
 def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-    """Puts each node behind those whose outputs it reads; else the order stays.
-
-    Where nodes wait for each other in a circle, they stay last, and ONNX's checker refuses them.
-    """
+    """Move each node behind those it reads, else keep the order. Cycles stay last, for ONNX's
+    checker."""
     made = {name for node in graph.node for name in node.output if name}
     if not _is_unsorted(graph.node, made):
         return

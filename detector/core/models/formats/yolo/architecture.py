@@ -27,8 +27,7 @@ class Value:
     channels: int
     height: int
     width: int
-    # Set where every 2x2 pixels of ``folded`` become 4 times the channels. This happens only on
-    # paper: the next convolution reads the pixels themselves.
+    # Set if every 2x2 pixels of ``folded`` are channels, for the next convolution only.
     folded: Value | None = None
 
     @property
@@ -190,10 +189,8 @@ class Architecture:
 
 @dataclass(slots=True)
 class ArchitectureBuilder:
-    """Adds steps to an architecture.
-
-    ``modules``: what a checkpoint says of its own modules; it may name other activations.
-    """
+    """Adds steps to an architecture. ``modules``: of a checkpoint; they may name other
+    activations."""
 
     architecture: Architecture
     activation: Activation
@@ -212,10 +209,7 @@ class ArchitectureBuilder:
         groups: int = 1,
         activation: Activation | None = None,
     ) -> Value:
-        """The block Conv: convolution, batch normalisation, activation.
-
-        Its parts are path.conv, path.bn and path.act.
-        """
+        """The block Conv: convolution (path.conv), batch norm (path.bn), activation (path.act)."""
         activation = self._stored_activation(path) or activation or self.activation
         return self.convolution(path, x, channels, kernel, stride, padding, groups, activation)
 
@@ -304,10 +298,8 @@ class ArchitectureBuilder:
         return self._add(Upsample(path=path, inputs=(x,), out=out, scale=scale))
 
     def every_second_pixel(self, path: str, x: Value) -> Value:
-        """Every 2x2 pixels as 4 times the channels.
-
-        Only a convolution can follow; it reads ``x`` itself (``spread_over_pixels`` in network.py).
-        """
+        """Every 2x2 pixels as 4 times the channels, only for a convolution, which reads ``x``
+        itself (``spread_over_pixels`` in network.py)."""
         assert self.row is not None
         if x.folded is not None:
             raise self.row.error("follows another of its kind; put a convolution between them")

@@ -60,10 +60,8 @@ MAX_SEED = 2**32 - 1
 
 
 def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
-    """The network of a file that holds numbers.
-
-    The description is the one that the file carries, else the packaged one that fits its tensors.
-    """
+    """The network of a file that holds numbers, by its own description or a packaged one that
+    fits."""
     if contents.description is not None:
         description = parse_description(contents.description, str(request.path))
     else:
@@ -114,10 +112,8 @@ def build_network(
 
 
 def recognise(contents: Contents) -> Description:
-    """The packaged description whose convolutions have the names and shapes of the tensors.
-
-    The number of classes is that of the tensors. Raises ModelError where no description fits.
-    """
+    """The packaged description whose convolutions fit the tensors' names and shapes, with their
+    number of classes. Raises ModelError if none fits."""
     shapes = {name: tensor.shape for name, tensor in contents.tensors.items()}
     for path in sorted((catalogue.folder() / "yolo").glob("*.yaml")):
         description, _ = read_description(path)
@@ -260,9 +256,8 @@ class YoloGraph:
 def spread_over_pixels(weight: Floats, groups: int) -> Floats:
     """Turn a convolution over 2x2 pixels as channels into one over the pixels, with equal products.
 
-    weight [out, 4*c, k, k] -> [out, c, 2k, 2k], to be run with twice the stride and padding. The
-    four parts of the channels are the pixels (row, column) 0,0 1,0 0,1 1,1: as in YOLOX's Focus
-    (Apache-2.0).
+    weight [out, 4*c, k, k] -> [out, c, 2k, 2k], for twice the stride and padding. The parts are the
+    pixels (row, column) 0,0 1,0 0,1 1,1: as in YOLOX's Focus (Apache-2.0).
     """
     assert groups == 1
     outs, channels, kernel, _ = weight.shape

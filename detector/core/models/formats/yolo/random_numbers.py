@@ -32,8 +32,7 @@ PROBE_CELLS = 4  # sides of the coarsest map on the picture that is carried alon
 # Root mean square of hidden layers: so far out SiLU is nearly a ReLU, which amplifies no deviation.
 SIZE = 4.0
 OBJECTNESS = -4.0  # bias: on a picture some dozens of cells reach a threshold, as on a street
-# Sums differ in their last bits between computers, so factors are rounded: then the numbers of a
-# seed are the same everywhere.
+# Rounded, because last bits differ between computers: a seed's numbers are then the same.
 FACTOR_STEPS, SHIFT_STEPS = 8, 64  # per doubling; per 1
 
 Floats = NDArray[np.float32]
@@ -45,10 +44,8 @@ KINDS: dict[str, Callable[[Floats, float], Floats]] = {
 
 
 class RandomNumbers:
-    """Filters of ``probe.needed``, in its order; numpy's legacy stream is frozen.
-
-    ``probe``: the network at a small input, PROBE_CELLS times its stride.
-    """
+    """Filters of ``probe.needed``, by numpy's frozen legacy stream. ``probe``: the network at
+    PROBE_CELLS times its stride."""
 
     def __init__(self, probe: Architecture, seed: int) -> None:
         self._stream = np.random.RandomState(seed)
