@@ -136,6 +136,7 @@ INSIDE = {
     "bytes, planar": _planar_bytes,
     "0..255": lambda given: given.preprocess().scale(255.0),
     "turned": _turned,
+    "only turned": lambda given: given.preprocess().reverse_channels(),
     "mean and scale": lambda given: given.preprocess().mean([0.0] * 3).scale([255.0] * 3),
     "last axis": lambda given: given.tensor().set_layout(Layout("NHWC")),
 }

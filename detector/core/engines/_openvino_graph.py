@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from detector.core.models.formats.onnx.evidence import Evidence, Inside
 from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph
+from detector.core.models.probed import is_dark, measure_spread
 
 # OpenVINO's layer -> ONNX's operator; others have one name in both.
 OPERATORS = {
@@ -64,22 +65,33 @@ class IrEvidence(Evidence):
 
     suffix: str = ".xml"
     model: Any = None
+    _inside: Inside | None = None
 
     def inside(self) -> Inside:
-        """Also what was folded into the first layer's weights: PrePostProcessor marks them."""
+        """Also what was folded into the first layer's weights: PrePostProcessor marks them, and the
+        scale of the marked ones shows whether it divides."""
+        if self._inside is None:
+            self._inside = self._look_inside()
+        return self._inside
+
+    def _look_inside(self) -> Inside:
         found = Evidence.inside(self)
-        weights = _constant(self._first_layer())
+        first = self.first_convolutions()[:1]
+        layers = [
+            one
+            for one in self.model.get_ordered_ops()
+            if first and one.get_friendly_name() == first[0].name
+        ]
+        weights = _constant(layers[0].input_value(1)) if layers else None
         if weights is None:
             return found
-        factor = 1 / 255 if PREPROCESSING in weights.get_rt_info() and not found.scales else 1.0
+        factor = 1.0
+        if PREPROCESSING in weights.get_rt_info() and not found.scales:
+            answers = self._run([first[0].output[0]], self._picture(bright=False))
+            dark = answers is not None and is_dark(measure_spread(answers[first[0].output[0]][0]))
+            factor = 1 / 255 if dark else 1.0
         turned = weights.get_friendly_name().startswith(REVERSED)
         return Inside(found.factor * factor, found.offset * factor, found.turned != turned)
-
-    def _first_layer(self) -> Any:
-        """The output of the constant, converted or not, that the first convolution reads."""
-        first = {node.name for node in self.first_convolutions()[:1]}
-        layers = [one for one in self.model.get_ordered_ops() if one.get_friendly_name() in first]
-        return layers[0].input_value(1) if layers else None
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
         import openvino

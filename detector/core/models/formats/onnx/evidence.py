@@ -371,18 +371,18 @@ class Evidence(Seen):
 
     def _answer(self) -> dict[str, NDArray[Any]] | None:
         first = [node.output[0] for node in self.first_convolutions()[:1]]
-        answers = self._run([*self.graph.outputs, *first], self._picture())
+        answers = self._run([*self.graph.outputs, *first], self._picture(self.is_bright()))
         if answers is not None and first:
             self.response = measure_spread(answers.pop(first[0])[0])
         return answers
 
-    def _picture(self) -> NDArray[Any]:
-        """The drawn picture, as the input wants it."""
+    def _picture(self, bright: bool) -> NDArray[Any]:
+        """The drawn picture, as the input wants it. ``bright``: of 0..255."""
         from onnx import helper
 
         tensor = self.graph.input.type.tensor_type
         picture = draw(self.height, self.width).astype(np.float32)
-        if not self.is_bright():
+        if not bright:
             picture /= 255
         if self.planar:
             picture = picture.transpose(2, 0, 1)
