@@ -6,6 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from types import SimpleNamespace
 
 import av
 import cv2
@@ -14,6 +15,7 @@ import pytest
 
 import detector as package
 from detector import Detector, DetectVideoError
+from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos/street.mp4"
@@ -129,6 +131,8 @@ def test_a_stream_of_what_is_no_source_is_refused(source):
         ({"classes": ["xx"]}, "classes=xx: "),
         ({"names": "/none"}, "/none: "),
         ({"model": 3}, "a model must be "),
+        ({"track": 5}, "track: give a tracker's name or an object"),
+        ({"track": ["sort"]}, "track: give a tracker's name or an object"),
     ],
     ids=str,
 )
@@ -166,6 +170,37 @@ def test_the_words_of_the_command_in_python(said, python):
     from detector.core.api.words import translate
 
     assert translate(said, KEYWORDS) == python
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"conf": "x"}, "conf=x: a confidence threshold must be a number"),
+        ({"conf": float("nan")}, "conf=nan: "),
+        ({"classes": 5}, "classes=5: give a list"),
+    ],
+    ids=str,
+)
+def test_what_a_call_is_given_is_checked(given, said):
+    with (
+        Detector(engine="null") as detector,
+        pytest.raises(DetectVideoError, match=re.escape(said)),
+    ):
+        detector(np.zeros((4, 4, 3), np.uint8), **given)
+
+
+@pytest.mark.parametrize(
+    "ids", [None, [1], [[1], [2]], [float("nan"), 1], [0.5, 1], ["a", "b"]], ids=str
+)
+def test_ids_of_a_tracker_of_the_callers_are_checked(ids):
+    from detector.core.api import _Following
+
+    found = Detections(np.zeros((2, 4), np.float32), np.ones(2, np.float32), np.zeros(2, np.int64))
+    tracker = SimpleNamespace(update=lambda *_: ids)
+    with pytest.raises(DetectVideoError, match="a whole number for each of 2 detections"):
+        _Following(tracker)(None, found)
+    tracker.update = lambda *_: [3.0, -1]
+    assert _Following(tracker)(None, found).track_ids.tolist() == [3, -1]
 
 
 def test_a_closed_detector_says_so():

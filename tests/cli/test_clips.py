@@ -142,7 +142,8 @@ def test_json_has_the_promised_keys(tmp_path):
 @pytest.mark.slow
 def test_several_sources(tmp_path):
     clips = [STREET, write_video(tmp_path / "short.mp4")]
-    sources = (clips[0], tmp_path / "absent.mp4", clips[1], clips[0])
+    (tmp_path / "empty.mp4").touch()
+    sources = (clips[0], tmp_path / "empty.mp4", clips[1], clips[0])
     options = ("--size", "160x96", "--frames", 5, "-o", "out/", "--json")
     process = detect_video(*sources, *options, cwd=tmp_path)
     assert process.returncode == 3

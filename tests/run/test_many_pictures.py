@@ -62,7 +62,6 @@ GATHERED = [
     (["P/a.png", "P/b.png"], ["P"]),
     (["P/a.png"], ["P/a.png"]),
     (["v.mp4", "P/a.png", "w.mp4", "P/b.png"], ["v.mp4", "P", "w.mp4"]),
-    (["P/a.png", "P/none.png"], ["P/a.png", "P/none.png"]),  # a typing error is no picture
     (["P"], ["P", "P/v.mp4", "P/w.MOV"]),
     (["P/*"], ["P/*", "P/v.mp4", "P/w.MOV"]),
     (["P/*.png"], ["P/*.png"]),
@@ -81,6 +80,8 @@ def test_sources_of_a_command_line(typed: Sequence[str], texts: Sequence[str]) -
         Path(name).touch()
     Path("empty").mkdir()
     assert gather_sources(typed) == texts
+    with pytest.raises(SourceError, match="none: no such file"):  # before the first of them runs
+        gather_sources([*typed, "none"])
 
 
 def test_a_folder_of_both_kinds(place: Path) -> None:

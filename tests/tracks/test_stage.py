@@ -221,7 +221,7 @@ def test_from_python() -> None:
             assert frame.image.ndim == 3
             return list(range(len(detections)))
 
-    for track in ("bytetrack", Numbered()):
+    for track in (True, Numbered()):
         with Detector(engine="ort", precision="fp32", frames=3, track=track) as detector:
             last = [found for _, found in detector.stream(STREET)][-1]
             assert last.track_ids is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import reprlib
 import threading
 import time
 import warnings
@@ -11,12 +12,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
 from detector.core.config.elsewhere import answer_keyword
+from detector.core.config.schema import TRACKERS
 from detector.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,8 +55,15 @@ class _Following:
     def __call__(self, frame: Frame, detections: types.Detections) -> types.Detections:
         import numpy as np
 
-        ids = np.asarray(self._tracker.update(detections, frame), dtype=np.int64)
-        return replace(detections, track_ids=ids)
+        given = self._tracker.update(detections, frame)
+        ids = np.asarray(given)
+        whole = ids.dtype.kind in "iu" or (ids.dtype.kind == "f" and (ids == np.rint(ids)).all())
+        if ids.shape != (len(detections),) or not (whole or not ids.size):
+            raise UsageError(
+                f"track: {type(self._tracker).__name__}.update() must return a whole number for "
+                f"each of {len(detections)} detections, not {reprlib.repr(given)}"
+            )
+        return replace(detections, track_ids=ids.astype(np.int64))
 
     def close(self) -> Sequence[str]:
         return ()
@@ -72,7 +81,7 @@ class Detector:
     ``Options``; an unknown one raises UsageError with the nearest. Raises ModelError and
     EngineError as the command does. Close it, or use ``with``.
 
-    ``track``: "bytetrack", "ocsort" or "sort" gives the objects of ``stream`` ids that they keep
+    ``track``: "bytetrack" (True), "ocsort" or "sort" gives the objects of ``stream`` ids which stay
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
     ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes they moved. With
     ``zones="zones.yaml"`` each frame says what crossed, came and went: ``found.scene.events``.
@@ -83,7 +92,7 @@ class Detector:
         model: str | os.PathLike[str] = "street",
         *,
         engine: str = "auto",
-        track: str | Tracker | None = None,
+        track: str | bool | Tracker | None = None,
         **options: Unpack[Options],
     ) -> None:
         from detector.core.config.levels import resolve_config
@@ -96,9 +105,7 @@ class Detector:
                 'Detector("street") is the packaged one'
             )
         given = {"model": os.fspath(model), "engine": engine, **options}
-        self._tracker = None if track is None or isinstance(track, str) else track
-        if self._tracker is None:
-            given["track"] = track
+        given["track"], self._tracker = _tracker_of(track)
         with python_words(KEYWORDS):
             config = resolve_config(None, given)
             if self._tracker is not None and config.tracking.infer_every is not None:
@@ -308,6 +315,20 @@ class Detector:
     ) -> None:
         self._closed = True
         self._plan.loaded.__exit__(kind, error, trace)
+
+
+def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
+    """The name of a tracker, or the caller's own. Raises UsageError."""
+    if track is True:  # as a bare --track
+        return TRACKERS[0], None
+    if track is None or track is False or isinstance(track, str):
+        return track or None, None
+    if not callable(getattr(track, "update", None)):
+        raise UsageError(
+            f"track: give a tracker's name or an object with update(detections, frame), not "
+            f"{kind_of(track)}"
+        )
+    return None, cast("Tracker", track)
 
 
 def _refuse_unknown(options: Options) -> None:

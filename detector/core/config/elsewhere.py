@@ -56,12 +56,17 @@ WORDS = {
     "bench": "compare",
     "info": "models show",
     "checks": "doctor",
+    "what-if": "profile --only what_if",
+    "what_if": "profile --only what_if",
+    "layers": "profile --only layers",
 }
 ABSENT = {
     "train": "training is not supported; train elsewhere and give the result with --model",
     "segment": "masks are not supported yet; models must give boxes",
     "pose": "keypoints are not supported yet; models must give boxes",
     "classify": "classification is not supported; models must give boxes",
+    "solutions": "not a command; --zones counts, --blur pixelates, --save crops cuts objects out",
+    "roofline": "not a command; detect-video profile prints it",
     "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",
 }
 # Of a keyword that is no option from Python: what to write instead.

@@ -22,6 +22,7 @@ from detector.core.errors import ModelError
 from detector.core.errors.guard import keep
 from detector.core.errors.reading import read_text
 from detector.core.models import catalogue
+from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound, Joined
 from detector.core.models.layouts.seen import Dims, count_cells
 from detector.core.stages.readings import Cells, Columns, Reading
@@ -138,7 +139,8 @@ class OutputsDescription(_Part, frozen=True):
 
 
 class Signs(_Part, frozen=True):
-    """What a file of the family has beside the outputs; all must fit.
+    """What a file of the family has beside the outputs; all must fit. Of the package's families
+    alone: nothing is searched for by what a user's file says here.
 
     ``words``: a regular expression for what the file says of itself, or for its name. ``stem``:
     kernel side of the first convolutions. ``picture``: names of the picture's input; ``inputs``: of
@@ -206,9 +208,11 @@ def _check(path: Path, description: Description) -> None:
     try:
         pixel_scale(description.input)
         given_size(description.input)
-        re.compile(description.signs.words)
-    except (ValueError, re.error) as exc:
+    except ValueError as exc:
         raise ModelError(f"{path}: {exc}") from exc
+    unknown = [name for name in description.layouts if name not in layouts()]
+    if unknown:
+        raise ModelError(f"{path}: layouts: {unknown[0]!r} is not one of {', '.join(layouts())}")
     outputs, given = description.outputs, description.input
     if outputs is None:
         if not description.layouts:
@@ -241,6 +245,10 @@ def _check(path: Path, description: Description) -> None:
 
 
 def _check_cells(path: Path, outputs: OutputsDescription) -> None:
+    for name in ("classes", "objectness", "count"):
+        part = getattr(outputs, name)
+        if part is not None and part.column is not None and part.column < 0:
+            raise ModelError(f"{path}: outputs.{name}.column: count from 0, the first column")
     cells = outputs.cells
     if cells is not None and (
         min(cells.bins, cells.anchors) < 1 or not all(1 <= s <= 1024 for s in cells.strides)

@@ -23,8 +23,12 @@ from detector.core.sources._unclaimed import is_live
 
 def gather_sources(specs: Sequence[str]) -> list[str]:
     """What ``sources.gather`` makes of a command line. Videos in a folder that runs wrote there are
-    no sources."""
-    return sources.gather(specs, is_output)
+    no sources. Raises SourceError for one of several that is not there, before any of them runs."""
+    gathered = sources.gather(specs, is_output)
+    for spec in gathered if len(gathered) > 1 else ():
+        if not (is_live(spec) or is_web(spec)):  # these answer when they are opened
+            sources.find_claiming(spec)
+    return gathered
 
 
 def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import SupportsFloat
 
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
@@ -40,12 +41,14 @@ class Selection:
         UsageError for a threshold outside 0 to 1 and for an unknown class."""
         changed = self
         if conf is not None:
-            if not 0 <= conf <= 1:
+            if not isinstance(conf, SupportsFloat) or not 0 <= float(conf) <= 1:
                 raise UsageError(
                     f"conf={conf}: a confidence threshold must be a number from 0 to 1"
                 )
             changed = replace(changed, conf=conf)
         if classes is not None:
+            if not isinstance(classes, Iterable):
+                raise UsageError(f"classes={classes}: give a list of class names or ids")
             wanted = [classes] if isinstance(classes, str) else [str(one) for one in classes]
             changed = replace(changed, classes=class_ids("classes", wanted, names))
         return changed
