@@ -12,8 +12,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.fakes.tensorrt_state import ONNX_TYPES
-
 COMPUTING = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 ACTIVATIONS = ("LeakyRelu", "Relu", "Sigmoid", "Clip", "HardSwish", "Elu")
 KINDS = {
@@ -38,6 +36,11 @@ TF32 = "sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc"
 
 
 class EngineInspector:
+    __slots__ = ("_engine", "execution_context")
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self.execution_context = engine, None
+
     def get_engine_information(self, format: Any) -> str:
         engine, major = self._engine, self._trt.fake.major
         layers: list[Any] = layers_of(engine)
@@ -45,17 +48,11 @@ class EngineInspector:
             layers = []
         elif engine._facts["verbosity"] != "DETAILED":
             layers = [layer["Name"] for layer in layers]
-        elif major == 10 and self._execution_context is None and engine._facts["profiles"]:
+        elif major == 10 and self.execution_context is None and engine._facts["profiles"]:
             for layer in layers:
                 for tensor in (*layer["Inputs"], *layer["Outputs"]):
                     tensor["Format/Datatype"] = "N/A due to dynamic shapes"
-        names = list(engine._tensors)
-        tensors = (
-            {"Bindings": names}
-            if major == 10
-            else {"I/O Tensors": [{"Name": name} for name in names]}
-        )
-        return json.dumps({"Layers": layers, **tensors})
+        return json.dumps({"Layers": layers})
 
 
 def layers_of(engine: Any) -> list[dict[str, Any]]:
@@ -162,10 +159,13 @@ def _tensor(name: str, kind: str, major: int) -> dict[str, Any]:
 
 
 def _value_types(model: Any) -> dict[str, str]:
-    from onnx import shape_inference
+    from onnx import TensorProto, shape_inference
 
     graph = shape_inference.infer_shapes(model).graph
     infos = [*graph.input, *graph.value_info, *graph.output]
     types = {info.name: info.type.tensor_type.elem_type for info in infos}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    return {name: ONNX_TYPES.get(kind, "FLOAT") for name, kind in types.items()}
+    words = {TensorProto.FLOAT16: "HALF", TensorProto.BFLOAT16: "BF16"}
+    return {
+        name: words.get(kind) or TensorProto.DataType.Name(kind) for name, kind in types.items()
+    }

@@ -5,6 +5,8 @@ they do not fit.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,11 @@ from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt.build import BatchHeldError, any_batch
 from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
-from tests.engines.trt.opening import built, plans
+from tests.engines.trt.opening import built, opened, plans
 from tests.fakes.install import install
 from tests.fakes.tensorrt_state import ort_session
 from tests.known_answers import plus_one
-from tests.networks import parsed
+from tests.networks import open_network, parsed
 
 
 @pytest.mark.slow
@@ -105,14 +107,10 @@ def test_own_options_reach_the_builder(eleven, tmp_path):
     }
     ready = built(eleven, tmp_path, own=own)
     made = eleven.fake.builds[0]
-    assert made["limits"] == {"WORKSPACE": 64 << 20}
-    assert made["level"] == 1
-    assert made["flags"] == ["VERSION_COMPATIBLE"]
-    assert made["hardware"] == "AMPERE_PLUS"
-    assert made["verbosity"] == "LAYER_NAMES_ONLY"
-    with engines.open(
-        "trt", ready.network, ready.options
-    ) as engine:  # its own runtime may start: we built it
+    assert (made["workspace"], made["level"], made["portable"]) == (64 << 20, 1, True)
+    assert (made["hardware"], made["verbosity"]) == ("AMPERE_PLUS", "LAYER_NAMES_ONLY")
+    # Its own runtime may start: we built it.
+    with engines.open("trt", ready.network, ready.options) as engine:
         assert {layer.precision for layer in engine.execution()} == {"unknown"}
 
 
@@ -165,8 +163,10 @@ def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(eleven, tmp_path
 def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
     told = []
     built(eleven, tmp_path, progress=lambda *step: told.append(step) or True)
-    assert told[:3] == [("Building", 0, 2), ("Building", 1, 2), ("Timing layers", 0, 4)]
-    assert told[-1] == ("Building", 2, 2)
+    assert told[0] == ("Building engine", 0, 6)
+    assert [done for doing, done, _ in told if doing == "Building engine"] == [0, 1, 2, 3, 4, 5]
+    assert all(done <= of for _, done, of in told)
+    assert len({doing for doing, *_ in told}) > 5  # phases within phases
     with pytest.raises(EngineError, match="build was cancelled"):
         built(eleven, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
     assert len(plans(tmp_path)) == 1
@@ -220,7 +220,6 @@ def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit
     ("own", "reason", "cure"),
     [
         ({}, "OutOfMemory (Requested size was 9 bytes.)", "; try --batch 2, or .*workspace_mb=256"),
-        ({"workspace_mb": 1}, "no tactic within workspace limit", "; .* than 1, or none"),
         ({}, "0.conv_1 has no runners", r" \(node 0\.conv, Conv\); use --engine ort or openvino"),
         ({}, "K of 1.conv exceeds 3840", r" \(node 1\.conv, Conv\); use --engine ort or openvino"),
         ({}, "conv of 1.convolution", "; use --engine ort or openvino"),
@@ -233,6 +232,46 @@ def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, own,
     eleven.trt.Builder.build_serialized_network = said
     with pytest.raises(EngineError, match=f"{re.escape(reason)}{cure}"):
         built(eleven, tmp_path, batch=4, own=own)
+
+
+ZEROS = ", ".join(["0"] * 18)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("[odd] t = Unique(f) y = Identity(f)", r"cannot read .* Unique at odd: .*--engine ort"),
+        # The parser's function is all that tells of this one.
+        (
+            '[odd] y = ScatterElements<reduction = "mul">(f, zeros, f)',
+            r"ScatterElements at odd: Unsupported reduction type; use --engine ort",
+        ),
+        # The parser takes it, and the builder does not.
+        (
+            "m = ReduceMax<keepdims = 0>(f) many = Expand(m, size) [odd_1] t, i = TopK(many, k) "
+            "s = ReduceMax<keepdims = 0>(t) y = Add(f, s)",
+            r"could not build .* K exceeds .* \(node odd_1, TopK\); use --engine ort",
+        ),
+        # uint8 where nothing says otherwise
+        ("[q1] q = QuantizeLinear(f, scale) y = DequantizeLinear(q, scale)", "node q1 .*uint8"),
+        ("[q1] q = QuantizeLinear(f, scale, u8) y = DequantizeLinear(q, scale)", "q1 .*uint8"),
+        ("q = QuantizeLinear(f, scale, s8) y = DequantizeLinear(q, scale)", None),
+        ("q = QuantizeLinear<output_dtype = 3>(f, scale) y = DequantizeLinear(q, scale)", None),
+    ],
+)
+def test_what_the_library_cannot_build_is_refused_by_name(eleven, nodes, message):
+    constants = "float scale = {0.5}, uint8 u8 = {0}, int8 s8 = {0}, int64[1] k = {3841}"
+    constants += f", int64[1] size = {{4000}}, int64[1, 2, 3, 3] zeros = {{{ZEROS}}}"
+    head = f"(uint8[1, 2, 3, 3] u) => (float[1, 2, 3, 3] y) <{constants}>"
+    graph = parsed(f"{head} {{ f = Cast<to = 1>(u) {nodes} }}", 21)
+    network = replace(plus_one(), graph=graph, output_shapes=[(1, 2, 3, 3)])
+    with pytest.raises(EngineError, match=message) if message else nullcontext():
+        opened(network).close()
+
+
+def test_too_little_memory_for_a_layer_names_the_option(eleven, tmp_path):
+    with pytest.raises(EngineError, match=r"within workspace limit.* workspace_mb than 1, or none"):
+        built(eleven, tmp_path, open_network("street-1"), own={"workspace_mb": 1})
 
 
 def spoiled(data: bytes) -> bytes:
