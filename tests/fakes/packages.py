@@ -144,6 +144,7 @@ def fake_pycuda(  # noqa: C901
         Context=Context,
         Stream=PycudaStream,
         Event=PycudaEvent,
+        DeviceAllocation=DeviceAllocation,
         event_flags=SimpleNamespace(DEFAULT=0, BLOCKING_SYNC=1),
         pagelocked_empty=pagelocked_empty,
         mem_alloc=mem_alloc,
@@ -375,6 +376,7 @@ def fake_torch(  # noqa: C901
     torch = module(
         "torch",
         cuda=cuda,
+        Tensor=Tensor,
         uint8="uint8",
         zeros=zeros,
         empty=empty,

@@ -284,7 +284,6 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
     if context.profiler is not None:
         context._timed.append(len(fake.runs))
     fake.runs.append(handle)
-    fake.device.log.append(("run", handle))
 
 
 def _report(context: Any) -> None:
