@@ -19,7 +19,7 @@ from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built, opened, plans
 from tests.fakes.install import install
-from tests.fakes.tensorrt_state import ort_session
+from tests.fakes.tensorrt_state import RTX_MAJOR, ort_session
 from tests.known_answers import plus_one
 from tests.networks import open_network, parsed
 
@@ -115,21 +115,27 @@ def test_own_options_reach_the_builder(eleven, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("engine", "own", "message"),
     [
-        ({"max_batch": "x"}, "max_batch=x:"),
-        ({"min_batch": "2"}, "--batch 1 is outside the plan's batches 2..1"),
-        ({"opt_batch": "3"}, "opt_batch=3: outside the plan's batches 1..1"),
-        ({"hardware_compatible": "volta"}, "give same or ampere"),
-        ({"level": "6"}, "level=6: give 0 to 5"),
-        ({"detailed": "maybe"}, "detailed=maybe:"),
-        ({"colour": "1"}, "engine trt has no such option; its options: min_batch"),
+        ("trt", {"max_batch": "x"}, "max_batch=x:"),
+        ("trt", {"min_batch": "2"}, "--batch 1 is outside the plan's batches 2..1"),
+        ("trt", {"opt_batch": "3"}, "opt_batch=3: outside the plan's batches 1..1"),
+        ("trt", {"hardware_compatible": "volta"}, "give same or ampere"),
+        ("trt", {"level": "6"}, "level=6: give 0 to 5"),
+        ("trt", {"detailed": "maybe"}, "detailed=maybe:"),
+        ("trt", {"colour": "1"}, "engine trt has no such option; its options: min_batch"),
+        ("rtx", {"level": "3"}, "engine rtx has no such option"),
+        ("rtx", {"graphs": "2"}, "graphs=2: give 1 or 0"),
+        ("rtx", {"targets": "9.0"}, "targets=9.0: 9.0 cannot be built for; give 7.5"),
+        ("rtx", {"targets": "8.6+"}, "an empty target cannot be built for"),
+        ("rtx", {"targets": "7.5+8.6"}, r"7\.5 \(Turing\) has no bf16"),
     ],
 )
-def test_own_options_that_cannot_be_are_refused(monkeypatch, own, message):
-    install(monkeypatch)
+def test_own_options_that_cannot_be_are_refused(monkeypatch, engine, own, message):
+    install(monkeypatch, RTX_MAJOR if engine == "rtx" else 11)
+    precision = "bf16" if "bf16" in message else "fp32"
     with pytest.raises(UsageError, match=message):
-        engines.open("trt", plus_one(), EngineOptions(own=own))
+        engines.open(engine, plus_one(), EngineOptions(own=own, precision=precision))
 
 
 def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):

@@ -11,7 +11,7 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt.edition import RTX, read_header
 from detector.core.engines.trt.jit import choose_graphs
-from detector.core.errors import EngineError, ModelError, UsageError
+from detector.core.errors import EngineError, ModelError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built
 from tests.fakes.install import install
@@ -66,21 +66,6 @@ def test_a_plan_is_for_the_targets(monkeypatch, tmp_path, gpu, own, targets):
     ready = built(install(monkeypatch, FAKE, gpus=(gpu,)), tmp_path, own=own)
     header = read_header(Path(ready.options.artefact).read_bytes())
     assert header.targets == targets
-
-
-@pytest.mark.parametrize(
-    ("own", "precision", "message"),
-    [
-        ({"targets": "9.0"}, "fp32", "targets=9.0: 9.0 cannot be built for; give 7.5"),
-        ({"targets": "8.6+"}, "fp32", "an empty target cannot be built for"),
-        ({"targets": "7.5+8.6"}, "bf16", "7.5 .Turing. has no bf16"),
-        ({"graphs": "2"}, "fp32", "graphs=2: give 1 or 0"),
-        ({"level": "3"}, "fp32", "engine rtx has no such option"),
-    ],
-)
-def test_own_options_that_cannot_be_are_refused(machine, own, precision, message):
-    with pytest.raises(UsageError, match=message):
-        engines.open("rtx", plus_one(), EngineOptions(own=own, precision=precision))
 
 
 def test_a_gpu_outside_the_support_matrix_is_refused(monkeypatch):
