@@ -19,21 +19,6 @@ BUILT: dict[tuple[bytes, str], tuple[bytes, list[tuple[str, tuple]]]] = {}
 """Graph and settings -> the plan, and what was told of its progress. A build takes seconds."""
 
 
-class Log(rtx.ILogger):
-    """The library keeps the first logger as long as anything lives that was made with it, an
-    exception's frames included; so it is given this one, which hands on to the last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.to: Any = None
-
-    def log(self, severity: Any, msg: str) -> None:
-        self.to.log(severity, msg)
-
-
-LOG = Log()
-
-
 class Progress(rtx.IProgressMonitor):
     """Keeps what it is told for another build of the same."""
 
@@ -63,8 +48,8 @@ class Builder(rtx.Builder):
     def __init__(self, logger: Any) -> None:
         if not self._trt.fake.alive:
             raise Crash("Builder without a driver")
-        LOG.to = self._logger = logger
-        super().__init__(LOG)
+        self._logger = logger
+        super().__init__(logger)
 
     def create_network(self, flags: int) -> Any:
         strong = flags >> int(rtx.NetworkDefinitionCreationFlag.STRONGLY_TYPED) & 1
@@ -77,7 +62,7 @@ class Builder(rtx.Builder):
     def build_serialized_network(self, network: Any, config: Any) -> Any:
         trt, real = self._trt, config._real
         if self._weak:  # TensorRT 10 would choose types of its own
-            return LOG.log(rtx.ILogger.ERROR, "[fake] a weakly typed network")
+            return self._logger.log(rtx.ILogger.ERROR, "[fake] a weakly typed network")
         graph = trt.fake.graphs.get(network, b"")
         settings = _settings(network, real, config._profiles)
         key = graph, json.dumps(settings)
@@ -155,9 +140,6 @@ class IBuilderConfig:
         else:
             self._real.set_flag(flag)
 
-    def clear_flag(self, flag: Any) -> None:
-        self._real.clear_flag(flag)
-
     def add_optimization_profile(self, profile: Any) -> int:
         self._profiles.append(profile)
         return self._real.add_optimization_profile(profile)
@@ -184,9 +166,8 @@ class ITimingCache:
 
 class OnnxParser(rtx.OnnxParser):
     def __init__(self, network: Any, logger: Any) -> None:
-        LOG.to = self._logger = logger
-        super().__init__(network, LOG)
-        self._network = network
+        super().__init__(network, logger)
+        self._network, self._logger = network, logger
 
     def parse(self, model: bytes) -> bool:
         if not super().parse(model):

@@ -28,6 +28,9 @@ def make_module(state: State) -> ModuleType:
     module.__version__ = VERSIONS[state.major]
     module.fake = state
     for name, kind in OURS.items():
-        setattr(module, name, type(kind)(name, (kind,), {"_trt": module, "__slots__": ()}))
+        # The real __del__, which a subclass in Python has called, only warns that it is deprecated.
+        gone = vars(kind).get("__del__", lambda self: None)
+        space = {"_trt": module, "__slots__": (), "__del__": gone}
+        setattr(module, name, type(kind)(name, (kind,), space))
     module.__getattr__ = lambda name: getattr(rtx, name)
     return module

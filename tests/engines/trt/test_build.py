@@ -15,6 +15,7 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt.build import BatchHeldError, any_batch
+from detector.core.engines.trt.plan_file import kept_log
 from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built, opened, plans
@@ -164,6 +165,12 @@ def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(eleven, tmp_path
         assert (first, last) == ("TensorRT warns: one", "TensorRT warns: w")
         assert more == "TensorRT warns 2 times more"
     assert len(eleven.fake.builds) == 1
+
+
+def test_the_log_of_an_open_engine_is_no_warning_of_a_build(eleven, tmp_path):
+    beside = eleven.trt.Builder(kept_log(eleven.trt))
+    notes = built(eleven, tmp_path).notes
+    assert not [note for note in notes if "logger" in note], beside
 
 
 @pytest.mark.slow
