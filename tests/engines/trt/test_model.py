@@ -15,7 +15,7 @@ from detector.core.engines.trt.plan_file import split
 from detector.core.errors import EngineError, ModelError, UsageError
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
-from tests.fakes.plans import as_elsewhere, constant_model, plan_of, with_header
+from tests.fakes.plans import as_elsewhere, constant_model, plan_of
 from tests.known_answers import run_once
 from tests.networks import open_network, parsed
 
@@ -87,15 +87,6 @@ def test_cfg_and_names_beside_the_plan_are_found(machine, place):
     assert open_network(file).names == ("class0", "class1")
 
 
-def test_a_bare_plan_names_its_tensors(machine, place):
-    file = plan_file(machine, place)
-    with pytest.raises(ModelError) as caught:
-        open_network(file)
-    assert caught.value.exit_code == 4
-    for part in (file, "float32 1x14x4x4", "cfg: x.cfg in --config", "or --names"):
-        assert part in str(caught.value)
-
-
 def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place):
     file = plan_file(machine, place)
     (place / "other.cfg").write_text(
@@ -128,22 +119,6 @@ def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolera
     np.testing.assert_allclose(found.scores, [0.72], rtol=tolerance)
     with pytest.raises(ModelError, match="outputs mean"):
         open_network(str(file), class_names=["a", "b"])
-
-
-@pytest.mark.slow
-def test_ultralytics_header_brings_names_and_stride(machine, place):
-    header = {
-        "names": {"0": "ant", "1": "bee", "2": "cat"},
-        "stride": 16,
-        "imgsz": [32, 32],
-        "task": "detect",
-    }
-    file = place / "u.engine"
-    file.write_bytes(with_header(plan_of(machine, rows_model()), header))
-    network = open_network(str(file))
-    assert (network.names, network.input.stride) == (("ant", "bee", "cat"), 16)
-    with engines.open("trt", network) as engine:
-        assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
 
 
 def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, place):
@@ -230,12 +205,6 @@ def test_what_does_not_go_with_a_plan_is_refused(machine, place, options, error,
 def test_a_cfg_for_a_model_that_needs_none_is_refused(place):
     with pytest.raises(UsageError, match=r"--cfg x\.cfg: .*t\.cfg"):
         open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
-
-
-def test_other_engines_refuse_a_plan_by_name_with_the_cure(machine, place):
-    network = open_network(plan_file(machine, place), cfg=str(place / "t.cfg"))
-    with pytest.raises(EngineError, match=r"x\.trt.*--engine"):
-        engines.open("ort", network)
 
 
 def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place):
