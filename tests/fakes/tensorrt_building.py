@@ -1,8 +1,8 @@
 """Parsing and building, by TensorRT for RTX itself, which needs no GPU for it. To its plan comes
 what the fake runtime computes from: the graph, and what was set.
 
-Stand-ins are only what TensorRT has and TensorRT for RTX takes without effect (with a warning, seen
-with 1.7.1.116): the timing cache, the hardware compatibility, and plans with a runtime inside.
+Stand-ins are only what TensorRT has and TensorRT for RTX 1.7.1.116 ignores with a warning (timing
+cache, hardware compatibility) or cannot build (plans with a runtime inside: no libnvinfer_lean).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import tensorrt_rtx as rtx
 
 from tests.fakes.tensorrt_state import RTX_MAJOR, Crash
 
-BUILT: dict[tuple[bytes, str], tuple[bytes, list[tuple[str, tuple]]]] = {}
-"""Graph and settings -> the plan, and what was told of its progress. A build takes seconds."""
+BUILT: dict[tuple[str, bytes, str], tuple[bytes, list[tuple[str, tuple]]]] = {}
+"""Engine, graph and settings -> what a plan begins with, and what was told of its progress. A build
+takes seconds."""
 
 
 class Progress(rtx.IProgressMonitor):
@@ -65,9 +66,9 @@ class Builder(rtx.Builder):
             return self._logger.log(rtx.ILogger.ERROR, "[fake] a weakly typed network")
         graph = trt.fake.graphs.get(network, b"")
         settings = _settings(network, real, config._profiles)
-        key = graph, json.dumps(settings)
+        key = trt.fake.edition.engine, graph, json.dumps(settings)
         if key in BUILT:
-            plan, calls = BUILT[key]
+            head, calls = BUILT[key]
             if any(tell(real.progress_monitor, name, *told) is False for name, told in calls):
                 return None
         else:
@@ -75,11 +76,11 @@ class Builder(rtx.Builder):
             made = super().build_serialized_network(network, real)
             if made is None:
                 return None
-            plan, _ = BUILT[key] = bytes(made), progress.calls
+            head = bytes(made) if trt.fake.major == RTX_MAJOR else trt.fake.edition.magic
+            BUILT[key] = head, progress.calls
         facts = {**settings, **config._facts(), "trt": trt.__version__, "gpu": trt.fake.gpu}
         trt.fake.builds.append(facts)
         body = json.dumps(facts).encode() + b"\n" + graph
-        head = plan if trt.fake.major == RTX_MAJOR else trt.fake.edition.magic
         return head + zlib.crc32(body).to_bytes(4, "little") + body
 
 

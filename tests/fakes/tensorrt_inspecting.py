@@ -26,12 +26,7 @@ FORMATS = {  # of TensorRT 10, where layout and type are one text
     "INT8": "Thirty-two wide channel vectorized row major Int8 format",
 }
 WORDS = {"FLOAT": "Float", "HALF": "Half", "UINT8": "UInt8", "INT8": "Int8", "BF16": "BFloat16"}
-TACTICS = {
-    "INT8": "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32",
-    "HALF": "sm80_xmma_fprop_implicit_gemm_f16f16_f16f16_f16_nhwckrsc_nhwc",
-    "BF16": "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc",
-    "FLOAT": "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckcrs_nhwc",
-}
+FP32 = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckcrs_nhwc"
 TF32 = "sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc"
 
 
@@ -132,7 +127,7 @@ def _layer(
         "Inputs": [_tensor(given, kind, major)],
         "Outputs": [_tensor(nodes[-1].output[0], types.get(nodes[-1].output[0], "FLOAT"), major)],
         **({"Origin": "QDQ"} if main.op_type in ("QuantizeLinear", "DequantizeLinear") else {}),
-        **({"TacticName": TF32 if tf32 else TACTICS.get(kind, "")} if computing else {}),
+        **({"TacticName": TF32 if tf32 else FP32} if computing and kind == "FLOAT" else {}),
         "Metadata": "\x1f".join(f"[ONNX Layer: {node.name}]" for node in nodes),
     }
 
