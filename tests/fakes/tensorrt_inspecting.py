@@ -119,15 +119,15 @@ def _layer(
     main = next((node for node in nodes if node.op_type in COMPUTING), nodes[0])
     given = next((node.input[0] for node in nodes if main.input[0] in node.output), main.input[0])
     kind = types.get(given, "FLOAT")
-    computing = main.op_type in COMPUTING
-    tf32 = kind == "FLOAT" and facts["tf32"] and facts["tf32_kernels"]
+    floats = main.op_type in COMPUTING and kind == "FLOAT"
+    tf32 = facts["tf32"] and facts["tf32_kernels"]
     return {
         "Name": " + ".join(node.name for node in nodes),
         "LayerType": KINDS.get(main.op_type, main.op_type),
         "Inputs": [_tensor(given, kind, major)],
         "Outputs": [_tensor(nodes[-1].output[0], types.get(nodes[-1].output[0], "FLOAT"), major)],
         **({"Origin": "QDQ"} if main.op_type in ("QuantizeLinear", "DequantizeLinear") else {}),
-        **({"TacticName": TF32 if tf32 else FP32} if computing and kind == "FLOAT" else {}),
+        **({"TacticName": TF32 if tf32 else FP32} if floats else {}),
         "Metadata": "\x1f".join(f"[ONNX Layer: {node.name}]" for node in nodes),
     }
 
