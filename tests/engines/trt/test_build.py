@@ -226,21 +226,21 @@ def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit
 
 
 @pytest.mark.parametrize(
-    ("own", "reason", "cure"),
+    ("reason", "cure"),
     [
-        ({}, "OutOfMemory (Requested size was 9 bytes.)", "; try --batch 2, or .*workspace_mb=256"),
-        ({}, "0.conv_1 has no runners", r" \(node 0\.conv, Conv\); use --engine ort or openvino"),
-        ({}, "K of 1.conv exceeds 3840", r" \(node 1\.conv, Conv\); use --engine ort or openvino"),
-        ({}, "conv of 1.convolution", "; use --engine ort or openvino"),
+        ("OutOfMemory (Requested size was 9 bytes.)", "; try --batch 2, or .*workspace_mb=256"),
+        ("0.conv_1 has no runners", r" \(node 0\.conv, Conv\); use --engine ort or openvino"),
+        ("K of 1.conv exceeds 3840", r" \(node 1\.conv, Conv\); use --engine ort or openvino"),
+        ("conv of 1.convolution", "; use --engine ort or openvino"),
     ],
 )
-def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, own, reason, cure):
+def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, reason, cure):
     def said(builder, network, config):
         builder._logger.log(eleven.trt.ILogger.Severity.ERROR, reason)
 
     eleven.trt.Builder.build_serialized_network = said
     with pytest.raises(EngineError, match=f"{re.escape(reason)}{cure}"):
-        built(eleven, tmp_path, batch=4, own=own)
+        built(eleven, tmp_path, batch=4)
 
 
 ZEROS = ", ".join(["0"] * 18)
