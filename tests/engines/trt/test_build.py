@@ -87,6 +87,7 @@ def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_th
             given = conformance.pictures(batch, batch)
             engine.requests[0].slot[:] = given
             conformance.assert_answers(engine.requests[0].infer(batch), given)
+            assert "unknown" not in {layer.precision for layer in engine.execution()}
     assert len(eleven.fake.builds) == 1
     built(eleven, tmp_path, batch=9)
     assert len(eleven.fake.builds) == 2
