@@ -76,9 +76,7 @@ def test_the_check_of_tensorrt_in_few_bits(monkeypatch, tmp_path, name):
 @pytest.mark.usefixtures("few")
 def test_a_wrong_answer_fails_the_check(monkeypatch, tmp_path):
     machine = install(monkeypatch, 11)
-    monkeypatch.setattr(
-        machine.trt.IBuilderConfig, "clear_flag", lambda self, flag: None
-    )  # TF32 stays on
+    machine.trt.IBuilderConfig.clear_flag = lambda self, flag: None  # TF32 stays on
     reference = here.ort_reference(str(tmp_path))
     rows = list(here.variant("trt", "fp32", str(tmp_path), reference, 1e-5, precision="fp32"))
     assert [one["state"] for one in rows if "against ort" in one["what"]] == ["fail"]

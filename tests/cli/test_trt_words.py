@@ -160,7 +160,7 @@ def test_a_bare_plan_ends_with_4_and_its_tensors(monkeypatch, place):
     machine = install(monkeypatch, 11)
     (place / "bare.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
     result = cli_runner().invoke(cli, [str(STREET), "--engine", "trt", "--model", "bare.trt"])
-    one_line(result, 4, "bare.trt", "output ", "cfg: x.cfg in --config")
+    one_line(result, 4, "bare.trt", "float32 1x7x44x76", "cfg: x.cfg in --config", "or --names")
 
 
 @pytest.mark.slow

@@ -7,8 +7,10 @@ wheel as it is.
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -82,27 +84,59 @@ def test_the_names_are_found_in_the_sources():
     assert "IProfiler" in used[""]
 
 
+def rtx():
+    return pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
+
+
+def found(place, owner: str):
+    for part in filter(None, owner.split(".")):
+        place = getattr(place, part)
+    return place
+
+
+def overloads(doc: str | None) -> set[tuple[str, ...]]:
+    """Parameters of a method, from the first lines that pybind11 writes into its documentation."""
+    signatures = re.findall(r"^(?:\d+\. )?\w+\((self.*)\) -> ", doc or "", re.M)
+    return {tuple(re.findall(r"(?:^|, )(\w+): ", text)) for text in signatures}
+
+
 def test_tensorrt_for_rtx_has_every_name() -> None:
-    library = pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
     own = names_used("rtx")
     assert "INVALID" in own["EngineValidity"]
     for used in (names_used(), own):
         for owner, names in used.items():
-            place = library
-            for part in filter(None, owner.split(".")):
-                place = getattr(place, part)
+            place = found(rtx(), owner)
             assert [name for name in names if not hasattr(place, name)] == [], owner
+
+
+def test_the_fake_runtime_takes_and_has_what_the_real_one_does() -> None:
+    rtx()
+    from tests.fakes.tensorrt_module import OURS
+
+    for title, kind in OURS.items():
+        real = getattr(rtx(), title)
+        if issubclass(kind, real):
+            continue
+        names = {*vars(kind), *vars(kind).get("__slots__", ())}
+        for name in (name for name in names if not name.startswith("_")):
+            thing = vars(real).get(name)
+            if inspect.isfunction(vars(kind)[name]):
+                taken = tuple(inspect.signature(vars(kind)[name]).parameters)
+                assert taken in overloads(thing.__doc__), f"{title}.{name}"
+            else:
+                assert isinstance(thing, property), f"{title}.{name}"
 
 
 CHECK = """
 import json, sys
 import tensorrt_bindings as trt
-used, missing = json.load(sys.stdin), []
+used, missing, docs = json.load(sys.stdin), [], {}
 for owner, names in used.items():
     place = trt
     for part in filter(None, owner.split(".")):
         place = getattr(place, part, None)
     missing += [f"{owner}.{name}" for name in names if place is None or not hasattr(place, name)]
+    docs[owner] = {name: getattr(place, name, None).__doc__ for name in names}
 
 class Log(trt.ILogger):
     def __init__(self):
@@ -131,8 +165,8 @@ dims = list(trt.Dims([8, 2, 3, 3]))
 from detector.core.engines.trt.layers import kept_times
 profiler = kept_times(trt)
 profiler.report_layer_time("0.conv", 0.5)
-print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.reason(),
-                  "answers": answers,
+print(json.dumps({"version": trt.__version__, "missing": missing, "docs": docs,
+                  "reason": log.reason(), "answers": answers,
                   "told": told, "layer_times": [profiler.taken(), profiler.taken()],
                   "builder": builder, "dims": dims,
                   "flag": 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)}))
@@ -156,15 +190,18 @@ def test_the_real_bindings_have_every_name(tmp_path, major):
     said = json.loads(done.stdout)
     assert said["version"].startswith(f"{major}.")
     assert said["missing"] == []
-    assert (
-        said["reason"] == "it broke"
-    )  # our subclass of the real ILogger keeps errors, and only those
-    assert said["answers"] == [True, False]  # and our subclass of the real IProgressMonitor cancels
+    for owner, docs in said["docs"].items():  # the fakes stand for all three: they must agree
+        for name, doc in docs.items():
+            real = overloads(found(rtx(), f"{owner}.{name}").__doc__)
+            assert real & overloads(doc) or not real, f"{owner}.{name}"
+    # Our subclass of the real ILogger keeps errors, and only those; that of IProgressMonitor
+    # cancels; that of IProfiler keeps what it is told.
+    assert said["reason"] == "it broke"
+    assert said["answers"] == [True, False]
     assert said["told"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
-    assert said["layer_times"] == [[["0.conv", 0.5]], []]  # and of IProfiler keeps what it is told
-    assert (
-        "nullptr" in said["builder"]
-    )  # as where the driver fails: an exception, which translated() catches
+    assert said["layer_times"] == [[["0.conv", 0.5]], []]
+    # As where the driver fails: an exception, which translated() catches.
+    assert "nullptr" in said["builder"]
     assert said["dims"] == [8, 2, 3, 3]
     assert said["flag"] == {10: 2, 11: 1}[major]
 
@@ -185,8 +222,6 @@ print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameter
 
 @pytest.mark.slow
 def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
-    import inspect
-
     for package in ("cuda_bindings", "cuda_pathfinder"):
         with zipfile.ZipFile(find_wheel(package)) as archive:
             archive.extractall(tmp_path)
@@ -216,8 +251,6 @@ def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
 
 def test_torch_has_what_its_provider_uses():
     """torch's CPU build has the names; what they do on a GPU only a GPU shows."""
-    import inspect
-
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
     assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters
     assert "enable_timing" in inspect.signature(torch.cuda.Event.__new__).parameters

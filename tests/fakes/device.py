@@ -27,18 +27,13 @@ class DeviceFaultError(Exception):
 
 
 class Device:
-    """All GPUs of a machine, by number.
-
-    ``log`` holds what was done, in the order in which it *happened*.
-    """
+    """All GPUs of a machine, by number."""
 
     def __init__(self, total: int = 1 << 30) -> None:
         self.total = total
         self.allocations: dict[int, np.ndarray] = {}
         self.owners: dict[int, int] = {}  # address -> number of its GPU
         self.streams: dict[int, Stream] = {}
-        self.log: list[tuple] = []
-        self.synchronised = 0  # waits for the whole device: must stay 0
         self._addresses = itertools.count(FIRST_ADDRESS, 1 << 32)
         self._handles = itertools.count(0x5000, 16)
         self._ticks = itertools.count(1)
@@ -143,7 +138,6 @@ class Stream:
         def work() -> None:
             given = host.reshape(-1).view(np.uint8)
             self.device.at(address, given.size)[:] = given
-            self.device.log.append(("upload", self.handle, address, given.size))
 
         self.put(work)
 
@@ -151,7 +145,6 @@ class Stream:
         def work() -> None:
             taken = host.reshape(-1).view(np.uint8)
             taken[:] = self.device.at(address, taken.size)
-            self.device.log.append(("download", self.handle, address, taken.size))
 
         self.put(work)
 

@@ -6,32 +6,33 @@ import importlib
 import sys
 from types import SimpleNamespace
 
+import pytest
+
 from detector.core.engines.trt import driver
 from tests.fakes.device import Device
 from tests.fakes.driver import Libcuda
 from tests.fakes.packages import PACKAGES
-from tests.fakes.tensorrt_building import load_real_parser
-from tests.fakes.tensorrt_module import make_module
-from tests.fakes.tensorrt_state import edition_of
+from tests.fakes.tensorrt_state import State
 
 MAJORS = (10, 11)
 
 
 def install(monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu) -> SimpleNamespace:
-    """A driver, a TensorRT of that major (``bindings.RTX``: TensorRT for RTX) and one CUDA package.
+    """A driver, a TensorRT of that major (``RTX_MAJOR``: TensorRT for RTX) and one CUDA package.
 
-    ``gpu``: total (bytes), gpus, cuda, error.
+    ``gpu``: total (bytes), gpus, cuda, error. Skips where TensorRT for RTX is not installed.
     """
-    load_real_parser()
+    pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
+    from tests.fakes.tensorrt_module import make_module  # the real one, before a fake is in place
+
     device = Device(gpu.pop("total", 1 << 30))
     libcuda = Libcuda(device, **gpu)
     monkeypatch.setattr(driver, "library", lambda: libcuda)
-    module = make_module(major, device, libcuda.gpus)
+    fake = State(device, libcuda.gpus, major)
+    module = make_module(fake)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for name, package in PACKAGES[memory](device).items():
         monkeypatch.setitem(sys.modules, name, package)
     importlib.invalidate_caches()
-    engine = edition_of(major).engine
-    return SimpleNamespace(
-        device=device, libcuda=libcuda, trt=module, fake=module.fake, engine=engine
-    )
+    engine = fake.edition.engine
+    return SimpleNamespace(device=device, libcuda=libcuda, trt=module, fake=fake, engine=engine)

@@ -50,12 +50,7 @@ def fake_pycuda(  # noqa: C901
         def push(self) -> None:
             device.push(self.number)
 
-        @staticmethod
-        def pop() -> None:
-            device.pop()
-
-        def detach(self) -> None:
-            pass
+        pop = staticmethod(device.pop)
 
     class CudaDevice:
         def __init__(self, number: int) -> None:
@@ -85,23 +80,20 @@ def fake_pycuda(  # noqa: C901
             self.own = device.stream()
             self.handle = self.own.handle
 
-    class PycudaEvent:
+    class PycudaEvent(Event):
         def __init__(self, flags: int = 0) -> None:
             require()
-            self.own, self.flags = Event(), flags
+            super().__init__()
 
-        def record(self, stream: PycudaStream | None = None) -> PycudaEvent:
+        def record(self, stream: PycudaStream | None = None) -> None:
             require()
-            self.own.record(_own(stream))
-            return self
+            super().record(_own(stream))
 
-        def synchronize(self) -> PycudaEvent:
+        def synchronize(self) -> None:
             require()
-            self.own.wait()
-            return self
+            self.wait()
 
-        def time_since(self, event: PycudaEvent) -> float:
-            return self.own.ms_since(event.own)
+        time_since = Event.ms_since
 
     def _own(stream: PycudaStream | None) -> Stream:
         if stream is None:
@@ -144,6 +136,7 @@ def fake_pycuda(  # noqa: C901
         Context=Context,
         Stream=PycudaStream,
         Event=PycudaEvent,
+        DeviceAllocation=DeviceAllocation,
         event_flags=SimpleNamespace(DEFAULT=0, BLOCKING_SYNC=1),
         pagelocked_empty=pagelocked_empty,
         mem_alloc=mem_alloc,
@@ -254,13 +247,9 @@ def fake_cuda_python(  # noqa: C901
     fake = device
     calls = {name: thing for name, thing in locals().items() if name.startswith("cuda")}
     runtime = module("cuda.bindings.runtime", **calls)
-    runtime.cudaStreamNonBlocking, runtime.cudaEventBlockingSync, runtime.cudaHostAllocDefault = (
-        1,
-        1,
-        0,
-    )
+    runtime.cudaStreamNonBlocking = runtime.cudaEventBlockingSync = 1
+    runtime.cudaHostAllocDefault = 0
     runtime.cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
-    runtime.host = host
     utils = module("cuda.bindings.utils", get_cuda_native_handle=int)
     bindings = module("cuda.bindings", runtime=runtime, utils=utils)
     return {
@@ -317,24 +306,23 @@ def fake_torch(  # noqa: C901
                 self.own = fake.stream()
             self.cuda_stream = self.own.handle
 
-    class TorchEvent:
+    class TorchEvent(Event):
         def __init__(self, enable_timing=False, blocking=False, interprocess=False) -> None:
-            self.own, self.enable_timing = Event(), enable_timing
+            super().__init__()
+            self.enable_timing = enable_timing
 
         def record(self, stream=None) -> None:
             if stream is None:
                 raise DeviceFaultError("an event on the default stream")
-            self.own.record(stream.own)
+            super().record(stream.own)
 
         def synchronize(self) -> None:
-            self.own.wait()
+            self.wait()
 
         def elapsed_time(self, end_event) -> float:
             if not (self.enable_timing and end_event.enable_timing):
-                raise RuntimeError(
-                    "Both events must be created with argument 'enable_timing=True'."
-                )
-            return end_event.own.ms_since(self.own)
+                raise RuntimeError("both events must be created with enable_timing=True")
+            return end_event.ms_since(self)
 
     @contextmanager
     def stream(stream):
@@ -375,6 +363,7 @@ def fake_torch(  # noqa: C901
     torch = module(
         "torch",
         cuda=cuda,
+        Tensor=Tensor,
         uint8="uint8",
         zeros=zeros,
         empty=empty,

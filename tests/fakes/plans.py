@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 from detector.core.engines.trt.plan_file import kept_log
 from detector.core.models.base import Network
@@ -48,16 +49,37 @@ def plan_of(
     return bytes(plan)
 
 
+def constant_model(answer: Any, side: int, batch: int | str = 1, half: bool = False) -> Any:
+    """Pictures [B, 3, side, side] -> ``answer`` [1, ...] for each of them, whatever they show."""
+    from onnx import numpy_helper, parser
+
+    kind, number = ("float16", 10) if half else ("float", 1)
+    shape = ", ".join(map(str, (batch, *answer.shape[1:])))
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> constant
+        (float[{batch}, 3, {side}, {side}] images) => ({kind}[{shape}] output0)
+        <float[1] nothing = {{0}}, int64[1] last = {{3}}> {{
+            [mean] mean = ReduceMean<axes = [1, 2, 3], keepdims = 1>(images)
+            [zero] zero = Mul(mean, nothing)
+            [flat] flat = Squeeze(zero, last)
+            [answer_of] wide = Add(flat, answer)
+            [result] output0 = Cast<to = {number}>(wide)
+        }}"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(answer, "answer"))
+    return model
+
+
 def with_header(plan: bytes, header: dict) -> bytes:
     """As Ultralytics writes it: length, JSON, plan."""
     text = json.dumps(header).encode()
     return len(text).to_bytes(4, "little", signed=True) + text + plan
 
 
-def as_elsewhere(network: Network, half: bool = False):
+def as_elsewhere(network: Network, half: bool = False) -> Any:
     """The network's graph as other tools export it: float NCHW in 0..1 instead of u8 NHWC."""
     import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper
 
     model = onnx.ModelProto()
     model.CopyFrom(network.graph)
@@ -65,15 +87,12 @@ def as_elsewhere(network: Network, half: bool = False):
     batch, height, width, _ = network.input_shape
     cast, transpose = graph.node[0], graph.node[1]
     assert (cast.op_type, transpose.op_type) == ("Cast", "Transpose")
-    planes = transpose.output[0]
-    del graph.node[:2]
-    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
-    graph.input[0].CopyFrom(helper.make_tensor_value_info("input", kind, [batch, 3, height, width]))
-    import numpy as np
-
-    graph.initializer.append(numpy_helper.from_array(np.float32(255), "white"))
-    graph.node.insert(
-        0, helper.make_node("Cast", ["input"], ["as_float"], name="as_float", to=TensorProto.FLOAT)
+    cast.input[0] = "input"
+    transpose.CopyFrom(
+        helper.make_node("Mul", [cast.output[0], "white"], transpose.output, name="to_255")
     )
-    graph.node.insert(1, helper.make_node("Mul", ["as_float", "white"], [planes], name="to_255"))
+    kind = onnx.TensorProto.FLOAT16 if half else onnx.TensorProto.FLOAT
+    graph.input[0].CopyFrom(helper.make_tensor_value_info("input", kind, [batch, 3, height, width]))
+    graph.initializer.append(helper.make_tensor("white", onnx.TensorProto.FLOAT, [], [255]))
+    del graph.value_info[:]  # of another layout
     return model

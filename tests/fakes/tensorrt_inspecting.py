@@ -12,8 +12,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.fakes.tensorrt_state import ONNX_TYPES
-
 COMPUTING = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 ACTIVATIONS = ("LeakyRelu", "Relu", "Sigmoid", "Clip", "HardSwish", "Elu")
 KINDS = {
@@ -28,16 +26,16 @@ FORMATS = {  # of TensorRT 10, where layout and type are one text
     "INT8": "Thirty-two wide channel vectorized row major Int8 format",
 }
 WORDS = {"FLOAT": "Float", "HALF": "Half", "UINT8": "UInt8", "INT8": "Int8", "BF16": "BFloat16"}
-TACTICS = {
-    "INT8": "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32",
-    "HALF": "sm80_xmma_fprop_implicit_gemm_f16f16_f16f16_f16_nhwckrsc_nhwc",
-    "BF16": "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc",
-    "FLOAT": "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckcrs_nhwc",
-}
+FP32 = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckcrs_nhwc"
 TF32 = "sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc"
 
 
 class EngineInspector:
+    __slots__ = ("_engine", "execution_context")
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self.execution_context = engine, None
+
     def get_engine_information(self, format: Any) -> str:
         engine, major = self._engine, self._trt.fake.major
         layers: list[Any] = layers_of(engine)
@@ -45,17 +43,11 @@ class EngineInspector:
             layers = []
         elif engine._facts["verbosity"] != "DETAILED":
             layers = [layer["Name"] for layer in layers]
-        elif major == 10 and self._execution_context is None and engine._facts["profiles"]:
+        elif major == 10 and self.execution_context is None and engine._facts["profiles"]:
             for layer in layers:
                 for tensor in (*layer["Inputs"], *layer["Outputs"]):
                     tensor["Format/Datatype"] = "N/A due to dynamic shapes"
-        names = list(engine._tensors)
-        tensors = (
-            {"Bindings": names}
-            if major == 10
-            else {"I/O Tensors": [{"Name": name} for name in names]}
-        )
-        return json.dumps({"Layers": layers, **tensors})
+        return json.dumps({"Layers": layers})
 
 
 def layers_of(engine: Any) -> list[dict[str, Any]]:
@@ -127,15 +119,15 @@ def _layer(
     main = next((node for node in nodes if node.op_type in COMPUTING), nodes[0])
     given = next((node.input[0] for node in nodes if main.input[0] in node.output), main.input[0])
     kind = types.get(given, "FLOAT")
-    computing = main.op_type in COMPUTING
-    tf32 = kind == "FLOAT" and facts["tf32"] and facts["tf32_kernels"]
+    floats = main.op_type in COMPUTING and kind == "FLOAT"
+    tf32 = facts["tf32"] and facts["tf32_kernels"]
     return {
         "Name": " + ".join(node.name for node in nodes),
         "LayerType": KINDS.get(main.op_type, main.op_type),
         "Inputs": [_tensor(given, kind, major)],
         "Outputs": [_tensor(nodes[-1].output[0], types.get(nodes[-1].output[0], "FLOAT"), major)],
         **({"Origin": "QDQ"} if main.op_type in ("QuantizeLinear", "DequantizeLinear") else {}),
-        **({"TacticName": TF32 if tf32 else TACTICS.get(kind, "")} if computing else {}),
+        **({"TacticName": TF32 if tf32 else FP32} if floats else {}),
         "Metadata": "\x1f".join(f"[ONNX Layer: {node.name}]" for node in nodes),
     }
 
@@ -162,10 +154,13 @@ def _tensor(name: str, kind: str, major: int) -> dict[str, Any]:
 
 
 def _value_types(model: Any) -> dict[str, str]:
-    from onnx import shape_inference
+    from onnx import TensorProto, shape_inference
 
     graph = shape_inference.infer_shapes(model).graph
     infos = [*graph.input, *graph.value_info, *graph.output]
     types = {info.name: info.type.tensor_type.elem_type for info in infos}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    return {name: ONNX_TYPES.get(kind, "FLOAT") for name, kind in types.items()}
+    words = {TensorProto.FLOAT16: "HALF", TensorProto.BFLOAT16: "BF16"}
+    return {
+        name: words.get(kind) or TensorProto.DataType.Name(kind) for name, kind in types.items()
+    }

@@ -1,6 +1,7 @@
 """What the fake TensorRT does with a plan: it computes the graph in it by ONNX Runtime.
 
 It computes on the bytes that really lie at the addresses it was given, when the stream comes to it.
+What each class takes and has is that of TensorRT for RTX (tests/engines/test_trt_names.py).
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import zlib
 from typing import Any
 
 import numpy as np
+import tensorrt_rtx as rtx
 
 from detector.core.engines.trt.edition import read_header
-from tests.fakes.bindings import RTX
 from tests.fakes.device import Device, DeviceFaultError
-from tests.fakes.tensorrt_building import HEADER_BYTES
 from tests.fakes.tensorrt_inspecting import layers_of
-from tests.fakes.tensorrt_state import CONTEXT_BYTES, Crash, make, ort_session, shapes_of
+from tests.fakes.tensorrt_state import CONTEXT_BYTES, RTX_MAJOR, Crash, ort_session
 
 NUMPY = {
     "FLOAT": np.float32,
@@ -27,18 +27,22 @@ NUMPY = {
 }
 
 
+def _say(logger: Any, text: str) -> None:
+    logger.log(rtx.ILogger.ERROR, text)
+
+
 class Runtime:
-    def started(self, logger: Any) -> None:
+    __slots__ = ("_logger", "engine_host_code_allowed")
+    engine_header_size = 64  # of TensorRT for RTX
+
+    def __init__(self, logger: Any) -> None:
         if not self._trt.fake.alive:
             raise Crash("Runtime without a driver")
-        self.__dict__.update(_logger=logger, _engine_host_code_allowed=False)
-
-    def get_engine_header_size_(self) -> int:
-        return HEADER_BYTES
+        self._logger, self.engine_host_code_allowed = logger, False
 
     def get_engine_validity(self, buffer: bytes) -> Any:
-        """As 1.7.1.116 answers, by what the header says."""
-        trt, diagnostics = self._trt, self._trt.EngineInvalidityDiagnostics
+        """By what the header says. (1.7.1.116 without a driver answers INVALID and 0 to all.)"""
+        trt, diagnostics = self._trt, rtx.EngineInvalidityDiagnostics
         found, header = 0, read_header(bytes(buffer))
         if header is None:
             found |= int(diagnostics.MALFORMED_ENGINE)
@@ -47,152 +51,155 @@ class Runtime:
                 found |= int(diagnostics.VERSION_MISMATCH)
             if ".".join(map(str, trt.fake.gpu[1])) not in header.targets:
                 found |= int(diagnostics.UNSUPPORTED_CC)
-        return (trt.EngineValidity.INVALID if found else trt.EngineValidity.VALID), found
+        return (rtx.EngineValidity.INVALID if found else rtx.EngineValidity.VALID), found
 
     def deserialize_cuda_engine(self, serialized_engine: bytes) -> Any:
-        trt = self._trt
-        say = lambda text: self._logger.log(trt.ILogger.Severity.ERROR, text)  # noqa: E731
-        data = bytes(serialized_engine)
-        if data[:4] != trt.fake.magic:
-            return say(
-                "Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed.Magic tag "
-                "does not match"
-            )
-        head_bytes = HEADER_BYTES if trt.fake.major == RTX else len(trt.fake.magic)
-        checksum, content = data[head_bytes : head_bytes + 4], data[head_bytes + 4 :]
-        if zlib.crc32(content).to_bytes(4, "little") != checksum:
-            return say("Serialization assertion: checksum of the archive does not match")
-        head, _, body = content.partition(b"\n")
-        facts = json.loads(head)
-        if facts["portable"] and not self._engine_host_code_allowed:
-            return say(
+        trt, data = self._trt, bytes(serialized_engine)
+        facts, graph = None, b""
+        if data[:4] == trt.fake.edition.magic:
+            header = read_header(data) if trt.fake.major == RTX_MAJOR else None
+            body = data[header.size if header else len(data[:4]) :]
+            if zlib.crc32(body[4:]).to_bytes(4, "little") == body[:4]:
+                head, _, graph = body[4:].partition(b"\n")
+                facts = json.loads(head)
+        if reason := self._refusal(facts):
+            return _say(self._logger, reason)
+        return trt.ICudaEngine(self._logger, facts, graph)
+
+    def _refusal(self, facts: dict[str, Any] | None) -> str | None:
+        fake = self._trt.fake
+        if facts is None:
+            return "Serialization assertion: checksum of the archive does not match"
+        if facts["portable"] and not self.engine_host_code_allowed:
+            return (
                 "Cannot deserialize engine with lean runtime since engine_host_code_allowed "
                 "is False"
             )
-        if facts["trt"] != trt.__version__ and not facts["portable"]:
-            return say(
+        if facts["trt"] != self._trt.__version__ and not facts["portable"]:
+            return (
                 "Version tag does not match. Note: Current Version: 2, Serialized Engine Version: 1"
             )
-        if (
-            trt.fake.major != RTX
-            and facts["capability"] != list(trt.fake.gpu[1])
-            and facts["hardware"] == "NONE"
-        ):
-            return say(
+        elsewhere = facts["gpu"][1] != list(fake.gpu[1]) and facts["hardware"] == "NONE"
+        if elsewhere and fake.major != RTX_MAJOR:
+            return (
                 "The engine plan file is generated on an incompatible device, expecting compute "
                 "8.9 got 9.0"
             )
-        import onnx
-
-        model = onnx.load_from_string(body)
-        tensors = {**shapes_of(model.graph.output), **shapes_of(model.graph.input)}
-        batches = [profile[name][2][0] for profile in facts["profiles"] for name in profile]
-        batch = max([*batches, *(shape[0] for _, shape in tensors.values())])
-        state = {
-            "_number": trt.fake.device.number,
-            "_facts": facts,
-            "_model": model,
-            "_session": ort_session(model),
-            "_tensors": tensors,
-        }
-        # Outputs first: nothing may depend on the order.
-        return make(
-            trt, "ICudaEngine", _logger=self._logger, _context_bytes=CONTEXT_BYTES * batch, **state
-        )
+        return None
 
 
 class ICudaEngine:
-    def get_num_io_tensors_(self) -> int:
+    __slots__ = ("_context_bytes", "_facts", "_logger", "_model", "_number", "_session", "_tensors")
+
+    def __init__(self, logger: Any, facts: dict[str, Any], graph: bytes) -> None:
+        import onnx
+
+        self._logger, self._facts, self._tensors = logger, facts, facts["tensors"]
+        self._model = onnx.load_from_string(graph)
+        self._session, self._number = ort_session(self._model), self._trt.fake.device.number
+        batches = [profile[name][2][0] for profile in facts["profiles"] for name in profile]
+        sizes = [shape[0] for _, shape in self._tensors.values() if shape]
+        self._context_bytes = CONTEXT_BYTES * max([*batches, *sizes])
+
+    @property
+    def num_io_tensors(self) -> int:
         return len(self._tensors)
 
-    def get_num_optimization_profiles_(self) -> int:
+    @property
+    def num_optimization_profiles(self) -> int:
         return max(1, len(self._facts["profiles"]))
 
-    def get_device_memory_size_v2_(self) -> int:
+    @property
+    def device_memory_size_v2(self) -> int:
         return self._context_bytes
 
-    def get_profiling_verbosity_(self) -> Any:
-        return getattr(self._trt.ProfilingVerbosity, self._facts["verbosity"])
+    @property
+    def profiling_verbosity(self) -> Any:
+        return getattr(rtx.ProfilingVerbosity, self._facts["verbosity"])
 
     def get_tensor_name(self, index: int) -> str:
         return list(self._tensors)[index]
 
     def get_tensor_mode(self, name: str) -> Any:
-        given = name in [info.name for info in self._model.graph.input]
-        return self._trt.TensorIOMode.INPUT if given else self._trt.TensorIOMode.OUTPUT
+        return rtx.TensorIOMode.INPUT if name in self._facts["inputs"] else rtx.TensorIOMode.OUTPUT
 
     def get_tensor_dtype(self, name: str) -> Any:
-        return getattr(self._trt.DataType, self._tensors[name][0])
+        return getattr(rtx.DataType, self._tensors[name][0])
 
     def get_tensor_shape(self, name: str) -> Any:
-        return self._trt.Dims(self._tensors[name][1])
+        return rtx.Dims(self._tensors[name][1])
 
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list:
-        return [self._trt.Dims(shape) for shape in self._facts["profiles"][profile_index][name]]
+        return [rtx.Dims(shape) for shape in self._facts["profiles"][profile_index][name]]
 
     def create_runtime_config(self) -> Any:
-        off = self._trt.CudaGraphStrategy.DISABLED
-        return make(self._trt, "IRuntimeConfig", _cuda_graph_strategy=off, _cache=None)
+        return self._trt.IRuntimeConfig()
 
-    def create_execution_context(self, strategy: Any = None, runtime_config: Any = None) -> Any:
+    def create_execution_context(self, runtime_config: Any = None) -> Any:
         fake = self._trt.fake
         on_its_gpu(self)
         if runtime_config is not None:
-            fake.strategies.append(runtime_config._cuda_graph_strategy.name)
+            fake.strategies.append(runtime_config.cuda_graph_strategy.name)
             if runtime_config._cache is not None:  # what it compiles goes there
-                runtime_config._cache.__dict__["_data"] = repr(fake.gpu).encode()
+                runtime_config._cache._data = repr(fake.gpu).encode()
         try:
-            own = fake.device.allocate(self._context_bytes)
+            return self._trt.IExecutionContext(self, fake.device.allocate(self._context_bytes))
         except MemoryError:
-            self._logger.log(
-                self._trt.ILogger.Severity.ERROR,
-                f"IExecutionContext: OutOfMemory (Requested size was {self._context_bytes} bytes.)",
-            )
-            return None
-        state = {
-            "_engine": self,
-            "_own": own,
-            "_addresses": {},
-            "_given": {},
-            "_profile": 0,
-            "_timed": [],
-        }
-        state |= {"_profiler": None, "_enqueue_emits_profile": True}
-        return make(self._trt, "IExecutionContext", **state)
+            text = f"OutOfMemory (Requested size was {self._context_bytes} bytes.)"
+            return _say(self._logger, f"IExecutionContext: {text}")
 
     def create_engine_inspector(self) -> Any:
-        return make(self._trt, "EngineInspector", _engine=self, _execution_context=None)
+        return self._trt.EngineInspector(self)
 
 
 class IRuntimeConfig:
+    __slots__ = ("_cache", "cuda_graph_strategy")
+
+    def __init__(self) -> None:
+        self._cache, self.cuda_graph_strategy = None, rtx.CudaGraphStrategy.DISABLED
+
     def create_runtime_cache(self) -> Any:
-        return make(self._trt, "IRuntimeCache", _data=b"")
+        return self._trt.IRuntimeCache()
 
     def set_runtime_cache(self, cache: Any) -> bool:
-        self.__dict__["_cache"] = cache
+        self._cache = cache
         return True
 
 
 class IRuntimeCache:
-    def serialize(self) -> Any:
-        return self._trt.IHostMemory(self._data)
+    __slots__ = ("_data",)
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def serialize(self) -> bytes:
+        return self._data
 
     def deserialize(self, blob: bytes) -> bool:
-        fake, fits = self._trt.fake, bytes(blob) == repr(self._trt.fake.gpu).encode()
+        fake = self._trt.fake
+        fits = bytes(blob) == repr(fake.gpu).encode()
         fake.caches_read.append(fits)
         if fits:
-            self.__dict__["_data"] = bytes(blob)
+            self._data = bytes(blob)
         return fits
 
 
 class IExecutionContext:
+    __slots__ = ("_addresses", "_engine", "_given", "_own", "_profile", "_timed")
+    __slots__ += ("enqueue_emits_profile", "nvtx_verbosity", "profiler")
+
+    def __init__(self, engine: Any, own: int) -> None:
+        self._engine, self._own, self._profile = engine, own, 0
+        self._addresses, self._given, self._timed = dict[str, int](), dict[str, tuple](), []
+        self.profiler, self.enqueue_emits_profile = None, True
+        self.nvtx_verbosity = engine.profiling_verbosity
+
     def __del__(self) -> None:
-        if "_own" in self.__dict__:
-            self._trt.fake.device.allocations.pop(self._own, None)
+        self._trt.fake.device.allocations.pop(self._own, None)
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         _stream(self._trt.fake.device, stream_handle)
-        self.__dict__["_profile"] = int(profile_index)
+        self._profile = int(profile_index)
         return 0 <= profile_index < max(1, len(self._engine._facts["profiles"]))
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
@@ -203,12 +210,10 @@ class IExecutionContext:
         return True
 
     def infer_shapes(self) -> list[str]:
-        return [
-            info.name for info in self._engine._model.graph.input if -1 in _shape(self, info.name)
-        ]
+        return [name for name in self._engine._facts["inputs"] if -1 in _shape(self, name)]
 
     def get_tensor_shape(self, name: str) -> Any:
-        return self._trt.Dims(_shape(self, name))
+        return rtx.Dims(_shape(self, name))
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
         if name not in self._engine._tensors:
@@ -223,23 +228,13 @@ class IExecutionContext:
         if stream.number != engine._number:
             raise DeviceFaultError(f"invalid resource handle: a stream of GPU {stream.number}")
         for name in engine._tensors:
-            if name not in self._addresses:
-                engine._logger.log(
-                    self._trt.ILogger.Severity.ERROR,
-                    f"Address is not set for tensor {name}. Call setTensorAddress.",
-                )
-                return False
-            if -1 in _shape(self, name):
-                engine._logger.log(
-                    self._trt.ILogger.Severity.ERROR, f"shape of {name} is not known"
-                )
+            if name not in self._addresses or -1 in _shape(self, name):
+                _say(engine._logger, f"Address or shape is not set for tensor {name}.")
                 return False
         addresses = dict(self._addresses)
         stream.put(lambda: _compute(self, addresses, stream.handle))
-        if self._profiler is not None and self._enqueue_emits_profile:
-            stream.run_until(
-                lambda: False
-            )  # with a profiler that is told at once, a run is waited for
+        if self.profiler is not None and self.enqueue_emits_profile:
+            stream.run_until(lambda: False)  # a profiler that is told at once waits for the run
             _report(self)
         return True
 
@@ -247,9 +242,9 @@ class IExecutionContext:
         """Nothing to do where each run reports by itself; False without a profiler, or without a
         run to tell of.
         """
-        if self._profiler is None or (not self._timed and not self._enqueue_emits_profile):
+        if self.profiler is None or (not self._timed and not self.enqueue_emits_profile):
             return False
-        if not self._enqueue_emits_profile:
+        if not self.enqueue_emits_profile:
             _report(self)
         return True
 
@@ -274,27 +269,21 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
     """
     fake, engine = context._trt.fake, context._engine
     feeds = {}
-    for info in engine._model.graph.input:
-        kind, shape = NUMPY[engine._tensors[info.name][0]], _shape(context, info.name)
+    for name in engine._facts["inputs"]:
+        kind, shape = NUMPY[engine._tensors[name][0]], _shape(context, name)
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
-        feeds[info.name] = (
-            fake.device.at(addresses[info.name], size, engine._number)
-            .view(kind)
-            .reshape(shape)
-            .copy()
-        )
+        given = fake.device.at(addresses[name], size, engine._number)
+        feeds[name] = given.view(kind).reshape(shape).copy()
     names = [info.name for info in engine._model.graph.output]
     for name, result in zip(names, engine._session.run(names, feeds), strict=True):
         if engine._facts["tf32"] and result.dtype == np.float32:  # 10 bits of mantissa
-            result = (np.ascontiguousarray(result).view(np.uint32) & np.uint32(0xFFFFE000)).view(
-                np.float32
-            )
+            bits = np.ascontiguousarray(result).view(np.uint32) & np.uint32(0xFFFFE000)
+            result = bits.view(np.float32)
         taken = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
         fake.device.at(addresses[name], taken.size, engine._number)[:] = taken
-    if context._profiler is not None:
+    if context.profiler is not None:
         context._timed.append(len(fake.runs))
     fake.runs.append(handle)
-    fake.device.log.append(("run", handle))
 
 
 def _report(context: Any) -> None:
@@ -305,7 +294,7 @@ def _report(context: Any) -> None:
     context._timed.clear()
     for at, layer in enumerate(layers_of(engine)):
         name = str(at) if engine._facts["verbosity"] == "NONE" else layer["Name"]
-        context._profiler.report_layer_time(name, context._trt.fake.layer_ms(at, run))
+        context.profiler.report_layer_time(name, context._trt.fake.layer_ms(at, run))
 
 
 def _stream(device: Device, handle: int) -> Any:

@@ -1,35 +1,19 @@
-"""What the parts of the fake TensorRT share: what tests look at, how a plan begins, and the graph
-that it holds.
-"""
+"""What the parts of the fake TensorRT share: what tests look at, and how a graph is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from detector.core.engines.trt.edition import FULL, RTX, Edition
 from tests.fakes.device import Device
 
+RTX_MAJOR = 1  # of TensorRT for RTX; 10 and 11 are TensorRT's
 CONTEXT_BYTES = 1 << 20  # what a context takes of the device, a picture
-ONNX_TYPES = {
-    1: "FLOAT",
-    2: "UINT8",
-    3: "INT8",
-    6: "INT32",
-    7: "INT64",
-    9: "BOOL",
-    10: "HALF",
-    16: "BF16",
-}
-
 
 Gpu = tuple[str, tuple[int, int]]
 """Name and compute capability."""
-
-
-def edition_of(major: int) -> Edition:
-    return RTX if major == 1 else FULL
 
 
 class State:
@@ -38,21 +22,22 @@ class State:
     or that others were faster: Q and DQ then stay layers around a convolution in float.
     """
 
-    def __init__(self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int) -> None:
-        self.module, self.device, self.gpus, self.major = module, device, gpus, major
+    def __init__(self, device: Device, gpus: Sequence[Gpu], major: int) -> None:
+        self.device, self.gpus, self.major = device, gpus, major
         self.alive = True
         self.int8_kernels = self.tf32_kernels = True
         self.layer_ms: Callable[[int, int], float] = lambda layer, run: (
             0.125 * (layer + 1)
         )  # number of each -> ms
+        self.graphs: WeakKeyDictionary[Any, bytes] = WeakKeyDictionary()  # ONNX of each network
         self.builds: list[dict] = []
         self.strategies: list[str] = []  # of CUDA graphs, of each context of TensorRT for RTX
         self.caches_read: list[bool] = []  # runtime caches: whether each fitted
         self.runs: list[int] = []  # stream handles, in the order in which the runs happened
 
     @property
-    def magic(self) -> bytes:
-        return edition_of(self.major).magic
+    def edition(self) -> Edition:
+        return RTX if self.major == RTX_MAJOR else FULL
 
     @property
     def gpu(self) -> Gpu:
@@ -62,24 +47,6 @@ class State:
 
 class Crash(BaseException):
     """A segmentation fault, as TensorRT without a driver ends."""
-
-
-def make(trt: ModuleType, name: str, **state: Any) -> Any:
-    return getattr(trt, name)(_made_here=True, **state)
-
-
-def shapes_of(infos: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """name -> (TensorRT type, shape with -1)."""
-    return {
-        info.name: (
-            ONNX_TYPES[info.type.tensor_type.elem_type],
-            tuple(
-                d.dim_value if d.HasField("dim_value") else -1
-                for d in info.type.tensor_type.shape.dim
-            ),
-        )
-        for info in infos
-    }
 
 
 def ort_session(model: Any) -> Any:

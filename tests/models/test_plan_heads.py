@@ -15,7 +15,7 @@ from detector.core.errors import ModelError
 from tests.cli.command import cli_runner
 from tests.conftest import CHECKOUT
 from tests.fakes.install import install
-from tests.fakes.plans import plan_of, with_header
+from tests.fakes.plans import constant_model, plan_of, with_header
 from tests.models import exports
 from tests.networks import open_network
 
@@ -44,36 +44,6 @@ def machine(request, monkeypatch):
     return install(monkeypatch, request.param)
 
 
-def constant_model(answer: np.ndarray, batch: int | str = 1, half: bool = False):
-    """Pictures [B, 3, 64, 64] -> ``answer`` [1, ...] for each of them, whatever they show."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes = [
-        helper.make_node(
-            "ReduceMean", ["images"], ["mean"], name="mean", axes=[1, 2, 3], keepdims=1
-        ),
-        helper.make_node("Mul", ["mean", "nothing"], ["zero"], name="zero"),
-        helper.make_node("Squeeze", ["zero", "last"], ["flat"], name="flat"),
-        helper.make_node(
-            "Add", ["flat", "answer"], ["wide" if half else "output0"], name="answer_of"
-        ),
-    ]
-    if half:
-        nodes.append(
-            helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16)
-        )
-    constants = {"nothing": np.zeros(1, np.float32), "last": np.array([3]), "answer": answer}
-    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes,
-        "constant",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, SIDE, SIDE])],
-        [helper.make_tensor_value_info("output0", kind, [batch, *answer.shape[1:]])],
-        initializer=[numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
     """[1, 4 + classes, cells]: one cell is sure of class 1, one of none; ``rows``: transposed."""
     answer = np.zeros((1, 4 + classes, CELLS), np.float32)
@@ -90,7 +60,7 @@ def finished_answer(count: int = 300) -> np.ndarray:
 
 
 def file_of(machine, place: Path, answer: np.ndarray, header: dict | None, **more) -> str:
-    plan = plan_of(machine, constant_model(answer, **more))
+    plan = plan_of(machine, constant_model(answer, SIDE, **more))
     file = place / "yolo.engine"
     file.write_bytes(plan if header is None else with_header(plan, header))
     return str(file)
@@ -237,7 +207,7 @@ def test_rows_of_a_plan_that_nothing_proves_are_probed(machine, tmp_path, factor
 
 def test_batches_of_each_head(machine, tmp_path):
     for answer in (cells_answer(), finished_answer()):
-        plan = plan_of(machine, constant_model(answer, batch="batch"), batches=(1, 4))
+        plan = plan_of(machine, constant_model(answer, SIDE, batch="batch"), batches=(1, 4))
         file = tmp_path / "b.engine"
         file.write_bytes(with_header(plan, {**HEADER, "names": NAMES, "batch": 4}))
         network = open_network(str(file), batch=3)

@@ -5,6 +5,8 @@ they do not fit.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +15,21 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt.build import BatchHeldError, any_batch
+from detector.core.engines.trt.plan_file import kept_log
 from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
-from tests.engines.trt.opening import built, plans
+from tests.engines.trt.opening import built, opened, plans
 from tests.fakes.install import install
-from tests.fakes.tensorrt_state import ort_session
+from tests.fakes.tensorrt_state import RTX_MAJOR, ort_session
 from tests.known_answers import plus_one
-from tests.networks import parsed
+from tests.networks import open_network, parsed
 
 
 @pytest.mark.slow
 def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
     first = built(eleven, tmp_path)
     again = built(eleven, tmp_path)
-    assert len(eleven.fake.builds) == 1
+    assert [made["network"] for made in eleven.fake.builds] == ["plus_one"]
     assert first.options.artefact == again.options.artefact
     assert again.build_s == 0
     assert Path(first.options.artefact).read_bytes()[:4] == b"ftrt"
@@ -69,11 +72,6 @@ def test_precision_is_the_graphs_and_tf32_a_flag(eleven, tmp_path):
     assert [made["tf32"] for made in eleven.fake.builds] == [False, True]
 
 
-def test_two_builds_of_a_process_give_the_same_bytes(eleven, tmp_path):
-    first, second = (built(eleven, tmp_path / folder).options.artefact for folder in "ab")
-    assert Path(first).read_bytes() == Path(second).read_bytes()
-
-
 def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_them(
     eleven, tmp_path
 ):
@@ -89,6 +87,7 @@ def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_th
             given = conformance.pictures(batch, batch)
             engine.requests[0].slot[:] = given
             conformance.assert_answers(engine.requests[0].infer(batch), given)
+            assert "unknown" not in {layer.precision for layer in engine.execution()}
     assert len(eleven.fake.builds) == 1
     built(eleven, tmp_path, batch=9)
     assert len(eleven.fake.builds) == 2
@@ -105,33 +104,35 @@ def test_own_options_reach_the_builder(eleven, tmp_path):
     }
     ready = built(eleven, tmp_path, own=own)
     made = eleven.fake.builds[0]
-    assert made["limits"] == {"WORKSPACE": 64 << 20}
-    assert made["level"] == 1
-    assert made["flags"] == ["VERSION_COMPATIBLE"]
-    assert made["hardware"] == "AMPERE_PLUS"
-    assert made["verbosity"] == "LAYER_NAMES_ONLY"
-    with engines.open(
-        "trt", ready.network, ready.options
-    ) as engine:  # its own runtime may start: we built it
+    assert (made["workspace"], made["level"], made["portable"]) == (64 << 20, 1, True)
+    assert (made["hardware"], made["verbosity"]) == ("AMPERE_PLUS", "LAYER_NAMES_ONLY")
+    # Its own runtime may start: we built it.
+    with engines.open("trt", ready.network, ready.options) as engine:
         assert {layer.precision for layer in engine.execution()} == {"unknown"}
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("engine", "own", "message"),
     [
-        ({"max_batch": "x"}, "max_batch=x:"),
-        ({"min_batch": "2"}, "--batch 1 is outside the plan's batches 2..1"),
-        ({"opt_batch": "3"}, "opt_batch=3: outside the plan's batches 1..1"),
-        ({"hardware_compatible": "volta"}, "give same or ampere"),
-        ({"level": "6"}, "level=6: give 0 to 5"),
-        ({"detailed": "maybe"}, "detailed=maybe:"),
-        ({"colour": "1"}, "engine trt has no such option; its options: min_batch"),
+        ("trt", {"max_batch": "x"}, "max_batch=x:"),
+        ("trt", {"min_batch": "2"}, "--batch 1 is outside the plan's batches 2..1"),
+        ("trt", {"opt_batch": "3"}, "opt_batch=3: outside the plan's batches 1..1"),
+        ("trt", {"hardware_compatible": "volta"}, "give same or ampere"),
+        ("trt", {"level": "6"}, "level=6: give 0 to 5"),
+        ("trt", {"detailed": "maybe"}, "detailed=maybe:"),
+        ("trt", {"colour": "1"}, "engine trt has no such option; its options: min_batch"),
+        ("rtx", {"level": "3"}, "engine rtx has no such option"),
+        ("rtx", {"graphs": "2"}, "graphs=2: give 1 or 0"),
+        ("rtx", {"targets": "9.0"}, "targets=9.0: 9.0 cannot be built for; give 7.5"),
+        ("rtx", {"targets": "8.6+"}, "an empty target cannot be built for"),
+        ("rtx", {"targets": "7.5+8.6"}, r"7\.5 \(Turing\) has no bf16"),
     ],
 )
-def test_own_options_that_cannot_be_are_refused(monkeypatch, own, message):
-    install(monkeypatch)
+def test_own_options_that_cannot_be_are_refused(monkeypatch, engine, own, message):
+    install(monkeypatch, RTX_MAJOR if engine == "rtx" else 11)
+    precision = "bf16" if "bf16" in message else "fp32"
     with pytest.raises(UsageError, match=message):
-        engines.open("trt", plus_one(), EngineOptions(own=own))
+        engines.open(engine, plus_one(), EngineOptions(own=own, precision=precision))
 
 
 def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):
@@ -140,9 +141,10 @@ def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):
     assert timings.name.startswith("trt-Fake-L4-")
     built(eleven, tmp_path, precision="tf32")
     assert [made["timings_known"] for made in eleven.fake.builds] == [0, len(b"timings;")]
-    timings.write_bytes(b"rubbish that is no cache")
-    built(eleven, tmp_path, own={"level": 1})
-    assert eleven.fake.builds[-1]["timings_known"] == 0
+    for level, unproved in enumerate((b"timings;" * 9, b"no cache")):
+        timings.write_bytes(unproved)
+        built(eleven, tmp_path, own={"level": level})
+        assert eleven.fake.builds[-1]["timings_known"] == 0
 
 
 def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(eleven, tmp_path):
@@ -161,12 +163,20 @@ def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(eleven, tmp_path
     assert len(eleven.fake.builds) == 1
 
 
+def test_the_log_of_an_open_engine_is_no_warning_of_a_build(eleven, tmp_path):
+    beside = eleven.trt.Builder(kept_log(eleven.trt))
+    notes = built(eleven, tmp_path).notes
+    assert not [note for note in notes if "logger" in note], beside
+
+
 @pytest.mark.slow
 def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
     told = []
     built(eleven, tmp_path, progress=lambda *step: told.append(step) or True)
-    assert told[:3] == [("Building", 0, 2), ("Building", 1, 2), ("Timing layers", 0, 4)]
-    assert told[-1] == ("Building", 2, 2)
+    assert told[0] == ("Building engine", 0, 6)
+    assert [done for doing, done, _ in told if doing == "Building engine"] == [0, 1, 2, 3, 4, 5]
+    assert all(done <= of for _, done, of in told)
+    assert len({doing for doing, *_ in told}) > 5  # phases within phases
     with pytest.raises(EngineError, match="build was cancelled"):
         built(eleven, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
     assert len(plans(tmp_path)) == 1
@@ -217,22 +227,61 @@ def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit
 
 
 @pytest.mark.parametrize(
-    ("own", "reason", "cure"),
+    ("reason", "cure"),
     [
-        ({}, "OutOfMemory (Requested size was 9 bytes.)", "; try --batch 2, or .*workspace_mb=256"),
-        ({"workspace_mb": 1}, "no tactic within workspace limit", "; .* than 1, or none"),
-        ({}, "0.conv_1 has no runners", r" \(node 0\.conv, Conv\); use --engine ort or openvino"),
-        ({}, "K of 1.conv exceeds 3840", r" \(node 1\.conv, Conv\); use --engine ort or openvino"),
-        ({}, "conv of 1.convolution", "; use --engine ort or openvino"),
+        ("OutOfMemory (Requested size was 9 bytes.)", "; try --batch 2, or .*workspace_mb=256"),
+        ("0.conv_1 has no runners", r" \(node 0\.conv, Conv\); use --engine ort or openvino"),
+        ("K of 1.conv exceeds 3840", r" \(node 1\.conv, Conv\); use --engine ort or openvino"),
+        ("conv of 1.convolution", "; use --engine ort or openvino"),
     ],
 )
-def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, own, reason, cure):
+def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, reason, cure):
     def said(builder, network, config):
         builder._logger.log(eleven.trt.ILogger.Severity.ERROR, reason)
 
     eleven.trt.Builder.build_serialized_network = said
     with pytest.raises(EngineError, match=f"{re.escape(reason)}{cure}"):
-        built(eleven, tmp_path, batch=4, own=own)
+        built(eleven, tmp_path, batch=4)
+
+
+ZEROS = ", ".join(["0"] * 18)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("[odd] t = Unique(f) y = Identity(f)", r"cannot read .* Unique at odd: .*--engine ort"),
+        # The parser's function is all that tells of this one.
+        (
+            '[odd] y = ScatterElements<reduction = "mul">(f, zeros, f)',
+            r"ScatterElements at odd: Unsupported reduction type; use --engine ort",
+        ),
+        # The parser takes it, and the builder does not.
+        (
+            "m = ReduceMax<keepdims = 0>(f) many = Expand(m, size) [odd_1] t, i = TopK(many, k) "
+            "s = ReduceMax<keepdims = 0>(t) y = Add(f, s)",
+            r"could not build .* K exceeds .* \(node odd_1, TopK\); use --engine ort",
+        ),
+        # uint8 where nothing says otherwise
+        ("[q1] q = QuantizeLinear(f, scale) y = DequantizeLinear(q, scale)", "node q1 .*uint8"),
+        ("[q1] q = QuantizeLinear(f, scale, u8) y = DequantizeLinear(q, scale)", "q1 .*uint8"),
+        ("q = QuantizeLinear(f, scale, s8) y = DequantizeLinear(q, scale)", None),
+        ("q = QuantizeLinear<output_dtype = 3>(f, scale) y = DequantizeLinear(q, scale)", None),
+    ],
+)
+def test_what_the_library_cannot_build_is_refused_by_name(eleven, nodes, message):
+    constants = "float scale = {0.5}, uint8 u8 = {0}, int8 s8 = {0}, int64[1] k = {3841}"
+    constants += f", int64[1] size = {{4000}}, int64[1, 2, 3, 3] zeros = {{{ZEROS}}}"
+    head = f"(uint8[1, 2, 3, 3] u) => (float[1, 2, 3, 3] y) <{constants}>"
+    graph = parsed(f"{head} {{ f = Cast<to = 1>(u) {nodes} }}", 21)
+    network = replace(plus_one(), graph=graph, output_shapes=[(1, 2, 3, 3)])
+    with pytest.raises(EngineError, match=message) if message else nullcontext():
+        opened(network).close()
+
+
+def test_too_little_memory_for_a_layer_names_the_option(eleven, tmp_path):
+    with pytest.raises(EngineError, match=r"within workspace limit.* workspace_mb than 1, or none"):
+        built(eleven, tmp_path, open_network("street-1"), own={"workspace_mb": 1})
 
 
 def spoiled(data: bytes) -> bytes:
@@ -244,9 +293,8 @@ def spoiled(data: bytes) -> bytes:
     ("change", "message"),
     [
         (spoiled, "it is damaged, or not a plan"),
-        (lambda data: b"PK\3\4" + data[4:], r"not a TensorRT plan: it begins with b'PK"),
-        (lambda data: b"", "not a TensorRT plan: it begins with b''"),
         (lambda data: data[:9], "it is damaged, or not a plan"),
+        (lambda data: b"PK\3\4" + data[4:], r"not a TensorRT plan: it begins with b'PK"),
     ],
 )
 def test_a_corrupt_plan_is_refused_by_name(eleven, tmp_path, change, message):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 
@@ -17,7 +16,6 @@ from detector.core import engines, sources
 from detector.core.analysis.summary import effect, executed
 from detector.core.config.levels import merge_levels
 from detector.core.engines.base import EngineOptions
-from detector.core.errors import EngineError
 from detector.core.models.base import Network
 from detector.core.models.graph.build import count_macs
 from detector.core.run.executed import executed_layers
@@ -27,10 +25,9 @@ from detector.core.stages.preprocess import letterbox
 from detector.core.types import Detections
 from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
-from tests.engines.trt.opening import EVERY, opened
+from tests.engines.trt.opening import EVERY
 from tests.fakes.install import MAJORS, install
-from tests.known_answers import plus_one
-from tests.networks import open_network, parsed
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 PRECISIONS = ("fp16", "bf16", "int8")
@@ -210,23 +207,3 @@ def test_a_range_of_batches_of_a_converted_graph(
         for at in range(FRAMES):
             for a, b in zip(outputs, wanted[at], strict=True):
                 np.testing.assert_allclose(a[at : at + 1], b, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("operands", "refused"),
-    [
-        ("(f, scale)", True),  # uint8 where nothing says otherwise
-        ("(f, scale, u8)", True),
-        ("(f, scale, s8)", False),
-        ("<output_dtype = 3>(f, scale)", False),
-    ],
-)
-def test_bytes_of_a_quantised_graph_are_refused_by_name(monkeypatch, operands, refused):
-    install(monkeypatch, 11)
-    nodes = f"f = Cast<to = 1>(u) [q1] q = QuantizeLinear{operands} y = DequantizeLinear(q, scale)"
-    constants = "float scale = {0.5}, uint8 u8 = {0}, int8 s8 = {0}"
-    head = "(uint8[1, 2, 3, 3] u) => (float[1, 2, 3, 3] y)"
-    graph = parsed(f"{head} <{constants}> {{ {nodes} }}", 21)
-    network = replace(plus_one(), graph=graph, output_shapes=[(1, 2, 3, 3)])
-    with pytest.raises(EngineError, match=r"node q1 .*uint8") if refused else nullcontext():
-        opened(network).close()

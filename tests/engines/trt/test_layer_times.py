@@ -15,7 +15,6 @@ from detector.core.engines._layer_times import WARMUP
 from detector.core.engines.base import EngineOptions
 from detector.core.errors import EngineError
 from detector.core.models.graph.build import count_macs, joint_cost
-from detector.core.models.graph.halves import convert_to_halves
 from detector.lab.profile import layers as layers_pass
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import pictures
@@ -98,20 +97,6 @@ def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatc
     times_of(plus_one())
     assert len(attached) == WARMUP + 3
     assert all(attached)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_converted_graphs_keep_the_names_of_the_graph_before(eleven, precision):
-    network = open_network("street", size=(64, 96))
-    told = times_of(convert_to_halves(network, precision), precision=precision)
-    costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
-    assert sum(cost.macs for cost in costs) == count_macs(network.graph)
-
-
-def test_batches(eleven):
-    told = times_of(plus_one(batch=3))
-    assert {"0.conv", "1.conv"} <= {node for layer in told.layers for node in layer.nodes}
 
 
 @pytest.mark.slow

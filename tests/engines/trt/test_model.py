@@ -11,13 +11,13 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt import driver
 from detector.core.engines.trt.edition import FULL
-from detector.core.engines.trt.plan_file import PlanError, split
+from detector.core.engines.trt.plan_file import split
 from detector.core.errors import EngineError, ModelError, UsageError
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
-from tests.fakes.plans import as_elsewhere, plan_of, with_header
-from tests.known_answers import plus_one, run_once
-from tests.networks import open_network
+from tests.fakes.plans import as_elsewhere, constant_model, plan_of
+from tests.known_answers import run_once
+from tests.networks import open_network, parsed
 
 CFG = """[net]
 width=32
@@ -87,15 +87,6 @@ def test_cfg_and_names_beside_the_plan_are_found(machine, place):
     assert open_network(file).names == ("class0", "class1")
 
 
-def test_a_bare_plan_names_its_tensors(machine, place):
-    file = plan_file(machine, place)
-    with pytest.raises(ModelError) as caught:
-        open_network(file)
-    assert caught.value.exit_code == 4
-    for part in (file, "float32 1x14x4x4", "cfg: x.cfg in --config", "or --names"):
-        assert part in str(caught.value)
-
-
 def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place):
     file = plan_file(machine, place)
     (place / "other.cfg").write_text(
@@ -105,43 +96,19 @@ def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place)
         open_network(file, cfg=str(place / "other.cfg"))
 
 
-def rows_model(classes: int, batch: int | str = 1, half: bool = False):
-    """[B, 3, 32, 32] -> [B, 2, 5 + classes]: two constant rows plus the mean of the picture."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    rows = np.zeros((1, 2, 5 + classes), np.float32)
+def rows_model(**more):
+    """[B, 3, 32, 32] -> [B, 2, 8]: two rows of three classes."""
+    rows = np.zeros((1, 2, 8), np.float32)
     rows[0, 0, :6] = [16, 16, 8, 8, 0.9, 0.8]
     rows[0, 1, :5] = [8, 8, 4, 4, 0.1]
-    nodes = [
-        helper.make_node(
-            "ReduceMean", ["images"], ["mean"], name="mean", axes=[1, 2, 3], keepdims=1
-        ),
-        helper.make_node("Mul", ["mean", "nothing"], ["zero"], name="zero"),
-        helper.make_node("Squeeze", ["zero", "last"], ["flat"], name="flat"),
-        helper.make_node("Add", ["flat", "rows"], ["output0"], name="rows_of"),
-    ]
-    if half:
-        nodes[-1].output[0] = "wide"
-        nodes.append(
-            helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16)
-        )
-    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
-    constants = {"nothing": np.zeros(1, np.float32), "last": np.array([3]), "rows": rows}
-    graph = helper.make_graph(
-        nodes,
-        "rows",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, 32, 32])],
-        [helper.make_tensor_value_info("output0", kind, [batch, 2, 5 + classes])],
-        initializer=[numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return constant_model(rows, 32, **more)
 
 
 @pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-6), (True, 2e-3)])
 def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolerance):
     """Half outputs are made float32, the same arrays at each run."""
     file = place / "rows.plan"
-    file.write_bytes(plan_of(machine, rows_model(3, half=half)))
+    file.write_bytes(plan_of(machine, rows_model(half=half)))
     network = open_network(str(file), class_names=["a", "b", "c"])
     assert network.input.geometry == "centre"
     with engines.open("trt", network) as engine:
@@ -154,25 +121,9 @@ def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolera
         open_network(str(file), class_names=["a", "b"])
 
 
-@pytest.mark.slow
-def test_ultralytics_header_brings_names_and_stride(machine, place):
-    header = {
-        "names": {"0": "ant", "1": "bee", "2": "cat"},
-        "stride": 16,
-        "imgsz": [32, 32],
-        "task": "detect",
-    }
-    file = place / "u.engine"
-    file.write_bytes(with_header(plan_of(machine, rows_model(3)), header))
-    network = open_network(str(file))
-    assert (network.names, network.input.stride) == (("ant", "bee", "cat"), 16)
-    with engines.open("trt", network) as engine:
-        assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
-
-
 def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, place):
     file = place / "portable.plan"
-    file.write_bytes(plan_of(machine, rows_model(3), portable=True))
+    file.write_bytes(plan_of(machine, rows_model(), portable=True))
     names = {"class_names": ["a", "b", "c"]}
     with pytest.raises(ModelError, match="--engine-options host_code=1"):
         open_network(str(file), **names)
@@ -191,7 +142,7 @@ def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
     machine = install(monkeypatch, 11, memory, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
     file = place / "rows.plan"
     with driver.current(1):
-        file.write_bytes(plan_of(machine, rows_model(3)))
+        file.write_bytes(plan_of(machine, rows_model()))
     names = {"class_names": ["a", "b", "c"]}
     network = open_network(str(file), **names, device="cuda:1")
     with engines.open(
@@ -225,7 +176,7 @@ def test_a_device_that_is_none_is_refused(machine, place, device, message):
 @pytest.mark.slow
 def test_a_range_of_batches_and_what_lies_outside(machine, place):
     file = place / "rows.plan"
-    file.write_bytes(plan_of(machine, rows_model(3, "batch"), batches=(1, 4)))
+    file.write_bytes(plan_of(machine, rows_model(batch="batch"), batches=(1, 4)))
     for batch in (1, 3, 4):
         network = open_network(str(file), class_names=["a", "b", "c"], batch=batch)
         with engines.open("trt", network, EngineOptions(batch=batch)) as engine:
@@ -256,23 +207,10 @@ def test_a_cfg_for_a_model_that_needs_none_is_refused(place):
         open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
 
 
-def test_other_engines_refuse_a_plan_by_name_with_the_cure(machine, place):
-    network = open_network(plan_file(machine, place), cfg=str(place / "t.cfg"))
-    with pytest.raises(EngineError, match=r"x\.trt.*--engine"):
-        engines.open("ort", network)
-
-
-@pytest.mark.parametrize("model", [plus_one().graph])
-def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place, model):
-    from onnx import helper
-
-    changed = type(model)()
-    changed.CopyFrom(model)
-    del changed.graph.node[:2]
-    changed.graph.input[0].CopyFrom(helper.make_tensor_value_info("input.nchw", 1, [1, 3, 2, 3]))
-    changed.graph.input.append(helper.make_tensor_value_info("extra", 1, [1]))
+def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place):
     file = place / "two.trt"
-    file.write_bytes(plan_of(machine, changed))
+    tensors = "(float[1, 3, 2, 3] images, float[1] extra) => (float[1, 3, 2, 3] y)"
+    file.write_bytes(plan_of(machine, parsed(f"{tensors} {{ [a] y = Mul(images, extra) }}")))
     with pytest.raises(ModelError, match="float32 1"):
         open_network(str(file))
 
@@ -285,6 +223,11 @@ def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place,
         (b"ftrt", "it is damaged, or not a plan"),
         (b"\x89PNG....", r"not a TensorRT plan: it begins with b'\\x89PNG'"),
         (b'\x08\0\0\0{"a": 1}nope', "not a TensorRT plan"),
+        # A length that cannot be is no header.
+        *(
+            (length.to_bytes(4, "little", signed=True) + b"{}ftrt", "not a TensorRT plan")
+            for length in (-1, 0, 1, 2**31 - 1)
+        ),
         (b'\x04\0\0\0{"a"ftrt....', "the JSON header in front of the plan is damaged"),
     ],
 )
@@ -307,12 +250,6 @@ def test_headers(data, header):
     found, plan = split(data)
     assert found == header
     assert plan[:4] == FULL.magic
-
-
-@pytest.mark.parametrize("length", [-1, 0, 1, 2**31 - 1])
-def test_a_length_that_cannot_be_is_no_header(length):
-    with pytest.raises(PlanError, match="not a TensorRT plan"):
-        split(length.to_bytes(4, "little", signed=True) + b"{}ftrt")
 
 
 def test_without_a_driver_it_is_said_what_is_missing_and_nothing_is_started(monkeypatch, place):

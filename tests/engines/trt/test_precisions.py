@@ -7,9 +7,6 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt.layers import layers_of
-from detector.core.models.graph.halves import convert_to_halves
-from tests.conformance import test_engines as conformance
-from tests.engines.trt.opening import opened
 from tests.known_answers import plus_one
 
 
@@ -21,17 +18,6 @@ def test_what_was_executed_is_told_by_node(eleven):
     assert layers["0.conv"].precision == "tf32"
     assert layers["input.cast"].precision == "fp32"
     assert layers["0.conv"].nodes == ("0.conv",)
-
-
-def test_halves_are_run_as_halves_and_told(eleven):
-    given = conformance.pictures(5)
-    with opened(convert_to_halves(plus_one(), "fp16"), precision="fp16") as engine:
-        engine.requests[0].slot[:] = given  # small whole numbers are exact in float16
-        conformance.assert_answers(engine.requests[0].infer(1), given)
-        layers = {layer.name: layer.precision for layer in engine.execution()}
-        assert engine.precision == "fp16"
-    assert layers["0.conv_fp16"] == layers["1.conv_fp16"] == "fp16"
-    assert layers["0.conv"] == "fp32"  # the Cast of the output
 
 
 BOTH = "[ONNX Layer: 0.conv]\x1f[ONNX Layer: 0.act]"

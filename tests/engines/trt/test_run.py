@@ -25,6 +25,8 @@ def test_nothing_is_left_on_the_device_and_nobody_waited_for_all_of_it(machine):
             engine.requests[0].infer(1)
         assert engine.device_ms() > 0
         assert machine.device.allocations
+        with engine._memory.active():
+            engine.requests[0].release()  # once more when the engine is closed
     assert machine.device.allocations == {}
     assert machine.device.depth == 0
     assert machine.libcuda.retained == 0

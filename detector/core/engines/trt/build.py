@@ -237,7 +237,7 @@ def _build(
     builder = trt.Builder(log)
     typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     definition = builder.create_network(typed)
-    definition.name = network.name  # or it is "Unnamed Network N", and no build repeats another
+    definition.name = network.name  # or the plan calls it "Unnamed Network 0"
     parser = trt.OnnxParser(definition, log)
     try:
         graph = graph_bytes(network, settings)

@@ -19,9 +19,9 @@ from detector.core.models.layouts.plans import Tensor
 HEAD_BYTES = 4
 KEPT = 40  # errors of TensorRT's log, and warnings
 WARNINGS = 5  # that a user sees of a build
-# In front of a warning of the parser: the line of its source.
-SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")
-HARMLESS = "Empty initializer"  # the input of a Resize that an exporter filled with nothing
+SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")  # in front of a warning of the parser
+# An exporter's empty input of a Resize; the log of an open engine beside that of a build.
+HARMLESS = re.compile("Empty initializer|The logger passed into")
 
 
 def kept_log(trt: Any) -> Any:
@@ -41,7 +41,7 @@ def kept_log(trt: Any) -> Any:
             text, kind = " ".join(str(msg).split()), trt.ILogger.Severity
             if int(severity) <= int(kind.ERROR):
                 self._errors.append(text)
-            elif int(severity) > int(kind.WARNING) or HARMLESS in text:
+            elif int(severity) > int(kind.WARNING) or HARMLESS.search(text):
                 return
             elif len(self._warnings) < KEPT:
                 self._warnings[SOURCE_LINE.sub("", text)] = None
