@@ -23,6 +23,7 @@ from detector.batch.layout import named
 from detector.batch.listing import Item, Shard
 from detector.core.errors import OutputError, UsageError
 from detector.core.session.codec import from_json, to_json
+from detector.core.sinks._partial import explain
 
 MANIFEST = "manifest"
 VERSION = 1
@@ -166,9 +167,9 @@ class Manifest:
             self._connection.execute("BEGIN IMMEDIATE")
 
     def close(self) -> None:
-        with self._errors():
-            self._connection.execute("COMMIT")
-        self._connection.close()
+        with closing(self._connection), self._errors():
+            if self._connection.in_transaction:  # a full disk has ended it
+                self._connection.execute("COMMIT")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -373,6 +374,8 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _unusable(path: Path, error: Exception) -> OutputError:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return OutputError(explain(OSError(errno.ENOSPC, "disk full"), path))
     reason = getattr(error, "strerror", None) or str(error)
     return OutputError(
         f"{path}: cannot be used ({reason}); if it is damaged, move it away and use --resume to "

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -257,19 +258,33 @@ def _check_polygon(where: str, points: Sequence[Point]) -> None:
         raise UsageError(f"{where}: the last point repeats the first; remove it")
     if count < 3:
         raise UsageError(f"{where}: a zone needs at least 3 points, this one has {count}")
-    edges = list(zip(points, [*points[1:], points[0]], strict=True))
+    edges = _edges(tuple(points))
     for i, (a, b) in enumerate(edges):
         if a == b:
             raise UsageError(f"{where}: point {i + 1} is repeated")
-        for j in range(i + 1, count):
-            beside = j == i + 1 or (i == 0 and j == count - 1)
-            if not beside and _meet(*edges[i], *edges[j]):
-                raise UsageError(
-                    f"{where}: the zone crosses itself, between points {i + 1} and "
-                    f"{i + 2} and points {j + 1} and {(j + 1) % count + 1}; change their order"
-                )
+    if (crossing := _crossing(tuple(points))) is not None:
+        i, j = crossing
+        raise UsageError(
+            f"{where}: the zone crosses itself, between points {i + 1} and "
+            f"{i + 2} and points {j + 1} and {(j + 1) % count + 1}; change their order"
+        )
     if abs(sum(a[0] * b[1] - a[1] * b[0] for a, b in edges)) < 1e-9:
         raise UsageError(f"{where}: all points lie on one line; a zone has an area")
+
+
+def _edges(points: tuple[Point, ...]) -> list[tuple[Point, Point]]:
+    return list(zip(points, [*points[1:], points[0]], strict=True))
+
+
+@lru_cache(1000)  # sections of cameras and clips inherit zones
+def _crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
+    """Two edges of a polygon that meet, though they are no neighbours."""
+    edges, count = _edges(points), len(points)
+    for i in range(count):
+        for j in range(i + 2, count):
+            if not (i == 0 and j == count - 1) and _meet(*edges[i], *edges[j]):
+                return i, j
+    return None
 
 
 def _meet(a: Point, b: Point, c: Point, d: Point) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from dataclasses import replace
 import pytest
 
 from detector.batch import dataset, pieces
+from detector.batch.documents import Failure
 from detector.batch.item import Task
 from detector.batch.layout import MARKER, ROWS, SCRATCH, locked
 from detector.batch.listing import WHOLE
@@ -21,6 +23,7 @@ from detector.batch.manifest import SUPER_JOURNAL, Manifest
 from detector.batch.places import LocalOutputs, make_output_folder
 from detector.core.errors import OutputError
 from detector.core.session.codec import to_json
+from detector.core.sinks._partial import explain
 from tests.batch import tampering
 from tests.batch.pools import place_results
 
@@ -233,6 +236,18 @@ def test_a_manifest_that_no_job_writes_is_refused(manifest, statement):
         Manifest.open(manifest)
     with pytest.raises(OutputError, match="--resume"), Manifest.reading(manifest):
         pass
+
+
+def test_a_full_disk_is_no_damage(tmp_path):
+    with closing(Manifest.open(tmp_path / "m.sqlite")) as opened:
+        opened._connection.execute("PRAGMA max_page_count = 1")  # not below what it has
+        with pytest.raises(OutputError, match=r"disk full: .*m\.sqlite needs more space"):
+            opened.refuse([Failure(source="x", error="y" * 1_000_000, tries=0)])
+
+
+def test_no_more_files_is_no_matter_of_the_place(tmp_path):
+    said = explain(OSError(errno.EMFILE, "Too many open files"), tmp_path / "x")
+    assert said.endswith("Too many open files; raise the limit: ulimit -n 4096")
 
 
 def test_a_journal_that_names_another_file_is_refused(manifest, tmp_path):

@@ -10,6 +10,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.plan import Asked
 from detector.core.types import SourceInfo
+from detector.tracks import zones_file
 from detector.tracks.stages.zones import ZonesStage
 from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
@@ -148,3 +149,13 @@ def test_the_command_says_it_in_a_line_and_writes_nothing(tmp_path: Path) -> Non
         assert [one.name for one in tmp_path.iterdir()] == ["zones.yaml"]
     done = detect_video(STREET, "--zones", "zones.yaml", "-o", "zones.yaml", cwd=tmp_path)
     assert done.returncode == 2, "an input cannot be the output"
+
+
+def test_a_polygon_that_sections_inherit_is_checked_once(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(zones_file, "_meet", lambda *edges: asked.append(edges))
+    points = [[x, y] for x, y in zip(range(3, 13), [0, 7] * 5, strict=True)]
+    clips = "".join(f"  c{n}.mp4: {{margin: 0.1}}\n" for n in range(50))
+    (tmp_path / "z.yaml").write_text(f"zones: {{a: {points}}}\nclips:\n{clips}")
+    assert len(zones_file.read_zones(str(tmp_path / "z.yaml")).clips) == 50
+    assert 0 < len(asked) < len(points) ** 2

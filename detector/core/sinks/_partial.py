@@ -205,6 +205,8 @@ def explain(error: Exception, target: Path) -> str:
         )
     elif code in (errno.EACCES, errno.EPERM, errno.EROFS):
         reason = f"no permission to write in {target.absolute().parent}"
+    elif code in (errno.EMFILE, errno.ENFILE):
+        cure = "raise the limit: ulimit -n 4096"
     elif code == errno.EISDIR:
         reason, cure = "it exists and is not a regular file", "give a file's name with -o"
     elif code == errno.ENAMETOOLONG:
