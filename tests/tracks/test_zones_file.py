@@ -154,7 +154,7 @@ def test_the_command_says_it_in_a_line_and_writes_nothing(tmp_path: Path) -> Non
 def test_a_polygon_that_sections_inherit_is_checked_once(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(zones_file, "_meet", lambda *edges: asked.append(edges))
-    points = [[x, y] for x, y in zip(range(3, 13), [0, 7] * 5, strict=True)]
+    points = [[0.1, 0.3], [0.3, 0.1], [0.7, 0.1], [0.9, 0.3], [0.7, 0.9], [0.3, 0.9]]
     clips = "".join(f"  c{n}.mp4: {{margin: 0.1}}\n" for n in range(50))
     (tmp_path / "z.yaml").write_text(f"zones: {{a: {points}}}\nclips:\n{clips}")
     assert len(zones_file.read_zones(str(tmp_path / "z.yaml")).clips) == 50
