@@ -94,7 +94,7 @@ def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
     "-o", "--output", metavar="FILE", help="File instead of X.describe.yaml; - prints it."
 )
 def describe(model: str, output: str | None, **flags: Any) -> None:
-    """Write a YAML that describes an .onnx file.
+    """Write a YAML that describes an .onnx or .xml file.
 
     It describes the input and outputs, with guesses marked. Check those, then run MODEL with
     --describe FILE.
@@ -112,7 +112,7 @@ def describe(model: str, output: str | None, **flags: Any) -> None:
 
 @subcommand(json="the list")
 def families(as_json: bool) -> None:
-    """List the supported families of .onnx files."""
+    """List the supported families of .onnx and .xml files."""
     from detector.core.jobs.models import family_listing
     from detector.core.terminal.models import print_families
 

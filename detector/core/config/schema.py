@@ -63,16 +63,16 @@ class NetworkConfig:
     )
     family: str | None = option(
         None,
-        "Family of an .onnx file that is not recognised: yolov8, yolox...",
+        "Family of an .onnx or .xml file that is not recognised: yolov8, yolox...",
         "F",
-        short="Family of an .onnx file that is not recognised",
+        short="Family of a model that is not recognised",
     )
     describe: str | None = option(
         None,
-        "YAML that describes the input and outputs of an .onnx file; detect-video models describe "
-        "X.onnx writes one.",
+        "YAML that describes input and outputs of an .onnx or .xml file; detect-video models "
+        "describe X.onnx writes one.",
         "D",
-        short="YAML that describes an .onnx file",
+        short="YAML that describes an .onnx or .xml",
     )
     cfg: str | None = option(
         None,
