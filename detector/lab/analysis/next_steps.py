@@ -113,13 +113,18 @@ def base_command(document: SessionDocument) -> list[str]:
         words = words[1:]
     if not set(sources) <= set(words):
         return [PROGRAM, *sources]
-    kept, skip = [PROGRAM], False
+    return [PROGRAM, *drop_options(words, APART, APART_ALONE)]
+
+
+def drop_options(words: Sequence[str], valued: Sequence[str], alone: Sequence[str]) -> list[str]:
+    """Typed words without these options; ``valued`` ones go with their value."""
+    kept, skip = [], False
     for word in words:
         if skip:
             skip = False
-        elif word in APART:
+        elif word in valued:
             skip = True
-        elif word not in APART_ALONE and word.split("=")[0] not in APART:
+        elif word not in alone and word.split("=")[0] not in valued:
             kept.append(word)
     return kept
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -167,31 +167,40 @@ def take_rounds(
 def run_in_turns(
     source: str,
     configs: Sequence[Config],
-    rounds: int,
-    dice: random.Random,
-    watch: Callable[[int], object] = lambda done: None,
+    opens: Callable[[int], bool],
+    stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
-    """Whole configurations, measured as the rows of a comparison are: their rounds, and what each
-    detects, in a pass of its own. A variant that fails has its ``error``. ``watch``: is told how
-    many rounds are done."""
+    """Whole configurations, measured as the rows of a comparison are, and what each detected in its
+    first round. A variant that fails has its ``error``. ``opens``: asked before the one with this
+    number is opened; after a no, neither it nor those that follow take part. ``stays``: the numbers
+    of those that have another round, asked after each; it ends when there are none."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
     found: list[list[Detections]] = [[] for _ in configs]
-    turns = list(enumerate(variants))
+    dice = random.Random()
     with _crew() as crew:
-        for at, variant in turns:
+        left: list[int] = []
+        for at, variant in enumerate(variants):
+            if not opens(at):
+                break
             crew.open_as(at, variant, source, configs[at])
-            answer = None
             if variant.error is None:
-                answer = crew.ask(at, variant, Command("check"), Check)
-            if answer is not None:
-                found[at] = read_detections(answer.detections)
-        for done in range(rounds):
-            watch(done)
-            for at, variant in dice.sample(turns, len(turns)):
-                if variant.error is None:
-                    _run_round(crew, at, variant)
+                left.append(at)
+        while left:
+            for at in dice.sample(left, len(left)):
+                keeps = not variants[at].rounds
+                answer = crew.ask(at, variants[at], Command("round", keeps=keeps), Round)
+                if answer is None:
+                    left.remove(at)
+                    continue
+                variants[at].rounds.append(answer)
+                if answer.detections is not None:
+                    found[at] = read_detections(answer.detections)
+            kept = stays(variants, found)
+            for at in {*left} - {*kept}:
+                crew.close(at)
+            left = [at for at in left if at in kept]
     return variants, found
 
 

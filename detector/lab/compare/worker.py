@@ -72,6 +72,7 @@ class DataSet:
 class Command:
     do: Literal["open", "check", "round", "judge", "judge_data", "close"]
     opening: Opening | None = None
+    keeps: bool = False  # of a round: what it detects, too
     mapping: MappedClasses | None = None
     data: DataSet | None = None
 
@@ -258,7 +259,7 @@ class _OpenVariant:
         if command.do == "check":
             return self.check()
         if command.do == "round":
-            return self.round()
+            return self.round(command.keeps)
         if command.do == "judge" and command.mapping is not None:
             return self.judge(command.mapping)
         return self.facts()
@@ -328,9 +329,9 @@ class _OpenVariant:
         self._mark_idle()
         return Judgement(tuple(seen), bool(damaged), str(path))
 
-    def round(self) -> Round:
+    def round(self, keeps: bool = False) -> Round:
         """Timed, all of it: read, infer, annotate, write and close the files, which are deleted
-        afterwards."""
+        afterwards. ``keeps``: what it detects, in a file."""
         import shutil
 
         from detector.core.run.detect import run_opened
@@ -338,14 +339,23 @@ class _OpenVariant:
         idle = self._idle_cpu()
         place = self.folder / "round"
         place.mkdir()
+        found: list[Detections] = []
+        detected = (lambda frame, each: found.append(each)) if keeps else None
         try:
-            run = run_opened(self.source, self.plan, place)
+            run = run_opened(self.source, self.plan, place, detected=detected)
+            video = run.outputs.get("video")
+            size = 0 if video is None or run.error is not None else os.path.getsize(video)
         finally:
             shutil.rmtree(place, ignore_errors=True)
             self._mark_idle()
         if run.error is not None:
             raise run.error
-        return round_of(run, idle)
+        kept = self.folder / "detections.npz" if keeps else None
+        if kept is not None:
+            save_detections(kept, found)
+        return replace(
+            round_of(run, idle), video_bytes=size, detections=None if kept is None else str(kept)
+        )
 
     def _open_source(self) -> Source:
         # As the runs that are timed read it, and ``eval``.

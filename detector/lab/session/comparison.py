@@ -254,7 +254,8 @@ class Round:
     ``calls_ms``: of the network: how long, within 1%, and how many of them.
 
     ``idle_cpu``: cores that the variant kept busy while the others had their turn. ``others``:
-    cores that other programs used meanwhile; None where the system does not tell.
+    cores that other programs used meanwhile; None where the system does not tell. ``detections``:
+    the file that keeps them, where that was asked for.
     """
 
     fps: dict[Metric, float | None]
@@ -264,3 +265,5 @@ class Round:
     calls_ms: tuple[tuple[float, int], ...] = ()
     others: float | None = None
     cores: int = 0
+    video_bytes: int = 0
+    detections: str | None = None
