@@ -191,7 +191,7 @@ def _step(step: NextStep, short: bool) -> str:
     """The words that are new in the command stand out. ``short``: the others are said above."""
     old = step.command[: len(step.command) - len(step.option)]
     if short:
-        old = [*old[: 2 if old[1] == "compare" else 1], ELLIPSIS]
+        old = [*old[:1], *([] if step.command[1] == "tune" else [ELLIPSIS])]
     new = f" <b>{_words(step.option)}</b>" if step.option else ""
     command = f"<code>{_words(old)}{new}</code>"
     return (
@@ -219,20 +219,6 @@ def _figure(step: NextStep) -> str:
         f'<td class="text said"><b data-value="{found.fps!r}">{found.fps:.{shown}f}</b> '
         f"{found.kind}{basis}</td>"
     )
-
-
-def levers(facts: WhatIfFacts) -> str:
-    """The three biggest gains, of changes that were faster in every round."""
-    now = f"{facts.fps.median:.{decimals_of(facts.fps)}f}"
-    items = []
-    for row in facts.gains[:LEVERS]:
-        ratio, gain = row.fps_ratio, row.fps_ratio.median - 1
-        items.append(
-            f'<li>{escape(row.change)}<b data-value="{gain!r}">{gain:+.0%}</b>'
-            f"{ratio.low - 1:+.0%} .. {ratio.high - 1:+.0%}, "
-            f"{row.fps.median:.{decimals_of(row.fps)}f} FPS instead of {now}</li>"
-        )
-    return f'<ul class="levers" id="levers">{"".join(items)}</ul>' if items else ""
 
 
 def _doubt(facts: WhatIfFacts | None) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 from html import escape
 from statistics import median
 
+from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.lab.analysis.loop.activities import SHOWN as CAUSES_SHOWN
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import folded, key
 from detector.lab.report.part import How, Part, stages_of
-from detector.lab.session.passes import MomentsFacts
-from detector.lab.session.read import SavedSession
+from detector.lab.session.passes import FramesFacts, MomentsFacts
+from detector.lab.session.read import SavedSession, read_picture
 from detector.lab.session.why import WhyFrame, WhyPart
 from detector.lab.why import explanation_of, gather
 
-SHOWN = 10
+SHOWN, MOST_PICTURES = 10, 50
 FEWEST = 20  # frames; among fewer, the median frame says little
 
 PIECES = (
@@ -83,14 +85,19 @@ def facts_of(one: WhyFrame, median_boxes: float | None, median_mhz: float | None
 
 
 def slow_frames(session: SavedSession) -> str:
-    """Each of the slowest: its cause, and on a click where its time went."""
+    """Each of the slowest: its cause, and on a click its picture and where its time went."""
     known, _ = gather(session, clip=False)
-    found = explanation_of(session, known)
-    if found is None or len(found.frames) < FEWEST:
+    found, facts = explanation_of(session, known), session.facts(FramesFacts)
+    if found is None or (len(found.frames) < FEWEST and facts is None):
         return ""
+    files = {} if facts is None else {row.frame: row.file for row in facts.rows}
     boxes = median(known.boxes.values()) if known.boxes else None
     mhz = median(known.moments.mhz) if known.moments and known.moments.mhz else None
-    shown = [_slow_frame(found.explain(frame), boxes, mhz) for frame in found.slowest(SHOWN)]
+    shown = []
+    pictured = [frame for frame in files if frame in found.frames][:MOST_PICTURES]
+    for frame in dict.fromkeys([*found.slowest(SHOWN), *pictured]):
+        picture = _picture(session, files[frame]) if frame in pictured else ""
+        shown.append(_slow_frame(found.explain(frame), boxes, mhz, picture))
     note = (
         f"<p>Median time from read to write over {counted(len(found.frames), 'frame')}: "
         f"{found.median_ms():.1f} ms.</p>"
@@ -98,17 +105,31 @@ def slow_frames(session: SavedSession) -> str:
     return note + key([*stages_of(session), "wait"]) + "".join(shown)
 
 
-def _slow_frame(one: WhyFrame, boxes: float | None, mhz: float | None) -> str:
+def _picture(session: SavedSession, file: str) -> str:
+    try:
+        source = base64.b64encode(read_picture(session.folder, file)).decode()
+    except UsageError as error:
+        return f"<p>Its picture is omitted: {escape(str(error))}</p>"
+    return f'<img alt="{escape(file)}" src="data:image/jpeg;base64,{source}">'
+
+
+def _slow_frame(
+    one: WhyFrame, median_boxes: float | None, median_mhz: float | None, picture: str
+) -> str:
     bar = drawings.bar(
         [("wait" if part.waits else part.stage, part_text(part), part.ms) for part in one.parts],
         "ms",
         labels=False,
     )
-    known = ", ".join(facts_of(one, boxes, mhz))
+    known = ", ".join(facts_of(one, median_boxes, median_mhz))
     inside = f"<p>{escape(cause_text(one))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
     described = Table(f"why-{one.frame}", PIECES, shown_parts(one))
     head = f"frame {one.frame}: {one.ms:.1f} ms ({where(one)}: {one.cause.text})"
-    return folded(head, inside, bar, drawings.table(described))
+    return folded(head, inside, picture, bar, drawings.table(described))
+
+
+def pictures_say(facts: FramesFacts) -> list[str]:
+    return [f"frames: {counted(len(facts.rows), 'picture')} of the slowest, in the report"]
 
 
 def moments_say(facts: MomentsFacts) -> list[str]:
@@ -129,5 +150,6 @@ HOW = How(
 )
 PARTS = (
     Part("why", "Why frames were slow", 172, slow_frames, how=HOW),
+    Part("pictures", "Pictures", 173, facts=FramesFacts, says=pictures_say, detail=True),
     Part("moments", "Moments", 174, facts=MomentsFacts, says=moments_say),
 )
