@@ -193,7 +193,7 @@ def _compare_outputs(
         theirs = _run(b, slots)
         at, which, apart = _worst_output(mine, theirs, tolerance)
         if not apart.differs:
-            hidden = _scan_graph(found, a, b, slots[:1], (mine[0], theirs[0]), step)
+            hidden = _Tensors(found, a, b, slots[:1], (mine[0], theirs[0]), step).scan()
             if hidden is not None:
                 row, shown = hidden
                 found.add(replace(row, frame=0), shown=shown)
@@ -206,7 +206,7 @@ def _compare_outputs(
         else:
             kind = kind_of_tensor(ours, other, tolerance, before)
         if kind.name != STALE:
-            inner = _search_graph(found, a, b, slots[: at + 1], (mine[at], theirs[at]), step)
+            inner = _Tensors(found, a, b, slots[: at + 1], (mine[at], theirs[at]), step).search()
             if inner is not None:
                 row, shown = inner
                 found.add(replace(row, frame=at), shown=shown)
@@ -254,98 +254,8 @@ def _is_late(
 # Inside the graph
 
 
-def _open_graphs(
-    found: Found,
-    a: Side,
-    b: Side,
-    slots: Sequence[Image],
-    outputs: tuple[Sequence[Array], Sequence[Array]],
-    step: Callable[[str], object],
-) -> tuple[Sequence[Point], _Looks] | str:
-    """The tensors that both graphs have, and what compares them; else why there is nothing."""
-    if a.network.plan is not None or b.network.plan is not None:
-        return "a TensorRT plan contains no graph"
-    points = common_points(a.network.graph, b.network.graph)
-    if not points:
-        return "the graphs share no tensor with the same name and shape"
-    return points, _Looks(found, a, b, slots, outputs, step)
-
-
-def _search_graph(
-    found: Found,
-    a: Side,
-    b: Side,
-    slots: Sequence[Image],
-    outputs: tuple[Sequence[Array], Sequence[Array]],
-    step: Callable[[str], object],
-) -> tuple[StageDifference, tuple[Array, Array]] | None:
-    """The first tensor that differs though all that it is made of agree; None where all agree."""
-    opened = _open_graphs(found, a, b, slots, outputs, step)
-    if isinstance(opened, str):
-        found.add(StageDifference("graph", "tensors inside", untold=opened))
-        return None
-    points, looked = opened
-    try:
-        low, high = -1, len(points)  # low agrees, high differs
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if looked.at(points[middle]).differs else (middle, high)
-        if high == len(points):
-            return None
-        # The order is one of many in which a graph can run: what lies on another branch may differ
-        # earlier. So the search goes on to what the tensor is made of.
-        known = {point.name: point for point in points}
-        point = points[high]
-        while earlier := next(
-            (known[name] for name in sorted(point.before) if looked.at(known[name]).differs), None
-        ):
-            point = earlier
-    except (EngineError, ModelError) as error:
-        found.add(StageDifference("graph", "tensors inside", untold=str(error)))
-        return None
-    return looked.describe(point)
-
-
-def _scan_graph(
-    found: Found,
-    a: Side,
-    b: Side,
-    slots: Sequence[Image],
-    outputs: tuple[Sequence[Array], Sequence[Array]],
-    step: Callable[[str], object],
-) -> tuple[StageDifference, tuple[Array, Array]] | None:
-    """A layer that is far off although the outputs are within the rounding of a coarse type, which
-    hides what one layer of many does. None where there is none, and for fp32, which hides nothing.
-
-    All tensors are read in a few runs. A layer is named where the step that it makes is one.
-    """
-    coarse = tolerance_of(a.precision, b.precision)
-    if coarse <= tolerance_of("fp32"):
-        return None
-    opened = _open_graphs(found, a, b, slots, outputs, step)
-    if isinstance(opened, str):
-        return None
-    points, looked = opened
-    step("all tensors")
-    try:
-        apart = looked.all(points)
-        steps = [point for point in points if _is_step(point, apart, coarse)]
-        for point in steps[:1]:
-            for name in (point.name, *sorted(point.before)):
-                looked.at(next(one for one in points if one.name == name))
-            return looked.describe(point)
-    except (EngineError, ModelError):
-        pass  # the outputs agree, and nothing tells more
-    return None
-
-
-def _is_step(point: Point, apart: dict[str, float], coarse: float) -> bool:
-    before = max((apart[name] for name in point.before), default=0.0)
-    return apart[point.name] > max(coarse, STEP * before)
-
-
-class _Looks:
-    """Tensors that were compared, each once."""
+class _Tensors:
+    """The tensors that both graphs have, each compared once. ``untold``: why there are none."""
 
     def __init__(
         self,
@@ -360,6 +270,59 @@ class _Looks:
         self._tolerance = tolerance_of(a.precision, b.precision)
         self._a, self._b = Tapped(a, slots, outputs[0]), Tapped(b, slots, outputs[1])
         self._seen: dict[str, tuple[Array, Array, Apart]] = {}
+        self._points: Sequence[Point] = ()
+        if a.network.plan is not None or b.network.plan is not None:
+            self._untold = "a TensorRT plan contains no graph"
+        else:
+            self._points = common_points(a.network.graph, b.network.graph)
+            self._untold = "the graphs share no tensor with the same name and shape"
+
+    def search(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
+        """The first tensor that differs though all that it is made of agree; None where all do."""
+        points = self._points
+        if not points:
+            self._found.add(StageDifference("graph", "tensors inside", untold=self._untold))
+            return None
+        try:
+            low, high = -1, len(points)  # low agrees, high differs
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if self.at(points[middle]).differs else (middle, high)
+            if high == len(points):
+                return None
+            # The order is one of many in which a graph can run: what lies on another branch may
+            # differ earlier. So the search goes on to what the tensor is made of.
+            known = {point.name: point for point in points}
+            point = points[high]
+            while earlier := next(
+                (known[name] for name in sorted(point.before) if self.at(known[name]).differs), None
+            ):
+                point = earlier
+        except (EngineError, ModelError) as error:
+            self._found.add(StageDifference("graph", "tensors inside", untold=str(error)))
+            return None
+        return self.describe(point)
+
+    def scan(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
+        """A layer that is far off although the outputs are within the rounding of a coarse type,
+        which hides what one layer of many does. None where there is none, and for fp32, which hides
+        nothing.
+
+        All tensors are read in a few runs. A layer is named where the step that it makes is one.
+        """
+        if self._tolerance <= tolerance_of("fp32") or not self._points:
+            return None
+        self._step("all tensors")
+        try:
+            apart = self.all(self._points)
+            steps = [one for one in self._points if _is_step(one, apart, self._tolerance)]
+            for point in steps[:1]:
+                for name in (point.name, *sorted(point.before)):
+                    self.at(next(one for one in self._points if one.name == name))
+                return self.describe(point)
+        except (EngineError, ModelError):
+            pass  # the outputs agree, and nothing tells more
+        return None
 
     def at(self, point: Point) -> Apart:
         if point.name not in self._seen:
@@ -393,6 +356,11 @@ class _Looks:
         stage: Stage = "graph" if point.computed else "input"
         what = f"{point.node} {point.name}"
         return _row(stage, what, None, apart, kind), (left, right)
+
+
+def _is_step(point: Point, apart: dict[str, float], coarse: float) -> bool:
+    before = max((apart[name] for name in point.before), default=0.0)
+    return apart[point.name] > max(coarse, STEP * before)
 
 
 # ----------------------------------------------------------------------
