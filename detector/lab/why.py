@@ -21,14 +21,16 @@ REORDERED = 64  # pictures that may be stored before one that is shown earlier
 NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
-def explain(session: SavedSession, frame: int | None, slowest: int) -> Why:
+def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: bool = True) -> Why:
     """``frame`` alone, or so many of the slowest. Of a run over several sources, the first's.
+    ``clip``: as of ``gather``.
 
     Raises UsageError where the frame was not recorded, or the session has no frame at all.
     """
-    known, absent = gather(session)
-    found = explanation_of(session, known)
-    if found is None:
+    known, absent = gather(session, clip)
+    sizes = session.document.loop[0] if session.document.loop else None
+    found = Explanation(activities_of(session.spans), LoopShape.of(sizes), known) if sizes else None
+    if found is None or not found.frames:
         raise UsageError(f"{session.folder}: it recorded no frame from read to write")
     recorded = found.frames
     if frame is not None and frame not in recorded:
@@ -46,15 +48,6 @@ def explain(session: SavedSession, frame: int | None, slowest: int) -> Why:
         recorded=len(recorded),
         absent=absent,
     )
-
-
-def explanation_of(session: SavedSession, known: Known) -> Explanation | None:
-    """None where the session has no frame that was recorded from end to end."""
-    sizes = session.document.loop[0] if session.document.loop else None
-    if not sizes:
-        return None
-    found = Explanation(activities_of(session.spans), LoopShape.of(sizes), known)
-    return found if found.frames else None
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, str]]:

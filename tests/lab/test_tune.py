@@ -20,6 +20,7 @@ from detector.core.run.choose import in_words
 from detector.core.run.signals import Stopped
 from detector.core.types import Detections
 from detector.lab import tune as module
+from detector.lab.profile import base
 from detector.lab.session.comparison import Round
 from detector.lab.terminal.tune import shorten, verdict
 from detector.lab.tune import candidates, parse_target
@@ -445,7 +446,7 @@ def test_profile_names_the_command_that_has_the_target(tmp_path, given):
 def test_a_signal_during_a_run_ends_the_search(monkeypatch):
     """A run that was interrupted is no trial, and no other one follows."""
     interrupted = SimpleNamespace(exit_code=130, errors=[])
-    monkeypatch.setattr(module, "detect", lambda *given, **more: interrupted)
+    monkeypatch.setattr(base, "detect", lambda *given, **more: interrupted)
     with pytest.raises(Stopped):
         module.run_defaults("in.mp4", DEFAULT)
 

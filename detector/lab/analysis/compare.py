@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from statistics import median
+from typing import Any
 
 from detector.core.analysis.agreement import Agreement
 from detector.core.analysis.summary import effect, text
 from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.errors.text import counted
+from detector.core.session.codec import to_builtins
 from detector.core.session.measured import Interval, Metric
 from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.lab.analysis.layers import COMPUTE, LEAST_SHARE, MEMORY, NEITHER
@@ -31,8 +33,6 @@ from detector.lab.session.comparison import (
     Row,
     RowAgreement,
     RowRoof,
-    SweepCurves,
-    SweepRow,
     VariantFacts,
     Verdict,
 )
@@ -421,20 +421,19 @@ def _others(variant: Variant) -> float | None:
     return median(told) if told else None
 
 
-def sweep_curves(rows: Sequence[Row]) -> SweepCurves:
-    """A comparison over batches and precisions as curves: the latency of each batch, and the batch
-    from which a larger one stops paying."""
+def sweep_curves(rows: Sequence[Row]) -> dict[str, Any]:
+    """A comparison over batches and precisions as curves: ``rows`` with the latency of each batch,
+    and by precision the ``knees``, the batch from which a larger one stops paying."""
     rates: dict[str, dict[int, float]] = {}  # precision -> batch -> frames a second
+    curves = []
     for row in rows:
-        if (rate := row.fps["inference"]) is not None:
+        rate, batch_ms = row.fps["inference"], None
+        if rate is not None:
             rates.setdefault(row.precision, {})[row.batch] = rate.median
+            batch_ms = 1e3 * row.batch / rate.median
+        curves.append({**to_builtins(row), "batch_ms": batch_ms})
     knees = {
         precision: min(batch for batch, rate in own.items() if rate >= KNEE * max(own.values()))
         for precision, own in rates.items()
     }
-    return SweepCurves(tuple(SweepRow(**vars(row), batch_ms=_batch_ms(row)) for row in rows), knees)
-
-
-def _batch_ms(row: Row) -> float | None:
-    rate = row.fps["inference"]
-    return 1e3 * row.batch / rate.median if rate is not None else None
+    return {"rows": curves, "knees": knees}

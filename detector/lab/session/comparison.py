@@ -197,21 +197,6 @@ class Comparison(About):
     recorded: str | UnsetType = UNSET
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepRow(Row):
-    """``batch_ms``: inference of the batch's frames one after the other, at the median rate."""
-
-    batch_ms: float | None
-
-
-@dataclass(frozen=True)
-class SweepCurves:
-    """``knees``: precision -> the least batch within 5% of the best inference FPS."""
-
-    rows: tuple[SweepRow, ...]
-    knees: dict[str, int]
-
-
 # What one process of a comparison tells
 
 

@@ -35,8 +35,8 @@ def print_tuning(console: SafeConsole, found: Tuning) -> None:
     rest = f"{counted(more, 'slower one')} more with --json" if more > 0 else ""
     trials = Table("trials", TRIALS, ranked[:SHOWN], "tried, the fastest first", rest)
     print_pieces(console, [trials, *(f"note: {note}" for note in found.notes)])
-    print_pieces(console, verdict(found) if found.target_fps is None else target_verdict(found))
-    if found.command and found.settings:
+    print_pieces(console, verdict(found))
+    if found.command and found.settings and found.file is None:
         console.print(Text(f"  {shlex.join(found.command)}"), soft_wrap=True)  # to be copied
 
 
@@ -59,77 +59,59 @@ def shorten(settings: Settings) -> str:
 
 
 def verdict(found: Tuning) -> list[str]:
-    """The last lines without a target."""
+    """The last lines: what to take, how fast it is, and what it costs."""
     plain = f"{found.engine} {found.precision}"
-    if not found.settings and not found.rounds:
-        speed = f"{found.before.median:.1f} FPS in the longest trial"
+    if found.target_fps is None and not found.settings:
+        if found.rounds:
+            reached = f"They reached {_spread(found.before)} FPS end to end in the final rounds"
+            return [f"Keep the defaults ({plain}). {reached}; no setting beat that beyond noise."]
         was = "faster" if any(one.settings for one in found.trials) else "tried"
+        speed = f"{found.before.median:.1f} FPS in the longest trial"
         return [f"Keep the defaults ({plain}, {speed}): no other setting was {was}."]
-    if not found.settings:
-        reached = f"They reached {_spread(found.before)} FPS end to end in the final rounds"
-        return [f"Keep the defaults ({plain}). {reached}; no setting beat that beyond the noise."]
-    assert found.after is not None
-    assert found.ratio is not None
-    lines = [
-        f"Fastest: {in_words(found.settings)}",
-        f"{_spread(found.after)} FPS end to end in {counted(found.rounds, 'round')}.",
-        f"The defaults ({plain}): {_spread(found.before)}. Ratio: {found.ratio.median:.2f} "
-        f"[{found.ratio.low:.2f} .. {found.ratio.high:.2f}].",
-    ]
-    if found.agreement is not None:
-        lines.append(f"Agreement with fp32: {found.agreement:.3f} (floor {found.floor:g}).")
-    lines += _video(found)
-    if found.kept is not None:
-        lines += [
-            f"Kept for {found.input_kind}; later runs use it. Undo: detect-video tune --undo",
-            f"-> {found.kept}",
-        ]
-    if found.file is None and found.kept is None:
-        lines.append("Use --use to keep them for later runs, or -o FILE for --config.")
-    return [*lines, *_file(found)]
-
-
-def target_verdict(found: Tuning) -> list[str]:
-    """Whether the target is reached, at which cost, and what to type."""
-    assert found.target_fps is not None
-    goal = f"{found.target_fps:g} FPS"
-    what = shorten(found.settings)
-    speed = "" if found.after is None else f"{_spread(found.after)} FPS"
-    if found.reached:
-        lines = [f"{goal}: reached by {what}."]
-        lines.append(f"{speed} in each of {counted(found.rounds, 'round')}.")
+    goal, what, share = found.target_fps, shorten(found.settings), ""
+    if goal is None:
+        lines = [f"Fastest: {in_words(found.settings)}"]
+    elif found.reached:
+        lines = [f"{goal:g} FPS: reached by {what}."]
     else:
-        lines = [f"{goal}: not reached in every round. Fastest: {what}."]
-        if found.after is not None:
-            lines.append(f"{speed}, {found.after.median / found.target_fps:.0%} of the target.")
-        for what, fps in found.ceilings.items():
-            lines.append(f"Without {what}: {fps:.0f} FPS at most.")
-    if found.settings:
-        lines.append(f"The defaults: {_spread(found.before)} FPS.")
+        lines = [f"{goal:g} FPS: not reached in every round. Fastest: {what}."]
+        share = f", {found.after.median / goal:.0%} of the target" if found.after else ""
+    if found.after is not None:
+        rounds = counted(found.rounds, "round")
+        lines.append(f"{_spread(found.after)} FPS end to end in {rounds}{share}.")
+    if found.settings and found.ratio is not None:
+        lines.append(
+            f"The defaults ({plain}): {_spread(found.before)}. Ratio: {found.ratio.median:.2f} "
+            f"[{found.ratio.low:.2f} .. {found.ratio.high:.2f}]."
+        )
         lines.append(f"Cost: {', '.join(_costs(found)) or 'none that was measured'}.")
-    return [*lines, *_file(found), *(["Type:"] if found.settings else [])]
+    if found.reached is False:
+        lines += [f"Without {what}: {fps:.0f} FPS at most." for what, fps in found.ceilings.items()]
+    return [*lines, *_kept(found)]
+
+
+def _kept(found: Tuning) -> Iterator[str]:
+    if found.kept is not None:
+        yield f"Kept for {found.input_kind}; later runs use it. Undo: detect-video tune --undo"
+        yield f"-> {found.kept}"
+    if found.file is not None:
+        yield f"Use it: detect-video IN --config {found.file}"
+    elif found.kept is None and found.target_fps is None:
+        yield "Use --use to keep them for later runs, or -o FILE for --config."
+    elif found.settings and found.command:
+        yield "Type:"
 
 
 def _costs(found: Tuning) -> Iterator[str]:
+    ratio = found.video_bytes_ratio
     if found.agreement is not None:
-        yield f"agreement with fp32 {found.agreement:.3f}"
+        yield f"agreement with fp32 {found.agreement:.3f} (floor {found.floor:g})"
     if found.frames_share < 1:
         yield f"detections in {found.frames_share:.0%} of the frames"
-    if found.video == LARGER and found.video_bytes_ratio:
-        yield f"the video is {found.video_bytes_ratio:.1f} times as large"
-    elif found.video != AS_ASKED:
+    if found.video not in (AS_ASKED, LARGER):
         yield found.video
-
-
-def _video(found: Tuning) -> list[str]:
-    ratio = found.video_bytes_ratio
-    if ratio is None or abs(ratio - 1) <= 0.02:
-        return []
-    return [f"The video is {ratio:.2f} times as large."]
-
-
-def _file(found: Tuning) -> list[str]:
-    return [] if found.file is None else [f"Use it: detect-video IN --config {found.file}"]
+    elif ratio is not None and abs(ratio - 1) > 0.02:
+        yield f"the video is {ratio:.2f} times as large"
 
 
 def _spread(speed: Interval) -> str:

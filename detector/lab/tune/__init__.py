@@ -8,24 +8,20 @@ kept.py        what -o and --use keep of it
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from detector.core.config.schema import Config
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.canvas import refuse_rect
-from detector.core.run.detect import Hooks, detect
+from detector.core.run.detect import Hooks
 from detector.core.run.inputs import refuse_cameras
 from detector.core.run.loading import LoadedModel
-from detector.core.run.signals import raise_if_stopped
 from detector.core.types import Detections
 from detector.lab.analysis.compare import Variant
 from detector.lab.compare.rounds import run_in_turns
-from detector.lab.profile.base import pin_choices
-from detector.lab.session.read import read_session
+from detector.lab.profile.base import pin_choices, run_again
 from detector.lab.session.tuning import Settings, Tuning
 from detector.lab.tune.candidates import Plain
 from detector.lab.tune.kept import keep
@@ -80,16 +76,11 @@ def run_defaults(source: str, config: Config) -> tuple[Plain, Config]:
     """The job on the first frames, and the configuration with all that ``auto`` chose for it except
     threads and requests, which every engine chooses for itself."""
     loaded: list[LoadedModel] = []
-    with tempfile.TemporaryDirectory(prefix="detect-video-tune-") as folder:
-        output = replace(config.output, output=f"{folder}/", run_dir=f"{folder}/run")
-        # What was kept before must not be the default that is to be beaten.
-        hooks = Hooks(loaded=loaded.append, timed=True, tuned=False)
-        frames = replace(config.input, frames=FIRST_FRAMES)
-        result = detect([source], replace(config, output=output, input=frames), hooks=hooks)
-        raise_if_stopped(result.exit_code)
-        if result.errors:
-            raise result.errors[0]
-        document, [model] = read_session(Path(folder, "run")).document, loaded
+    # What was kept before must not be the default that is to be beaten.
+    hooks = Hooks(loaded=loaded.append, timed=True, tuned=False)
+    frames = replace(config.input, frames=FIRST_FRAMES)
+    document = run_again(source, replace(config, input=frames), hooks).document
+    [model] = loaded
     if document.fps.end_to_end is None:
         raise SourceError(f"{source}: no frame could be read")
     plain = Plain(

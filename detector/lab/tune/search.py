@@ -50,7 +50,6 @@ REACH = 0.6  # of the target
 NEAR = 0.95  # of it: one round may be an unlucky one
 DOUBT = 1.1  # a run without inference is measured in one round, too
 LATE = 3  # sets that still run in rounds when the time is over
-OF_INFERENCE = {"engine", "size", "still", "infer_every"}
 NULL: Settings = {"engine": "null", "precision": "fp32"}
 
 Watch = Callable[[str, float, float], object]
