@@ -330,6 +330,16 @@ class TestTarget:
         assert found.reached
         assert found.settings["precision"] != "int8"
 
+    def test_the_defaults_cost_less_where_they_reach_it_after_all(self):
+        """They were slow in one round of their own."""
+        slow = iter([1.0, 0.5])
+
+        def unsteady(settings):
+            return two_limits(settings) * (1.0 if settings else next(slow, 1.0))
+
+        found = reach(19, speed=unsteady)
+        assert (found.reached, found.settings, found.after.low) == (True, {}, 20)
+
     def test_tracks_between_inferred_frames_are_a_change_with_a_cost(self):
         """Where boxes move evenly, tracks lose less than int8 does."""
         assert "infer_every" not in reach(50).settings
@@ -342,11 +352,16 @@ class TestTarget:
             assert not [one for one in trials if "infer_every" in one.settings]
 
     def test_nothing_reaches_it(self):
-        found = reach(1e5)
+        found = reach(2000)
         assert found.after.median == max(one.fps for one in found.trials)
         assert found.settings["stride"] == 3
         assert found.ceilings == {"inference": 70.0, "inference and video": 1000.0}
         assert not [one for one in found.trials if one.settings.get("engine") == "null"]
+
+    def test_what_no_change_can_reach_is_not_searched(self):
+        found = Job(two_limits, two_losses, plain=PLAIN).find(target=1e5)
+        assert (found.reached, found.after, len(found.trials)) == (False, None, 1)
+        assert "out of reach" in verdict(found)[0]
 
     def test_a_run_without_inference_spares_what_cannot_reach_it(self):
         """It makes 70 FPS, so faster networks alone are not tried together."""
@@ -429,7 +444,7 @@ def test_the_command_with_a_target(tmp_path, target, code):
     assert done.returncode == code, done.stderr
     told = json.loads(done.stdout)
     assert told["reached"] == (code == 0)
-    assert told["after"]["median"] > 0
+    assert told["before"]["median"] > 0
     assert told["command"][:3] == ["detect-video", str(STREET), "--engine"]
     assert "--target" not in told["command"]
     assert not [*tmp_path.glob("*.jsonl")], "outputs of the runs that were tried"

@@ -112,10 +112,6 @@ class FrameTimes:
     def others_cores(self) -> float:
         return self.others_share * self.cores
 
-    @property
-    def others_took_much(self) -> bool:
-        return self.others_share > OTHERS_MUCH
-
 
 @dataclass(frozen=True, slots=True)
 class Choices:
@@ -311,7 +307,7 @@ def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
     closing files takes much of the run: measured with --save crops, the bound said 49%, and the
     run was 17% faster, since the disk had worked during inference.
     """
-    if times.others_took_much:
+    if times.others_share > OTHERS_MUCH:
         return False
     period_s = period_with(times, left)
     bound = _gain_to(times, period_s)

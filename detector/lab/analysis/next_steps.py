@@ -32,7 +32,6 @@ LARGER = 4  # times the run's batch
 WHAT_IF = "profile --only what_if"
 THIS = "this command"
 
-
 MEASURED, AT_MOST = "measured", "at most"
 
 
@@ -67,10 +66,9 @@ class NextStep:
 def next_steps(session: SavedSession) -> list[NextStep]:
     """The best measured first, then what the verdict advises, then the others."""
     document = session.document
-    if not document.frames.written:
+    piped = any(one.video.path == STANDARD_INPUT for one in document.each)  # it comes once
+    if piped or not document.frames.written:
         return []
-    if any(one.video.path == STANDARD_INPUT for one in document.each):
-        return []  # what came through a pipe does not come again
     facts = session.facts(WhatIfFacts)
     changes = {row.change: row for row in facts.changes} if facts else {}
     if document.streams is UNSET:

@@ -37,7 +37,7 @@ OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--jso
         "detect-video tune --undo                # ... and stop using them",
         "detect-video tune in.mp4 -o tuned.yaml  # save them to a file, for --config",
         "detect-video tune in.mp4 --engine ort   # options that you give stay fixed",
-        "detect-video tune in.mp4 --target 60fps # the cheapest settings that reach 60 FPS",
+        "detect-video tune in.mp4 --target 60fps # what reaches 60 FPS at least cost",
     ),
 )
 @click.argument("source", type=Files(), metavar="[SOURCE]", required=False)
@@ -132,7 +132,7 @@ def command(
             target=wanted,
             use=use,
         )
-    typed = [word for word in sys.argv[1:] if word != "tune"]
+    typed = sys.argv[sys.argv.index("tune") + 1 :]
     words = [PROGRAM, *drop_options(typed, OWN, OWN_FLAGS), *as_options(found.settings)]
     found = replace(found, command=() if wanted is None else tuple(words))
     if output is not None and found.settings and found.reached is not False:

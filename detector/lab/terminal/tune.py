@@ -73,9 +73,11 @@ def verdict(found: Tuning) -> list[str]:
         lines = [f"Fastest: {in_words(found.settings)}"]
     elif found.reached:
         lines = [f"{goal:g} FPS: reached by {what}."]
+    elif found.after is None:
+        lines = [f"{goal:g} FPS: out of reach. The defaults ({plain}): {found.before.median:.1f}."]
     else:
         lines = [f"{goal:g} FPS: not reached in every round. Fastest: {what}."]
-        share = f", {found.after.median / goal:.0%} of the target" if found.after else ""
+        share = f", {found.after.median / goal:.0%} of the target"
     if found.after is not None:
         rounds = counted(found.rounds, "round")
         lines.append(f"{_spread(found.after)} FPS end to end in {rounds}{share}.")

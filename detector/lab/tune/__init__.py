@@ -114,10 +114,7 @@ def take_turns(source: str, config: Config) -> Turns:
         def read(variants: Sequence[Variant], found: Sequence[list[Detections]]) -> list[Ran]:
             return [_ran(*one, frames) for one in zip(variants, found, every, strict=True)]
 
-        def go_on(variants: Sequence[Variant], found: Sequence[list[Detections]]) -> Sequence[int]:
-            return [*stays(read(variants, found))]
-
-        return read(*run_in_turns(source, limited, opens, go_on))
+        return read(*run_in_turns(source, limited, opens, lambda *now: stays(read(*now))))
 
     return turns
 

@@ -129,7 +129,12 @@ class Search:
                 best = self._halve(axis, best, self.floor)
             won = bool(best) and self._holds(best)
             return self._result(source, best if won else {}, None)
-        return self._result(source, *self._reach(self.target, defaults))
+        settings, reached = self._reach(self.target, defaults)
+        last = self.finals[-1] if self.finals else None
+        if reached and last is not None and min(last.defaults.rates) >= self.target:
+            self.finals.append(Final({}, last.defaults, last.defaults))  # these cost nothing
+            settings = {}
+        return self._result(source, settings, reached)
 
     # ---- rounds
 
@@ -272,10 +277,13 @@ class Search:
             self.notes.append("fp32 detected nothing, so the accuracy lost by a change is unknown")
         if defaults.fps >= near and self._holds({}):
             return {}, True
+        most = max(self.ceilings.values(), default=inf) * _stride_of(*self._changes)
+        if DOUBT * most < target:
+            self.notes.append("no change reaches it; omit --target for the fastest settings")
+            return {}, False
         best: Settings = {}
         self._share = FOR_FREE
-        most = max(self.ceilings.values(), default=inf) * _stride_of(*self._changes)
-        for axis in ("engine", "requests") if DOUBT * most >= target else ():
+        for axis in ("engine", "requests"):
             best = self._halve(axis, best, (own or 0.0) - STEP / 2)
         self._share = 1 - FOR_THE_END
         if best and self._fps_of(best) >= near and self._holds(best):

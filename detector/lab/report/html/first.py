@@ -23,7 +23,7 @@ from detector.lab.session.passes import WhatIfFacts
 from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
 
-LEVERS = 3
+LINKS = 3
 LONG_COMMAND = 60  # characters; a longer one stands once, above the options that are added to it
 ELLIPSIS = "…"
 MOST_CLASSES = 6  # with a row of their own; 80 classes would push all else off the screen
@@ -72,7 +72,7 @@ def _card(name: str, rate: float | None, session: SavedSession) -> str:
 def _links(document: SessionDocument) -> str:
     """To what the run wrote, as it lies from the session's folder, where the page lies too."""
     shown = []
-    for one in document.each[:LEVERS]:
+    for one in document.each[:LINKS]:
         for kind, path in sorted(one.outputs.items(), key=lambda item: item[0] != "video"):
             place = _from_session(document, path)
             name = escape(PurePath(path).name or path)
@@ -85,7 +85,7 @@ def _links(document: SessionDocument) -> str:
     streams = document.streams if isinstance(document.streams, list) else []
     shown += [
         f"{escape(stream.name)}: {escape(', '.join(stream.outputs.values()))}"
-        for stream in streams[:LEVERS]
+        for stream in streams[:LINKS]
         if stream.outputs
     ]
     return "<br>".join(shown) or "no file was written"
