@@ -415,7 +415,10 @@ def test_settings_are_shown_as_they_are_typed_and_in_short():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert in_words(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
-    assert shorten(settings) == "ort int8, 2x1 threads, 416x224, boxes as subtitles, no video"
+    found = Job(by_rules).find()  # of ort fp32
+    assert shorten(settings, found) == "ort int8, 2x1 threads, 416x224, subtitles, no video"
+    assert shorten({**PLAIN.named, "infer_every": "2"}, found) == "infer 1/2"
+    assert shorten({}, found) == "the defaults"
 
 
 # ---- the command

@@ -133,7 +133,8 @@ def command(
             use=use,
         )
     typed = sys.argv[sys.argv.index("tune") + 1 :]
-    words = [PROGRAM, *drop_options(typed, OWN, OWN_FLAGS), *as_options(found.settings)]
+    new = {name: one for name, one in found.settings.items() if config.value(name) != one}
+    words = [PROGRAM, *drop_options(typed, OWN, OWN_FLAGS), *as_options(new)]
     found = replace(found, command=() if wanted is None else tuple(words))
     if output is not None and found.settings and found.reached is not False:
         calibrate = config.calibration.calibrate

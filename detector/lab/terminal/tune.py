@@ -15,13 +15,10 @@ from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
 from detector.lab.session.tuning import AS_ASKED, LARGER, Settings, Trial, Tuning
 
-SHOWN = 15  # trials
-TRIALS = (
-    Column("settings", value=lambda one: shorten(one.settings)),
-    Column("frames", out=1),
-    Column("fps", "FPS", ".1f"),
-    Column("agreement", form=".3f"),
-)
+SHOWN, LONGEST = 15, 54  # trials, and letters of one
+MEASURED = (Column("frames", out=1), Column("fps", "FPS", ".1f"), Column("agreement", form=".3f"))
+# Of an option whose name and value would be too long, or say nothing.
+SHORT = {"save": "subtitles", "size": "{}", "preset": "{}", "infer_every": "infer 1/{}"}
 
 
 def print_tuning(console: SafeConsole, found: Tuning) -> None:
@@ -33,29 +30,29 @@ def print_tuning(console: SafeConsole, found: Tuning) -> None:
     ranked = sorted(longest.values(), key=lambda one: -(one.fps or 0.0))
     more = len(ranked) - SHOWN
     rest = f"{counted(more, 'slower one')} more with --json" if more > 0 else ""
-    trials = Table("trials", TRIALS, ranked[:SHOWN], "tried, the fastest first", rest)
+    named = Column(
+        "settings", value=lambda one: shorten(one.settings, found), whole=True, longest=LONGEST
+    )
+    title = f"tried, the fastest first ({found.engine} {found.precision} unless another is named)"
+    trials = Table("trials", (named, *MEASURED), ranked[:SHOWN], title, rest)
     print_pieces(console, [trials, *(f"note: {note}" for note in found.notes)])
     print_pieces(console, verdict(found))
     if found.command and found.settings and found.file is None:
         console.print(Text(f"  {shlex.join(found.command)}"), soft_wrap=True)  # to be copied
 
 
-def shorten(settings: Settings) -> str:
-    """``openvino int8, 2x1 threads, 416x224``: so short that no line of a table folds."""
+def shorten(settings: Settings, found: Tuning) -> str:
+    """``ort int8, 2x1 threads, 416x224``: so short that no line of a table folds. The engine stands
+    there where it is not that of the defaults."""
     left = dict(settings)
-    words = [" ".join(str(left.pop(one)) for one in ("engine", "precision") if one in left)]
+    engine = left.pop("engine", found.engine), left.pop("precision", found.precision)
+    words = [" ".join(engine)] if engine != (found.engine, found.precision) else []
     if "concurrency" in left:
         words.append(f"{left.pop('concurrency')}x{left.pop('threads')} threads")
     for name, value in left.items():
-        text = name.replace("_", " ")
-        if name == "save":
-            text = "boxes as subtitles"
-        elif name == "size":
-            text = str(value)
-        elif value is not True:
-            text += f" {value}"
-        words.append(text)
-    return ", ".join(filter(None, words)) or "the defaults"
+        text = name.replace("_", " ") + ("" if value is True else " {}")
+        words.append(SHORT.get(name, text).format(value))
+    return ", ".join(words) or "the defaults"
 
 
 def verdict(found: Tuning) -> list[str]:
@@ -68,13 +65,13 @@ def verdict(found: Tuning) -> list[str]:
         was = "faster" if any(one.settings for one in found.trials) else "tried"
         speed = f"{found.before.median:.1f} FPS in the longest trial"
         return [f"Keep the defaults ({plain}, {speed}): no other setting was {was}."]
-    goal, what, share = found.target_fps, shorten(found.settings), ""
+    goal, what, share = found.target_fps, shorten(found.settings, found), ""
     if goal is None:
         lines = [f"Fastest: {in_words(found.settings)}"]
     elif found.reached:
         lines = [f"{goal:g} FPS: reached by {what}."]
     elif found.after is None:
-        lines = [f"{goal:g} FPS: out of reach. The defaults ({plain}): {found.before.median:.1f}."]
+        lines = [f"{goal:g} FPS: out of reach. The defaults: {found.before.median:.1f} FPS."]
     else:
         lines = [f"{goal:g} FPS: not reached in every round. Fastest: {what}."]
         share = f", {found.after.median / goal:.0%} of the target"
@@ -107,7 +104,8 @@ def _kept(found: Tuning) -> Iterator[str]:
 def _costs(found: Tuning) -> Iterator[str]:
     ratio = found.video_bytes_ratio
     if found.agreement is not None:
-        yield f"agreement with fp32 {found.agreement:.3f} (floor {found.floor:g})"
+        floor = f" (floor {found.floor:g})" if found.floor else ""
+        yield f"agreement with fp32 {found.agreement:.3f}{floor}"
     if found.frames_share < 1:
         yield f"detections in {found.frames_share:.0%} of the frames"
     if found.video not in (AS_ASKED, LARGER):
