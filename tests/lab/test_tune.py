@@ -365,9 +365,13 @@ class TestTarget:
 
     def test_a_run_without_inference_spares_what_cannot_reach_it(self):
         """It makes 70 FPS, so faster networks alone are not tried together."""
-        found = reach(100)
-        sets = [one.settings for one in found.trials if "infer_every" in one.settings]
-        assert not [one for one in sets if "size" in one and "save" not in one]
+
+        def untold(settings):
+            return None if settings.get("engine") == "null" else two_limits(settings)
+
+        found, every = reach(100), reach(100, speed=untold)
+        assert found.settings == every.settings
+        assert len(found.trials) < len(every.trials)
 
     @pytest.mark.slow
     def test_the_floor_leaves_out_what_loses_too_much(self):
@@ -386,6 +390,7 @@ class TestTarget:
         found = reach(500, seconds=30.0)
         assert any("--seconds" in note for note in found.notes)
         assert len(found.trials) < 30
+        assert any("quality" in one.settings for one in found.trials)  # what is free left time
         found = reach(80, seconds=70.0)
         assert found.reached
         assert found.settings["stride"] == 3
