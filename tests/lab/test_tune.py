@@ -403,6 +403,8 @@ def test_frames_that_are_not_taken_have_no_detections():
     ran = module._ran(SimpleNamespace(error=None, rounds=rounds), detections(2), 3, 5)
     assert ran.rates == [30.0]
     assert list(map(len, ran.detections)) == [1, 0, 0, 1, 0]
+    empty = [*rounds, Round({"end_to_end": None, "inference": None}, {}, 0)]
+    assert "no frame" in module._ran(SimpleNamespace(error=None, rounds=empty), [], 1, 5).error
 
 
 @pytest.mark.parametrize(("text", "value"), [("60fps", 60.0), ("60", 60.0), ("29.97 FPS", 29.97)])

@@ -70,11 +70,11 @@ def verdict(found: Tuning) -> list[str]:
         lines = [f"Fastest: {in_words(found.settings)}"]
     elif found.reached:
         lines = [f"{goal:g} FPS: reached by {what}."]
-    elif found.after is None:
+    elif found.after is None and not found.settings:
         lines = [f"{goal:g} FPS: out of reach. The defaults: {found.before.median:.1f} FPS."]
     else:
         lines = [f"{goal:g} FPS: not reached in every round. Fastest: {what}."]
-        share = f", {found.after.median / goal:.0%} of the target"
+        share = f", {found.after.median / goal:.0%} of the target" if found.after else ""
     if found.after is not None:
         rounds = counted(found.rounds, "round")
         lines.append(f"{_spread(found.after)} FPS end to end in {rounds}{share}.")

@@ -126,4 +126,5 @@ def _ran(variant: Variant, found: Sequence[Detections], every: int, frames: int)
         spread += [one, *[Detections.empty()] * (every - 1)]
     rates = [rate * every for turn in variant.rounds if (rate := turn.fps["end_to_end"])]
     size = max((turn.video_bytes for turn in variant.rounds), default=0)
-    return Ran(rates, spread[:frames], size, variant.error)
+    error = "a round wrote no frame" if len(rates) < len(variant.rounds) else None
+    return Ran(rates, spread[:frames], size, variant.error or error)
