@@ -32,9 +32,9 @@ LEVELS = {
     ],
     "lab": [
         ("commands",),
-        ("target",),
+        ("tune",),
         ("terminal", "trackers", "profile"),
-        ("report", "compare", "tune"),
+        ("report", "compare"),
         ("evaluate", "peaks", "why"),
         ("analysis", "audit"),
         ("datasets", "session"),

@@ -21,12 +21,16 @@ REORDERED = 64  # pictures that may be stored before one that is shown earlier
 NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
-def explain(session: SavedSession, frame: int | None, slowest: int) -> Why:
-    """``frame`` alone, or so many of the slowest, of the first source. Raises UsageError if it was
-    not recorded, or there is no frame."""
-    known, absent = gather(session)
-    found = explanation_of(session, known)
-    if found is None:
+def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: bool = True) -> Why:
+    """``frame`` alone, or so many of the slowest. Of a run over several sources, the first's.
+    ``clip``: as of ``gather``.
+
+    Raises UsageError where the frame was not recorded, or the session has no frame at all.
+    """
+    known, absent = gather(session, clip)
+    sizes = session.document.loop[0] if session.document.loop else None
+    found = Explanation(activities_of(session.spans), LoopShape.of(sizes), known) if sizes else None
+    if found is None or not found.frames:
         raise UsageError(f"{session.folder}: it recorded no frame from read to write")
     recorded = found.frames
     if frame is not None and frame not in recorded:
@@ -46,17 +50,9 @@ def explain(session: SavedSession, frame: int | None, slowest: int) -> Why:
     )
 
 
-def explanation_of(session: SavedSession, known: Known) -> Explanation | None:
-    """None where the session has no frame that was recorded from end to end."""
-    sizes = session.document.loop[0] if session.document.loop else None
-    if not sizes:
-        return None
-    found = Explanation(activities_of(session.spans), LoopShape.of(sizes), known)
-    return found if found.frames else None
-
-
 def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, str]]:
-    """What is known besides the spans, and what is not. ``clip``: may open the source."""
+    """What is known beside the spans, and what is not, with the cure. ``clip``: whether the source
+    may be opened for its key frames, where no moments have them."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:
@@ -82,7 +78,8 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, s
 
 
 def find_key_frames(document: SessionDocument) -> set[int]:
-    """The key frames of the first source, from packets alone. Raises UsageError with the reason."""
+    """The run's frames that are key frames of its first source, from the packets of the file:
+    nothing is decoded. Raises UsageError with the reason where that cannot be told."""
     taken = document.config.get("input", {})
     if taken.get("stride", 1) != 1 or taken.get("start") is not None:
         raise UsageError("unknown for a run with --stride or --start")

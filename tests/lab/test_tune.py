@@ -1,4 +1,4 @@
-"""The search of ``tune``, on jobs whose speeds the test decides; and the command, once for real."""
+"""The search of ``tune``, on jobs whose speeds the test decides; and the command, for real."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ import yaml
 from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
-from detector.core.errors import EngineError
+from detector.core.errors import EngineError, UsageError
 from detector.core.run.choose import in_words
 from detector.core.run.signals import Stopped
 from detector.core.types import Detections
 from detector.lab import tune as module
-from detector.lab.terminal.tune import verdict
-from detector.lab.tune import ROUNDS, Ran, Search, as_config
+from detector.lab.profile import base
+from detector.lab.session.comparison import Round
+from detector.lab.terminal.tune import shorten, verdict
+from detector.lab.tune import candidates, parse_target
+from detector.lab.tune.candidates import Plain
+from detector.lab.tune.kept import as_config
+from detector.lab.tune.search import ROUNDS, Ran, Search
 from tests.cli.command import detect_video
 
 DEFAULT = Config()
+PLAIN = Plain("ort", "fp32", 50.0, (352, 608), "m")
 STREET = Path(__file__).parents[2] / "videos/street.mp4"
 
 
@@ -39,29 +45,44 @@ def detections(frames: int, wrong: float = 0.0) -> list[Detections]:
 
 
 class Job:
-    """A job of known speed. Every run takes its own seconds, and half a second to load."""
+    """Settings of known speed, which take turns. Every round takes its own seconds, and half a
+    second to load. ``ran``: settings and frames of each round."""
 
-    def __init__(
-        self, speed, wrong=lambda settings: 0.0, empty: bool = False, engine: str = "ort"
-    ) -> None:
-        self.now, self.ran, self._engine = 0.0, [], engine
-        self._speed, self._wrong, self._empty = speed, wrong, empty
+    def __init__(self, speed, wrong=lambda settings: 0.0, empty=False, plain=PLAIN) -> None:
+        self.now, self.ran, self.plain = 0.0, [], plain
+        self.speed, self.wrong, self.empty = speed, wrong, empty
 
-    def clock(self) -> float:
-        return self.now
+    def turns(self, several, frames, opens, stays) -> list[Ran]:
+        found, left = [Ran() for _ in several], []
+        for at in range(len(several)):
+            if not opens(at):
+                break
+            self.now += 0.5
+            left.append(at)
+        while left:
+            for at in left:
+                self.run(several[at], frames, found[at])
+            left = [at for at in stays(found) if found[at].error is None]
+        return found
 
-    def __call__(self, settings, frames) -> Ran:
-        fps = self._speed(settings)
+    def run(self, settings, frames, ran) -> None:
+        fps = self.speed(settings)
         if fps is None:
-            raise EngineError("it does not run here")
+            ran.error = "it does not run here"
+            return
         self.ran.append((settings, frames))
-        self.now += 0.5 + frames / fps
-        found = detections(frames, self._wrong(settings))
-        if self._empty:
-            found = [Detections.empty()] * frames
-        size = 2000 if settings.get("quality") == "fast" else 1000
-        engine, precision = settings.get("engine", self._engine), settings.get("precision", "fp32")
-        return Ran(fps, found, size, engine, precision, "m")
+        self.now += frames / fps
+        ran.rates.append(fps)
+        found = detections(frames, self.wrong(settings))
+        ran.detections = [Detections.empty()] * frames if self.empty else found
+        ran.video_bytes = 2000 if settings.get("quality") == "fast" else 1000
+
+    def search(self, config=DEFAULT, floor=0.97, seconds=60.0, target=None) -> Search:
+        watch, clock = (lambda *_: None), (lambda: self.now)
+        return Search(self.turns, config, self.plain, floor, seconds, watch, target, clock)
+
+    def find(self, *given, **more):
+        return self.search(*given, **more).find("in.mp4")
 
 
 @pytest.fixture(autouse=True)
@@ -74,14 +95,10 @@ def machine(monkeypatch):
         return precision
 
     monkeypatch.setattr(engines, "rank_engines", lambda: ["ort", "torch"])
-    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(candidates, "usable_cores", lambda: 2)
     monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "torch": None, "trt": "is absent"})
     monkeypatch.setattr(engines, "graph_wanted", graph_wanted)
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
-
-
-def search(job: Job, config: Config = DEFAULT, floor: float = 0.97, seconds: float = 60.0):
-    return Search(job, config, floor, seconds, lambda *_: None, job.clock).find("in.mp4")
 
 
 def by_rules(settings) -> float:
@@ -94,7 +111,7 @@ def by_rules(settings) -> float:
 
 
 def test_each_axis_adds_what_is_fastest():
-    found = search(Job(by_rules))
+    found = Job(by_rules).find()
     assert found.settings == {
         "engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1, "quality": "fast",
     }  # fmt: skip
@@ -102,12 +119,12 @@ def test_each_axis_adds_what_is_fastest():
     assert found.before.median == 50
     assert found.video_bytes_ratio == 2
     assert found.agreement == 1
+    assert found.rounds == ROUNDS
 
 
 def test_other_requests_keep_the_engine_and_precision_of_the_defaults():
     """The self-timing of the default model says nothing about other numbers of requests."""
-    job = Job(lambda settings: 50.0 if not settings else 40.0)
-    found = search(job)
+    found = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in found.trials if "concurrency" in one.settings]
     assert shapes
     assert all((one["engine"], one["precision"]) == ("ort", "fp32") for one in shapes)
@@ -115,83 +132,86 @@ def test_other_requests_keep_the_engine_and_precision_of_the_defaults():
 
 def test_the_floor_leaves_out_what_finds_other_things():
     job = Job(by_rules, wrong=lambda settings: 0.1 if settings.get("precision") == "int8" else 0)
-    found = search(job)
+    found = job.find()
     assert found.settings.get("precision", "fp32") == "fp32"
     (tried,) = {one.agreement for one in found.trials if one.settings == {
         "engine": "ort", "precision": "int8"}}  # fmt: skip
     assert tried == pytest.approx(0.9, abs=0.05)
-    assert search(Job(by_rules, job._wrong), floor=0.5).settings["precision"] == "int8"
+    assert Job(by_rules, job.wrong).find(floor=0.5).settings["precision"] == "int8"
+
+
+def test_agreement_is_with_fp32_where_the_defaults_are_less():
+    wrong = {"fp32": 0.0, "int8": 0.5}
+    job = Job(
+        by_rules,
+        lambda settings: wrong[settings.get("precision", "int8")],
+        plain=replace(PLAIN, precision="int8"),
+    )
+    assert job.find().trials[0].agreement == pytest.approx(0.5, abs=0.05)
 
 
 def test_the_defaults_stand_where_nothing_beats_them():
-    """Their figure is that of their longest trial, beside others of the same length."""
-    speeds = itertools.count(50.0)
-    found = search(Job(lambda settings: next(speeds) if not settings else 40.0))
-    assert (found.settings, found.after) == ({}, None)
-    plain = [one for one in found.trials if not one.settings]
-    longest = max(one.frames for one in plain)
-    assert longest > plain[0].frames
-    assert found.before.median == [one.fps for one in plain if one.frames == longest][-1]
-    (line,) = verdict(found, "")
-    assert f"{found.before.median:.1f} FPS" in line
-    assert "[" not in line
+    found = Job(lambda settings: 50.0 if not settings else 40.0).find()
+    assert (found.settings, found.after, found.before.median) == ({}, None, 50)
+    (line,) = verdict(found)
+    assert "50.0 FPS" in line
 
 
 def test_what_wins_only_sometimes_is_no_winner():
     """The same settings are once faster and once slower than the defaults."""
-    speeds = iter([60.0, 40.0, 60.0, 60.0, 45.0, 44.0, 60.0, 58.0] * 20)
-    found = search(Job(lambda settings: next(speeds) if settings else 50.0))
+    speeds = itertools.cycle([60.0, 60.0, 45.0])
+    found = Job(lambda settings: next(speeds) if settings else 50.0).find()
     assert found.settings == {}
+    assert found.rounds >= 3
 
 
 def test_what_fails_is_said_and_does_not_end_the_search():
-    found = search(Job(lambda s: None if s.get("engine") == "torch" else by_rules(s)))
+    found = Job(lambda s: None if s.get("engine") == "torch" else by_rules(s)).find()
     assert found.settings["precision"] == "int8"
     assert any("--engine torch --precision fp32" in note for note in found.notes)
+    with pytest.raises(EngineError, match="does not run here"):
+        Job(lambda settings: None).find()
 
 
-def test_the_better_half_runs_on_twice_as_many_frames():
+def test_the_slower_half_leaves_after_each_round():
     job = Job(by_rules)
-    search(job)
-    first = job.ran[1][1]
-    trials = [(in_words(settings), frames) for settings, frames in job.ran[2:]]
-    assert trials[:4] == [
-        ("the defaults", first),
-        ("--engine ort --precision int8", first),
-        ("--engine torch --precision fp32", first),
-        ("--engine torch --precision int8", first),
+    job.find()
+    axis = [in_words(settings) for settings, _ in job.ran[1:7]]
+    assert axis[:4] == [
+        "the defaults",
+        "--engine ort --precision int8",
+        "--engine torch --precision fp32",
+        "--engine torch --precision int8",
     ]
-    assert [frames for _, frames in trials[4:6]] == [2 * first] * 2
-    assert trials[6][1] == first  # the next axis begins anew
+    assert axis[4:] == ["--engine ort --precision int8", "the defaults"]
 
 
 def test_it_ends_in_time():
-    job = Job(lambda settings: 4.0)
-    found = search(job, seconds=20)
-    assert found.settings == {}
-    assert job.now < 40
+    job = Job(lambda settings: 4.0, plain=replace(PLAIN, fps=4.0))
+    assert job.find(seconds=20).settings == {}
+    assert job.now < 60
 
 
 def test_it_says_that_it_had_no_time():
-    found = search(Job(by_rules), seconds=1)
-    assert verdict(found, "")[0].endswith("no other setting was tried.")
+    found = Job(by_rules).find(seconds=1)
+    assert verdict(found)[0].endswith("no other setting was tried.")
     assert ["--seconds" in note for note in found.notes] == [True]
 
 
 def test_an_absent_library_that_would_be_faster_is_named(monkeypatch):
     monkeypatch.setattr(engines, "suggest_library", lambda device: f"install it for {device}")
-    assert "install it for auto" in search(Job(by_rules)).notes
+    assert "install it for auto" in Job(by_rules).find().notes
 
 
 def test_where_nothing_is_found_only_fp32_is_taken():
-    found = search(Job(by_rules, empty=True))
+    found = Job(by_rules, empty=True).find()
     assert found.settings.get("precision", "fp32") == "fp32"
     assert any("nothing was detected" in note for note in found.notes)
 
 
 def test_random_weights_say_nothing_about_precision():
     config = replace(DEFAULT, network=NetworkConfig(random_weights=0))
-    assert search(Job(by_rules), config).settings.get("precision", "fp32") == "fp32"
+    assert Job(by_rules).find(config).settings.get("precision", "fp32") == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -207,29 +227,208 @@ def test_random_weights_say_nothing_about_precision():
 )
 def test_what_is_named_is_left_alone(config, left_alone):
     engine = "ort" if config.runtime.engine == "auto" else config.runtime.engine
-    found = search(Job(by_rules, engine=engine), config)
+    found = Job(by_rules, plain=replace(PLAIN, engine=engine)).find(config)
     assert not any(left_alone.items() <= one.settings.items() for one in found.trials)
 
 
 def test_the_last_comparison_is_by_turns():
     job = Job(by_rules)
-    search(job)
+    job.find()
     last = [settings for settings, _ in job.ran[-2 * ROUNDS :]]
     assert last[::2] == [{}] * ROUNDS
     assert all(last[1::2])
 
 
 def test_settings_reach_their_groups_and_the_file_gives_them_again(tmp_path):
-    settings = {"engine": "ort", "precision": "int8", "queue_batches": 4, "quality": "fast"}
+    settings = {"engine": "ort", "precision": "int8", "queue_batches": 4, "save": ("overlay",)}
     config = DEFAULT.with_options(settings)
     assert (config.runtime.engine, config.loop.queue_batches) == ("ort", 4)
-    found = replace(search(Job(by_rules)), settings=settings)
+    found = replace(Job(by_rules).find(), settings=settings)
     file = tmp_path / "tuned.yaml"
     file.write_text(as_config(found, None))
     again = resolve_config(str(file), {})
     assert again.runtime == config.runtime
-    assert again.output.quality == "fast"
+    assert again.output.save == ("overlay",)
     assert yaml.safe_load(as_config(found, "x.mp4"))["calibration"] == {"calibrate": "x.mp4"}
+
+
+# ---- a target
+
+NETWORK = {"fp32": 1.0, "bf16": 1.2, "fp16": 0.5, "int8": 2.0}
+SIZES = {"512x288": (1.3, 0.05), "416x224": (1.9, 0.1), "320x192": (2.5, 0.3)}  # gain, loss
+
+
+@pytest.fixture
+def four_precisions(monkeypatch):
+    monkeypatch.setattr(engines, "rank_engines", lambda: ["ort", "openvino"])
+    monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "openvino": None})
+    monkeypatch.setattr(engines, "graph_wanted", lambda name, precision, device: precision)
+
+
+def two_limits(settings) -> float:
+    """The network and the video limit the run in turn."""
+    network = 20.0 * (1.5 if settings.get("engine") == "openvino" else 1.0)
+    network *= int(settings.get("infer_every", 1))
+    network *= NETWORK[settings.get("precision", "fp32")] * SIZES.get(settings.get("size"), [1])[0]
+    network = 1e3 if settings.get("engine") == "null" else network
+    video = 70.0
+    if settings.get("no_video"):
+        video = 1000.0
+    elif settings.get("save"):
+        video = 200.0
+    elif settings.get("quality") or settings.get("preset"):
+        video = 90.0
+    return min(network, video) * settings.get("stride", 1)
+
+
+def two_losses(settings, tracked: float = 0.15) -> float:
+    """The share of frames in which something else is found. ``tracked``: of each frame that tracks
+    alone move on."""
+    lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
+    lost += SIZES.get(settings.get("size"), (1, 0.0))[1]
+    lost += 0.25 * (settings.get("skip_still") is not None)
+    lost += tracked * (int(settings.get("infer_every", 1)) - 1)
+    return lost + 0.5 * (settings.get("stride", 1) > 1)
+
+
+def reach(target, config=DEFAULT, *, speed=two_limits, wrong=two_losses, seconds=1e6, floor=0.0):
+    job = Job(speed, wrong, plain=replace(PLAIN, fps=20.0))
+    found = job.find(config, floor=floor, seconds=seconds, target=target)
+    assert (found.target_fps, found.reached) == (target, found.after.low >= target)
+    return found
+
+
+@pytest.mark.usefixtures("four_precisions")
+class TestTarget:
+    @pytest.mark.parametrize(
+        ("target", "options", "video"),
+        [
+            (15, {}, "as asked"),
+            (30, {"engine": "openvino"}, "as asked"),  # costs nothing
+            (34, {"precision": "bf16"}, "as asked"),
+            (50, {"precision": "int8"}, "as asked"),  # loses 2%, a smaller input 10%
+            (75, {"precision": "int8", "size": "512x288", "quality": "fast"}, "a larger file"),
+            (100, {"precision": "int8", "size": "416x224", "save": ("overlay", "jsonl")}, "boxes"),
+        ],
+    )
+    def test_the_cheapest_set_that_reaches_it(self, target, options, video):
+        found = reach(target)
+        assert found.reached
+        assert found.settings.items() >= options.items()
+        assert found.video.startswith(video)
+        assert found.rounds == ROUNDS
+        assert found.trials[0].settings == {}
+
+    def test_what_reaches_it_in_one_round_only_does_not_count(self):
+        halves = itertools.cycle([1.0, 0.5])
+
+        def unsteady(settings):
+            slow = next(halves) if settings.get("precision") == "int8" else 1.0
+            return two_limits(settings) * slow
+
+        found = reach(50, speed=unsteady)
+        assert found.reached
+        assert found.settings["precision"] != "int8"
+
+    def test_the_defaults_cost_less_where_they_reach_it_after_all(self):
+        """They were slow in one round of their own."""
+        slow = iter([1.0, 0.5])
+
+        def unsteady(settings):
+            return two_limits(settings) * (1.0 if settings else next(slow, 1.0))
+
+        found = reach(19, speed=unsteady)
+        assert (found.reached, found.settings, found.after.low) == (True, {}, 20)
+
+    def test_tracks_between_inferred_frames_are_a_change_with_a_cost(self):
+        """Where boxes move evenly, tracks lose less than int8 does."""
+        assert "infer_every" not in reach(50).settings
+        found = reach(50, wrong=lambda settings: two_losses(settings, 0.01))
+        assert found.settings.keys() == {"engine", "precision", "infer_every"}
+        assert 0.9 <= found.agreement < 1
+        assert (found.frames_share, found.video) == (1.0, "as asked")
+        for named in ({"infer_every": "3"}, {"blur": "person"}):
+            trials = reach(500, resolve_config(None, named)).trials
+            assert not [one for one in trials if "infer_every" in one.settings]
+
+    def test_nothing_reaches_it(self):
+        found = reach(2000)
+        assert found.after.median == max(one.fps for one in found.trials)
+        assert found.settings["stride"] == 3
+        assert found.ceilings == {"inference": 70.0, "inference and video": 1000.0}
+        assert not [one for one in found.trials if one.settings.get("engine") == "null"]
+
+    def test_what_no_change_can_reach_is_not_searched(self):
+        found = Job(two_limits, two_losses, plain=PLAIN).find(target=1e5)
+        assert (found.reached, found.after, len(found.trials)) == (False, None, 1)
+        assert "out of reach" in verdict(found)[0]
+
+    def test_a_run_without_inference_spares_what_cannot_reach_it(self):
+        """It makes 70 FPS, so faster networks alone are not tried together."""
+
+        def untold(settings):
+            return None if settings.get("engine") == "null" else two_limits(settings)
+
+        found, every = reach(100), reach(100, speed=untold)
+        assert found.settings == every.settings
+        assert len(found.trials) < len(every.trials)
+
+    @pytest.mark.slow
+    def test_the_floor_leaves_out_what_loses_too_much(self):
+        found = reach(75, floor=0.97)
+        assert not found.reached
+        assert found.agreement >= 0.97
+
+    def test_what_is_named_is_left_alone(self):
+        named = {"engine": "ort", "precision": "fp32", "size": "608x352", "no_video": True}
+        found = reach(500, resolve_config(None, named))
+        touched = {name for one in found.trials for name in one.settings}
+        assert not touched & {"size", "quality", "save", "preset", "no_video"}
+        assert {one.settings.get("precision", "fp32") for one in found.trials} == {"fp32"}
+
+    def test_it_ends_in_time_and_tries_the_cheapest_that_reached_it(self):
+        found = reach(500, seconds=30.0)
+        assert any("--seconds" in note for note in found.notes)
+        assert len(found.trials) < 30
+        assert any("quality" in one.settings for one in found.trials)  # what is free left time
+        found = reach(80, seconds=70.0)
+        assert found.reached
+        assert found.settings["stride"] == 3
+        assert any("cheaper" in note for note in found.notes)
+
+
+def test_frames_that_are_not_taken_have_no_detections():
+    """Of every third frame, two thirds of the agreement's sum are missing."""
+    rounds = [Round({"end_to_end": 10.0, "inference": 20.0}, {}, 2)]
+    ran = module._ran(SimpleNamespace(error=None, rounds=rounds), detections(2), 3, 5)
+    assert ran.rates == [30.0]
+    assert list(map(len, ran.detections)) == [1, 0, 0, 1, 0]
+    empty = [*rounds, Round({"end_to_end": None, "inference": None}, {}, 0)]
+    assert "no frame" in module._ran(SimpleNamespace(error=None, rounds=empty), [], 1, 5).error
+
+
+@pytest.mark.parametrize(("text", "value"), [("60fps", 60.0), ("60", 60.0), ("29.97 FPS", 29.97)])
+def test_a_target_is_read(text, value):
+    assert parse_target(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "fast", "60ms", "1e9", "nan", "60fps60"])
+def test_another_target_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_target(text)
+
+
+def test_settings_are_shown_as_they_are_typed_and_in_short():
+    settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
+    settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
+    assert in_words(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
+    found = Job(by_rules).find()  # of ort fp32
+    assert shorten(settings, found) == "ort int8, 2x1 threads, 416x224, subtitles, no video"
+    assert shorten({**PLAIN.named, "infer_every": "2"}, found) == "infer 1/2"
+    assert shorten({}, found) == "the defaults"
+
+
+# ---- the command
 
 
 @pytest.mark.slow
@@ -246,24 +445,48 @@ def test_the_command(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} <= {"t.yaml"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "code"), [("1fps", 0), ("900000", 8)])
+def test_the_command_with_a_target(tmp_path, target, code):
+    """Where nothing reaches it, that is a failed gate."""
+    run = ("--engine", "null", "--no-video", "--seconds", 4, "--target", target)
+    done = detect_video("tune", STREET, *run, "--json", cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    told = json.loads(done.stdout)
+    assert told["reached"] == (code == 0)
+    assert told["before"]["median"] > 0
+    assert told["command"][:3] == ["detect-video", str(STREET), "--engine"]
+    assert "--target" not in told["command"]
+    assert not [*tmp_path.glob("*.jsonl")], "outputs of the runs that were tried"
+
+
+@pytest.mark.parametrize("given", [("--target", "60fps"), ("--target-seconds", "9")])
+def test_profile_names_the_command_that_has_the_target(tmp_path, given):
+    done = detect_video("profile", "in.mp4", *given, cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "detect-video tune in.mp4 --target 60fps" in done.stderr
+
+
 def test_a_signal_during_a_run_ends_the_search(monkeypatch):
     """A run that was interrupted is no trial, and no other one follows."""
     interrupted = SimpleNamespace(exit_code=130, errors=[])
-    monkeypatch.setattr(module, "detect", lambda *given, **more: interrupted)
+    monkeypatch.setattr(base, "detect", lambda *given, **more: interrupted)
     with pytest.raises(Stopped):
-        module.run_once("in.mp4", DEFAULT, 3)
+        module.run_defaults("in.mp4", DEFAULT)
 
 
 def found_for(monkeypatch, use: bool, speed=by_rules):
     """``tune`` on a job of the test's, for a source of a known kind."""
     job = Job(speed)
-    monkeypatch.setattr(module, "run_once", lambda source, config, frames: job(job.asked, frames))
-    monkeypatch.setattr(Config, "with_options", lambda config, given: setattr(job, "asked", given))
+    monkeypatch.setattr(module, "run_defaults", lambda source, config: (PLAIN, config))
+    monkeypatch.setattr(module, "take_turns", lambda source, config: job.turns)
     monkeypatch.setattr("detector.core.run.reading.Reading.kind_of", lambda *_: "1280x720 h264")
     kept = []
-    monkeypatch.setattr("detector.lab.tune.keep", lambda *given: kept.append(given) or "m.json")
+    monkeypatch.setattr(module, "keep", lambda *given: kept.append(given) or "m.json")
+    watch, clock = (lambda *_: None), (lambda: job.now)
     found = module.tune(
-        "in.mp4", DEFAULT, floor=0.97, seconds=60.0, watch=lambda *_: None, clock=job.clock, use=use
+        "in.mp4", DEFAULT, floor=0.97, seconds=60.0, watch=watch, clock=clock, use=use
     )
     return found, kept
 
@@ -275,7 +498,7 @@ def test_it_is_kept_only_on_request(monkeypatch):
 
 
 def test_use_keeps_it_for_this_kind_of_input(monkeypatch):
-    found, [(tuning, config, _, _, kind)] = found_for(monkeypatch, use=True)
+    found, [(tuning, config, _, kind)] = found_for(monkeypatch, use=True)
     assert (found.kept, found.input_kind) == ("m.json", "1280x720 h264")
     assert (tuning.settings, config, kind) == (found.settings, DEFAULT, "1280x720 h264")
 

@@ -112,10 +112,6 @@ class FrameTimes:
     def others_cores(self) -> float:
         return self.others_share * self.cores
 
-    @property
-    def others_took_much(self) -> bool:
-        return self.others_share > OTHERS_MUCH
-
 
 @dataclass(frozen=True, slots=True)
 class Choices:
@@ -311,7 +307,7 @@ def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
     closing files takes much of the run: measured with --save crops, the bound said 49%, and the
     run was 17% faster, since the disk had worked during inference.
     """
-    if times.others_took_much:
+    if times.others_share > OTHERS_MUCH:
         return False
     period_s = period_with(times, left)
     bound = _gain_to(times, period_s)
@@ -437,8 +433,11 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
     spent = "its threads spend {:.1%} of their" if several else "its thread spends {:.1%} of its"
     limits = f"{_name(stage, choices)} limits this run"
     sentences = [f"{limits}: {spent.format(times.shares[stage])} time in `{stage}`."]
-    if times.others_took_much:
-        return " ".join([*sentences, _beside_others(times), *([try_it] if advice else [])])
+    if beside := describe_others(times.others_cores, times.cores):
+        beside = f"{beside.capitalize()}, so this verdict ignores waits for a core and estimates "
+        beside += "no gain."
+        again = "Measure again when the machine is less busy."
+        return " ".join([*sentences, beside, again, *([try_it] if advice else [])])
     if stage in gains:
         sentences += _next_limit(limit_without(times, stage), gains[stage])
     else:
@@ -468,12 +467,11 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
     return " ".join(sentences)
 
 
-def _beside_others(times: FrameTimes) -> str:
-    cores = counted(times.cores, "core")
-    return (
-        f"Other programs used {times.others_cores:.1f} of {cores}, so this verdict ignores "
-        "waits for a core and estimates no gain. Measure again when the machine is less busy."
-    )
+def describe_others(used: float | None, cores: int) -> str | None:
+    """``other programs used 1.0 of 2 cores``. None where it was little, or nothing tells."""
+    if used is None or used <= OTHERS_MUCH * cores:
+        return None
+    return f"other programs used {used:.1f} of {counted(cores, 'core')}"
 
 
 def _is_said_smaller(times: FrameTimes, choices: Choices) -> bool:

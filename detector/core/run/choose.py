@@ -236,9 +236,16 @@ def describe(search: Measurement) -> str:
 
 def in_words(settings: Mapping[str, Any]) -> str:
     """``--engine openvino --precision int8``: as it is typed."""
-    if not settings:
-        return "the defaults"
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
+    return " ".join(as_options(settings)) or "the defaults"
+
+
+def as_options(settings: Mapping[str, Any]) -> list[str]:
+    """The words of a command line."""
+    words: list[str] = []
+    for name, value in settings.items():
+        text = ",".join(value) if isinstance(value, tuple) else str(value)
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
+    return words
 
 
 # ---- what is in force, for doctor and for the questions of commands

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from detector.core.analysis.summary import input_text, live_memory_text, stage_rows
-from detector.core.analysis.verdict import OTHERS_MUCH
+from detector.core.analysis.verdict import describe_others
 from detector.core.errors import EXIT_DAMAGED, STOPPED_CODES
 from detector.core.errors.text import counted
 from detector.core.session.document import LiveMemory, SourceSummary, Summary
@@ -47,10 +47,8 @@ def brief_lines(
         if steady:
             yield from _stages(summary, console.width)
             yield from _bars(console, summary)
-            others, cores = summary.verdict.others_cores or 0.0, summary.cpu.cores
-            if others > OTHERS_MUCH * cores:
-                said = f"Other programs used {others:.1f} of {counted(cores, 'core')}"
-                yield Text(f"{said}, which slowed this run.")
+            if others := describe_others(summary.verdict.others_cores, summary.cpu.cores):
+                yield Text(f"{others.capitalize()}, which slowed this run.")
             yield from map(Text, faster or _advice(summary))
     yield from map(Text, (*_remarks(summary), *closing, *_written(summary)))
 

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from statistics import median
+from typing import Any
 
 from detector.core.analysis.agreement import Agreement
 from detector.core.analysis.summary import effect, text
 from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.errors.text import counted
+from detector.core.session.codec import to_builtins
 from detector.core.session.measured import Interval, Metric
 from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.lab.analysis.layers import COMPUTE, LEAST_SHARE, MEMORY, NEITHER
@@ -31,8 +33,6 @@ from detector.lab.session.comparison import (
     Row,
     RowAgreement,
     RowRoof,
-    SweepCurves,
-    SweepRow,
     VariantFacts,
     Verdict,
 )
@@ -102,7 +102,8 @@ def place_on_roof(
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One judging of the rounds. ``share``: of ALPHA to spend. ``twin``: the baseline again."""
+    """When the rounds are judged. ``share``: of ALPHA that may be spent. ``stopped``: why no more
+    rounds follow (``Noise``). ``twin``: the baseline once more, in a process of its own."""
 
     share: float = 1.0
     stopped: str = "rounds"
@@ -243,8 +244,11 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Verdict |
 
 
 def _contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
-    """Rows within the noise of the one with the highest median, which is first. A winner must beat
-    each of the others, so no test needs a correction (Berger, Technometrics 24, 1982)."""
+    """Rows that the noise does not tell from the one with the highest median, that one first.
+
+    A winner has to beat each of the others, so no test among these needs a correction (Berger,
+    Technometrics 24, 1982). Differences within the noise floor of two processes are none.
+    """
     ranked = sorted(
         (one for one in ran if _series(one, metric)), key=lambda one: -median(_series(one, metric))
     )
@@ -354,7 +358,8 @@ def _different_frames(ran: Sequence[Variant]) -> list[str]:
 
 
 def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Stages that no engine changes, but whose cost differs beyond the rounds and noticeably."""
+    """Stages that no engine can change, but whose cost differs from the first row's: by more than
+    the rounds of either row differ, and by enough of a frame's time to matter."""
     warnings = []
     for variant in ran:
         # Another model finds other boxes, which are drawn and written; reading is the same work.
@@ -372,7 +377,8 @@ def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
 
 
 def _why_different(stage: str, variant: Variant, base: Variant) -> str:
-    """A row with more boxes pays more to draw and write them; an engine changes nothing else."""
+    """Boxes are drawn and written, so a row with more boxes pays for more. An engine changes
+    nothing else in these stages."""
     boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
     if stage == "read" or boxes[0] == boxes[1]:
         return "the engine cannot affect this"
@@ -390,7 +396,8 @@ def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
 
 
 def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Variants during which other programs took more or less of the cores than in the first."""
+    """Variants beside which other programs took more of the cores, or less, than beside the
+    first."""
     first, cores = _others(base), base.rounds[0].cores
     told = [
         f"{own:.1f} during {variant.name}"
@@ -414,19 +421,19 @@ def _others(variant: Variant) -> float | None:
     return median(told) if told else None
 
 
-def sweep_curves(rows: Sequence[Row]) -> SweepCurves:
-    """Latency of each batch as curves, and the batch from which a larger one stops paying."""
+def sweep_curves(rows: Sequence[Row]) -> dict[str, Any]:
+    """A comparison over batches and precisions as curves: ``rows`` with the latency of each batch,
+    and by precision the ``knees``, the batch from which a larger one stops paying."""
     rates: dict[str, dict[int, float]] = {}  # precision -> batch -> frames a second
+    curves = []
     for row in rows:
-        if (rate := row.fps["inference"]) is not None:
+        rate, batch_ms = row.fps["inference"], None
+        if rate is not None:
             rates.setdefault(row.precision, {})[row.batch] = rate.median
+            batch_ms = 1e3 * row.batch / rate.median
+        curves.append({**to_builtins(row), "batch_ms": batch_ms})
     knees = {
         precision: min(batch for batch, rate in own.items() if rate >= KNEE * max(own.values()))
         for precision, own in rates.items()
     }
-    return SweepCurves(tuple(SweepRow(**vars(row), batch_ms=_batch_ms(row)) for row in rows), knees)
-
-
-def _batch_ms(row: Row) -> float | None:
-    rate = row.fps["inference"]
-    return 1e3 * row.batch / rate.median if rate is not None else None
+    return {"rows": curves, "knees": knees}

@@ -1,12 +1,13 @@
 """What to type next: the options that would change this run's speed, each as a whole command.
 
-A figure stands beside a command only where what-if or the sweep measured it. Nothing is estimated
-here: where there is no figure, the command that measures it is named. What was measured and was not
-faster in every round is not offered.
+What limits the run, and so what may help, is the verdict's to say (``core/analysis/verdict.py``);
+here its advice becomes commands with the figures that what-if measured. Nothing is estimated, and
+what was not faster in every round is not offered. ``tune`` measures all else.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +16,8 @@ from msgspec import UNSET
 
 from detector.core.analysis.verdict import faster_encoding, given_encoding, has_encodings
 from detector.core.session.document import SessionDocument
-from detector.core.timeline.spans import ANNOTATE, INFER, READ, WRITE
-from detector.lab.analysis.noise import spread_of_run
-from detector.lab.session.passes import Change, Interval, SweepFacts, SweepRow, WhatIfFacts
+from detector.core.timeline.spans import ANNOTATE, INFER, WRITE
+from detector.lab.session.passes import Change, WhatIfFacts
 from detector.lab.session.read import SavedSession
 
 Changes = Mapping[str, Change]
@@ -28,15 +28,9 @@ PROGRAM, STANDARD_INPUT = "detect-video", "-"
 APART = ("--run-dir", "-o", "--output", "--only", "--log-to", "--what-if-seconds")
 APART_ALONE = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
 LARGER = 4  # times the run's batch
-SMALLER = 0.7  # of each side of the network's input: about half of the pixels
-STRIDE = 32  # every network's input is a multiple of it
-NO_VIDEO, WRITE_FREE, INFER_FREE = "no video", "write free", "infer free"
-LIVE_OPTIONS = (("--batch",), ("--size",))
 # What measures a step that has no figure.
 WHAT_IF = "profile --only what_if"
-COMPARE = "compare"
 THIS = "this command"
-
 
 MEASURED, AT_MOST = "measured", "at most"
 
@@ -69,22 +63,22 @@ class NextStep:
 
 
 def next_steps(session: SavedSession) -> list[NextStep]:
-    """The best measured first, then what the bottleneck calls for, then the others."""
+    """The best measured first, then what the verdict advises, then the others."""
     document = session.document
-    if not document.frames.written:
+    piped = any(one.video.path == STANDARD_INPUT for one in document.each)  # it comes once
+    if piped or not document.frames.written:
         return []
-    if any(one.video.path == STANDARD_INPUT for one in document.each):
-        return []  # what came through a pipe does not come again
     facts = session.facts(WhatIfFacts)
     changes = {row.change: row for row in facts.changes} if facts else {}
-    steps = [
-        *_of_loop(document, changes),
-        *_of_writing(document, changes),
-        *_of_network(session, changes),
-        _take_fewer_frames(document),
-    ]
-    if document.streams is not UNSET:  # a camera can be neither compared nor read twice
-        steps = [replace(step, measure=THIS) for step in steps if step.option[:1] in LIVE_OPTIONS]
+    if document.streams is UNSET:
+        steps = [
+            *_of_loop(document, changes),
+            *_of_writing(document, changes),
+            *_of_network(document, changes),
+            *_search(document),
+        ]
+    else:  # a camera cannot be read twice
+        steps = [replace(step, measure=THIS) for step in _of_network(document, changes)]
     steps = [step for step in steps if step.figure is None or step.figure.helps]
     now = document.fps.end_to_end or 0.0  # a bound below it says nothing
     steps = [
@@ -111,13 +105,18 @@ def base_command(document: SessionDocument) -> list[str]:
         words = words[1:]
     if not set(sources) <= set(words):
         return [PROGRAM, *sources]
-    kept, skip = [PROGRAM], False
+    return [PROGRAM, *drop_options(words, APART, APART_ALONE)]
+
+
+def drop_options(words: Sequence[str], valued: Sequence[str], alone: Sequence[str]) -> list[str]:
+    """Typed words without these options; ``valued`` ones go with their value."""
+    kept, skip = [], False
     for word in words:
         if skip:
             skip = False
-        elif word in APART:
+        elif word in valued:
             skip = True
-        elif word not in APART_ALONE and word.split("=")[0] not in APART:
+        elif word not in alone and word.split("=")[0] not in valued:
             kept.append(word)
     return kept
 
@@ -143,14 +142,14 @@ def _of_writing(document: SessionDocument, changes: Changes) -> Iterator[NextSte
     outputs = document.each[0].outputs
     if "video" not in outputs and "pictures" not in outputs:
         return
-    free, drawing = changes.get(WRITE_FREE), document.verdict.bottleneck == ANNOTATE
+    free, drawing = changes.get("write free"), document.verdict.bottleneck == ANNOTATE
     if _option(document, "output", "save") is None:  # else the two contradict each other
         yield _add(
             document,
             ("--no-video",),
             "writes the detections alone, without an annotated video",
             ANNOTATE if drawing else WRITE,
-            _measured(changes.get(NO_VIDEO)),
+            _measured(changes.get("no video")),
             WHAT_IF,
         )
     faster = faster_encoding(given_encoding(document.config.get("output", {})))
@@ -158,70 +157,32 @@ def _of_writing(document: SessionDocument, changes: Changes) -> Iterator[NextSte
         yield _add(document, faster, "encodes faster into a larger file", WRITE, _bound(free), THIS)
 
 
-def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
-    document, bound = session.document, _bound(changes.get(INFER_FREE))
-    yield _larger_batch(session, changes)
-    height, width = document.model_input
-    trained = document.verdict.smaller_input
-    smaller = [max(STRIDE, int(SMALLER * side) // STRIDE * STRIDE) for side in (width, height)]
-    if trained is not UNSET:
-        smaller = [trained[1], trained[0]]
-    fewer = 1 - smaller[0] * smaller[1] / (width * height)
-    if fewer > 0:
-        allowed = "if the model allows it" if trained is UNSET else "which it was also trained at"
-        yield _add(
-            document,
-            ("--size", f"{smaller[0]}x{smaller[1]}"),
-            f"{fewer:.0%} fewer pixels, {allowed}; may miss small objects",
-            INFER,
-            None,
-            COMPARE,
-        )
-    # Not every engine runs bf16 or fp16. int8 has to be calibrated on frames like the run's.
-    other = "fp32" if document.precision == "int8" else "int8"
-    calibrated = _option(document, "calibration", "calibrate") or "int8" in document.precision
-    frames = () if calibrated else ("--calibrate", document.each[0].video.path)
-    yield _add(
-        document,
-        (*frames, "--precision", f"{document.precision},{other}"),
-        f"compares {document.precision} with {other}: speed, and agreement with fp32",
-        INFER,
-        _best_swept(session) or bound,
-        THIS,
-        compare=True,
-    )
-    yield _add(
-        document,
-        (),
-        "compares all usable engines; run the fastest with --engine NAME",
-        INFER,
-        bound,
-        THIS,
-        compare=True,
-    )
-
-
-def _larger_batch(session: SavedSession, changes: Changes) -> NextStep:
-    document, sweep = session.document, session.facts(SweepFacts)
+def _of_network(document: SessionDocument, changes: Changes) -> Iterator[NextStep]:
     row = next((row for change, row in changes.items() if change.startswith("batch ")), None)
     batch = int(row.change.split()[1]) if row else LARGER * document.batch
-    swept = next(
-        (
-            one
-            for one in (sweep.rows if sweep else ())
-            if one.batch == batch and one.precision == document.precision
-        ),
-        None,
-    )
-    named = _name_measured(document)
-    return _add(
+    yield _add(
         document,
-        ("--batch", str(batch), *named),
+        ("--batch", str(batch), *_name_measured(document)),
         f"{batch} frames per inference; each frame waits longer",
         INFER,
-        _measured(row) or _swept(session, swept),
-        " ".join([COMPARE, "--batch", f"{document.batch},{batch}", *named]),
+        _measured(row),
+        WHAT_IF,
     )
+    if (smaller := document.verdict.smaller_input) is not UNSET:
+        height, width = smaller
+        fewer = 1 - width * height / (document.model_input[0] * document.model_input[1])
+        does = f"{fewer:.0%} fewer pixels, trained for; may miss small objects"
+        yield _add(document, ("--size", f"{width}x{height}"), does, INFER, None, THIS)
+
+
+def _search(document: SessionDocument) -> Iterator[NextStep]:
+    """What measures engines, precisions, sizes and all else; a pipe or address comes once."""
+    path = document.each[0].video.path
+    if os.path.exists(path):
+        command = ["tune", path]
+        does = "finds the fastest settings; with --target 60fps the cheapest that reach 60 FPS"
+        stage = document.verdict.bottleneck or INFER
+        yield NextStep([PROGRAM, *command], command, does, stage, None, THIS)
 
 
 def _name_measured(document: SessionDocument) -> tuple[str, ...]:
@@ -234,18 +195,6 @@ def _name_measured(document: SessionDocument) -> tuple[str, ...]:
     return "--engine", document.engine, "--precision", document.precision
 
 
-def _take_fewer_frames(document: SessionDocument) -> NextStep:
-    stride = 2 * int(_option(document, "input", "stride") or 1)
-    return _add(
-        document,
-        ("--stride", str(stride)),
-        f"takes one frame in {stride}: about half of the work for the same clip",
-        READ,
-        None,
-        THIS,
-    )
-
-
 def _add(
     document: SessionDocument,
     option: Sequence[str],
@@ -253,10 +202,8 @@ def _add(
     stage: str,
     figure: Figure | None,
     measure: str,
-    compare: bool = False,
 ) -> NextStep:
-    program, *words = base_command(document)
-    command = [program, *(("compare",) if compare else ()), *words, *option]
+    command = [*base_command(document), *option]
     return NextStep(command, option, does, stage, figure, measure)
 
 
@@ -269,30 +216,3 @@ def _measured(row: Change | None, kind: str = MEASURED) -> Figure | None:
 def _bound(free: Change | None) -> Figure | None:
     """Of a change that leaves some of the stage: less than the stage for nothing."""
     return _measured(free, AT_MOST)
-
-
-def _swept(session: SavedSession, row: SweepRow | None) -> Figure | None:
-    """Beside the sweep's own row of this run."""
-    if (rates := _rates(row)) is None or row is None:
-        return None
-    document, sweep = session.document, session.facts(SweepFacts)
-    alike = [one for one in (sweep.rows if sweep else ()) if one.batch == document.batch]
-    now = next((_rates(one) for one in alike if one.precision == document.precision), None)
-    helps = now is None or rates.median > now.median * (1 + spread_of_run(session))
-    return Figure(rates.median, MEASURED, row.name, rates.high - rates.low, helps)
-
-
-def _rates(row: SweepRow | None) -> Interval | None:
-    return None if row is None or row.error else row.fps.get("end_to_end")
-
-
-def _best_swept(session: SavedSession) -> Figure | None:
-    """Of another precision with the run's batch."""
-    document, sweep = session.document, session.facts(SweepFacts)
-    rows = [
-        row
-        for row in (sweep.rows if sweep else ())
-        if row.batch == document.batch and row.precision != document.precision
-    ]
-    figures = [figure for row in rows if (figure := _swept(session, row)) is not None]
-    return max(figures, key=lambda figure: figure.fps, default=None)

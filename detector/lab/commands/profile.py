@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from typing import Any
@@ -40,7 +41,6 @@ class _ListsPasses(LogsRuns):
     examples=(
         "detect-video profile in.mp4 --run-dir runs/why  # a run and all passes",
         "detect-video profile in.mp4 --only layers       # time per layer",
-        "detect-video profile in.mp4 --target 60fps      # what reaches 60 FPS",
     ),
     cls=_ListsPasses,
 )
@@ -52,19 +52,6 @@ class _ListsPasses(LogsRuns):
     "--sweep",
     is_flag=True,
     help="Also run batches 1 to 8 in every precision; takes 15 s to minutes.",
-)
-@click.option(
-    "--target",
-    metavar="FPS",
-    help="Print options that reach this rate: 60fps; exit with 8 if none do.",
-)
-@click.option(
-    "--target-seconds",
-    metavar="N",
-    type=click.FloatRange(1, 86400),
-    default=180.0,
-    show_default=True,
-    help="Time budget of --target.",
 )
 @click.option(
     "--moments",
@@ -99,6 +86,8 @@ class _ListsPasses(LogsRuns):
     "--bandwidth", metavar="RATE", help="Data-sheet memory bandwidth (320GB/s), with --peak."
 )
 @click.option("--prove", is_flag=True, hidden=True)
+@click.option("--target", hidden=True)
+@click.option("--target-seconds", hidden=True)
 @click.option(
     "--csv",
     "as_csv",
@@ -115,7 +104,7 @@ def command(
     sweep: bool,
     moments: bool,
     target: str | None,
-    target_seconds: float,
+    target_seconds: str | None,
     nsys: str | None,
     nsys_run: int | None,
     what_if_seconds: float,
@@ -133,7 +122,7 @@ def command(
     SOURCE runs once for the FPS, then again under each profiler.
     """
     from detector.core.config.levels import resolve_config
-    from detector.core.errors import GateError, UsageError
+    from detector.core.errors import UsageError
     from detector.core.errors.writing import utf8
     from detector.core.run.canvas import refuse_rect
     from detector.core.session.store import add_to_session
@@ -142,16 +131,20 @@ def command(
     from detector.lab.analysis.profile import profile_document
     from detector.lab.profile import profile
     from detector.lab.report.page import page
-    from detector.lab.report.parts.target import missed
     from detector.lab.report.tables import csv_files
-    from detector.lab.session.passes import TargetFacts
-    from detector.lab.target import parse_target, profile_for_target
     from detector.lab.terminal.profile import list_faster, print_profile
 
     if prove:
         raise UsageError("--prove was removed: what_if measures every change itself; omit it")
+    if target is not None or target_seconds is not None:
+        words = ["detect-video", "tune", source or "SOURCE", "--target", target or "60fps"]
+        words += ["--seconds", target_seconds] if target_seconds else []
+        raise UsageError(f"--target is an option of another command: {shlex.join(words)}")
     if nsys is not None and source is None:
-        _refuse_for_recording(as_csv, target)
+        if as_csv:
+            raise UsageError(
+                "--csv writes into a run's session, and a recording has none; use --json"
+            )
         return _print_recording(nsys, nsys_run, as_json)
     if source is None or nsys is not None:
         raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
@@ -168,29 +161,16 @@ def command(
 
     wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
     more = [*["sweep"] * sweep, *["moments"] * moments]
-    if target is None:
-        session = profile(
-            source,
-            config,
-            only=wanted,
-            more=more,
-            seconds=what_if_seconds,
-            sheet=sheet,
-            command=sys.argv,
-            say=say,
-        )
-    else:
-        session = profile_for_target(
-            source,
-            config,
-            parse_target(target),
-            only=[*(wanted or ["what_if"]), *more],
-            seconds=target_seconds,
-            what_if_s=what_if_seconds,
-            sheet=sheet,
-            command=sys.argv,
-            say=say,
-        )
+    session = profile(
+        source,
+        config,
+        only=wanted,
+        more=more,
+        seconds=what_if_seconds,
+        sheet=sheet,
+        command=sys.argv,
+        say=say,
+    )
     report = add_to_session(session.folder, "report.html", page(session))
     if as_json:
         print_json(profile_document(session).as_builtins())
@@ -206,19 +186,7 @@ def command(
     for name, text in csv_files(session).items() if as_csv else ():
         add_to_session(session.folder, name, utf8(text))
     log_to_trackers(trackers, session)
-    facts = session.facts(TargetFacts)
-    if facts is not None and not facts.reached:
-        raise GateError(f"--target {target}: {missed(facts)}")
     return session.document.exit.code
-
-
-def _refuse_for_recording(as_csv: bool, target: str | None) -> None:
-    from detector.core.errors import UsageError
-
-    if as_csv:
-        raise UsageError("--csv writes into a run's session, and a recording has none; use --json")
-    if target is not None:
-        raise UsageError("--target runs SOURCE again, which a recording cannot do; omit it")
 
 
 def _print_recording(path: str, number: int | None, as_json: bool) -> int:

@@ -1,8 +1,10 @@
-"""``detect-video tune SOURCE``: the settings that run this source fastest on this machine."""
+"""``detect-video tune SOURCE``: the settings that run this source fastest on this machine, or reach
+a frame rate at least cost."""
 
 from __future__ import annotations
 
-import time
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from detector.core.config.schema import Config
 
 WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth")
+# Options of this command alone, with a value and without.
+OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--json", "-q", "--quiet")
 
 
 @subcommand(
@@ -33,24 +37,27 @@ WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth"
         "detect-video tune --undo                # ... and stop using them",
         "detect-video tune in.mp4 -o tuned.yaml  # save them to a file, for --config",
         "detect-video tune in.mp4 --engine ort   # options that you give stay fixed",
+        "detect-video tune in.mp4 --target 60fps # what reaches 60 FPS at least cost",
     ),
 )
 @click.argument("source", type=Files(), metavar="[SOURCE]", required=False)
 @click.option(
+    "--target",
+    metavar="FPS",
+    help="Find what reaches this rate at the least cost: 60fps. Exit with 8 if nothing does.",
+)
+@click.option(
     "--floor",
     metavar="A",
     type=click.FloatRange(0, 1),
-    default=0.97,
-    show_default=True,
-    help="Minimum agreement with fp32: twice the matched boxes divided by the boxes of both.",
+    help="Minimum agreement with fp32: twice the matched boxes divided by the boxes of both. "
+    "Default: 0.97; with --target 0.",
 )
 @click.option(
     "--seconds",
     metavar="N",
-    type=click.FloatRange(1, 3600),
-    default=60.0,
-    show_default=True,
-    help="Time budget.",
+    type=click.FloatRange(1, 86400),
+    help="Time budget. Default: 60; with --target 180.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the settings here, for --config.")
 @click.option(
@@ -61,8 +68,9 @@ WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth"
 @click.option("--undo", is_flag=True, help="Forget what --use kept on this machine, then exit.")
 def command(
     source: str | None,
-    floor: float,
-    seconds: float,
+    target: str | None,
+    floor: float | None,
+    seconds: float | None,
     output: str | None,
     use: bool,
     undo: bool,
@@ -71,27 +79,29 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> None:
-    """Find the settings that run SOURCE fastest on this machine.
+    """Find the settings that run SOURCE fastest, or reach --target.
 
-    tune runs the real job, with all its outputs, on the first frames: one short run for each engine
-    and precision, then for the numbers of requests at once and of threads, and batch sizes, then
-    for queue sizes and encoder settings.
-    The faster half gets longer runs, until one setting is left; that one alternates with the
-    defaults. The outputs are deleted. Without --use or -o, nothing is kept.
+    tune runs the real job, with all its outputs, on the first frames: each engine and precision
+    takes turns with the defaults, then numbers of requests at once and of threads, and batch sizes,
+    then queue sizes and encoder settings. The faster half goes on, until one setting is left; that
+    one alternates with the defaults. The outputs are deleted. Without --use or -o, nothing is kept.
+
+    With --target it then adds what costs accuracy or video: precisions, smaller inputs, fewer
+    frames, faster encoding or no video; the cheapest set that reaches the rate in every round wins.
 
     A later run uses the kept settings, and prints a note, if the model, size and codec are the same
     and none of --engine, --precision, --batch, --threads and --concurrency is given.
     """
-    from dataclasses import replace
-
     from detector.core.config.levels import resolve_config
+    from detector.core.errors import GateError
     from detector.core.errors.guard import keep, refuse_kept
     from detector.core.errors.writing import write_whole
-    from detector.core.run.choose import in_words
+    from detector.core.run.choose import as_options
     from detector.core.terminal.models import progress_bar
-    from detector.core.terminal.tables import print_pieces
-    from detector.lab.terminal.tune import print_tuning, verdict
-    from detector.lab.tune import as_config, tune
+    from detector.lab.analysis.next_steps import PROGRAM, drop_options
+    from detector.lab.terminal.tune import print_tuning
+    from detector.lab.tune import FLOOR, SECONDS, SECONDS_OF_TARGET, parse_target, tune
+    from detector.lab.tune.kept import as_config
 
     config = resolve_config(config_file, flags)
     if undo:
@@ -99,9 +109,18 @@ def command(
         return
     if source is None:
         raise UsageError("SOURCE is missing: give the video to tune for")
+    wanted = None if target is None else parse_target(target)
+    if use and wanted is not None:
+        raise UsageError(
+            "--use keeps what costs nothing; with --target, save settings with -o FILE"
+        )
     if output is not None:
         keep("the source", source)
         refuse_kept(Path(output), "choose another with -o")  # before a minute has passed
+    if floor is None:
+        floor = FLOOR if wanted is None else 0.0
+    if seconds is None:
+        seconds = SECONDS if wanted is None else SECONDS_OF_TARGET
     errors = error_terminal()
     with progress_bar(errors, not quiet and errors.is_terminal, one_line=True) as progress:
         found = tune(
@@ -110,22 +129,25 @@ def command(
             floor=floor,
             seconds=seconds,
             watch=lambda doing, done, of: progress(doing, round(done), round(of)),
-            clock=time.monotonic,
+            target=wanted,
             use=use,
         )
-    if output is not None and found.settings:
+    typed = sys.argv[sys.argv.index("tune") + 1 :]
+    new = {name: one for name, one in found.settings.items() if config.value(name) != one}
+    words = [PROGRAM, *drop_options(typed, OWN, OWN_FLAGS), *as_options(new)]
+    found = replace(found, command=() if wanted is None else tuple(words))
+    if output is not None and found.settings and found.reached is not False:
         calibrate = config.calibration.calibrate
         write_whole(Path(output), as_config(found, calibrate).encode())
         found = replace(found, file=output)
     if as_json:
         print_json(found)
-        return
-    console = terminal(piped_width=100)
-    words = {place: in_words(trial.settings) for place, trial in enumerate(found.trials)}
-    print_tuning(console, found, words)
-    print_pieces(console, verdict(found, in_words(found.settings)))
-    if output is not None and not found.settings:
-        echo(f"{output} was not written.")
+    else:
+        print_tuning(terminal(piped_width=100), found)
+        if output is not None and found.file is None:
+            echo(f"{output} was not written.")
+    if found.reached is False:
+        raise GateError(f"--target {target}: no settings that were tried reach it in every round")
 
 
 def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:

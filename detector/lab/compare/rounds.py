@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -56,9 +56,10 @@ Watch = Callable[[str, int, int], object]  # what is being done, steps done, ste
 class Plan:
     """Every engine with every precision and every batch.
 
-    ``rounds``: timed turns of each; None: until decided or ``seconds`` have passed. ``models``:
-    none: ``config``'s. ``usual``: engine and precision of a plain run, in a row of its own.
-    ``dice``: draws the order of turns.
+    ``config``: the other options, the same for all. ``rounds``: timed turns of each variant; None:
+    until every row is decided, or ``seconds`` have passed. ``labels``: of a round's frames, if any.
+    ``models``: side by side; none: ``config``'s. ``dataset``: for average precision. ``usual``: the
+    engine and precision of a plain run, which have a row too. ``dice``: draws the order of turns.
     """
 
     source: str
@@ -95,9 +96,11 @@ class Plan:
 
 
 def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
-    """Run the plan and return the document and the variants with their raw rounds; leaves no
-    process or file. A failed variant has its ``error``. Raises SourceError and UsageError before
-    timing."""
+    """Run the plan. Return the document, and the variants with their raw rounds.
+
+    Leaves neither process nor file behind. A variant that fails has its ``error``; the others
+    continue. Raises SourceError and UsageError for labels that do not fit the model, before timing.
+    """
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
     turns = len(variants) + (plan.rounds is None)  # with the baseline's twin
@@ -164,30 +167,40 @@ def take_rounds(
 def run_in_turns(
     source: str,
     configs: Sequence[Config],
-    rounds: int,
-    dice: random.Random,
-    watch: Callable[[int], object] = lambda done: None,
+    opens: Callable[[int], bool],
+    stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
-    """Measure whole configurations as rows of a comparison: rounds, then what each detects. A
-    variant that fails has its ``error``. ``watch`` gets the number of rounds done."""
+    """Whole configurations, measured as the rows of a comparison are, and what each detected in its
+    first round. A variant that fails has its ``error``. ``opens``: asked before the one with this
+    number is opened; after a no, neither it nor those that follow take part. ``stays``: the numbers
+    of those that have another round, asked after each; it ends when there are none."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
     found: list[list[Detections]] = [[] for _ in configs]
-    turns = list(enumerate(variants))
+    dice = random.Random()
     with _crew() as crew:
-        for at, variant in turns:
+        left: list[int] = []
+        for at, variant in enumerate(variants):
+            if not opens(at):
+                break
             crew.open_as(at, variant, source, configs[at])
-            answer = None
             if variant.error is None:
-                answer = crew.ask(at, variant, Command("check"), Check)
-            if answer is not None:
-                found[at] = read_detections(answer.detections)
-        for done in range(rounds):
-            watch(done)
-            for at, variant in dice.sample(turns, len(turns)):
-                if variant.error is None:
-                    _run_round(crew, at, variant)
+                left.append(at)
+        while left:
+            for at in dice.sample(left, len(left)):
+                keeps = not variants[at].rounds
+                answer = crew.ask(at, variants[at], Command("round", keeps=keeps), Round)
+                if answer is None:
+                    left.remove(at)
+                    continue
+                variants[at].rounds.append(answer)
+                if answer.detections is not None:
+                    found[at] = read_detections(answer.detections)
+            kept = stays(variants, found)
+            for at in {*left} - {*kept}:
+                crew.close(at)
+            left = [at for at in left if at in kept]
     return variants, found
 
 
@@ -204,7 +217,8 @@ def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant |
 
 
 def _place_on_roofs(variants: Sequence[Variant], plan: Plan) -> None:
-    """Each variant's rate below the peaks of its cores; none on a GPU (no measured peaks)."""
+    """Each variant's rate below peaks that its cores reach together; none on a GPU, whose peaks are
+    not measured."""
     known: dict[tuple[str, str, int], Peaks] = {}
     for variant in variants:
         facts, rates = variant.facts, [turn.fps["inference"] for turn in variant.rounds]
@@ -295,8 +309,10 @@ def _config_of(plan: Plan, variant: Variant) -> Config:
 def _check_all(
     crew: Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
 ) -> str | None:
-    """Compare what one model's variants detect with fp32, untimed. Returns the reference's name;
-    None if no engine runs fp32."""
+    """Compare what the variants of one model detect in the same pictures with fp32, untimed.
+
+    Returns the name of the reference; None if no engine here can run fp32.
+    """
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)
     for at, variant in numbered:
@@ -370,8 +386,10 @@ def _judge_all(
 
 
 def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
-    """Average precision of a variant, after all rounds so that it affects no figure. Errors become
-    notes."""
+    """Average precision of a variant, measured after all rounds.
+
+    So it is in no time or peak of memory. What goes wrong here becomes a note.
+    """
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None
     bound = labels.bind(facts.class_names)

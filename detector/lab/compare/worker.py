@@ -72,6 +72,7 @@ class DataSet:
 class Command:
     do: Literal["open", "check", "round", "judge", "judge_data", "close"]
     opening: Opening | None = None
+    keeps: bool = False  # of a round: what it detects, too
     mapping: MappedClasses | None = None
     data: DataSet | None = None
 
@@ -258,7 +259,7 @@ class _OpenVariant:
         if command.do == "check":
             return self.check()
         if command.do == "round":
-            return self.round()
+            return self.round(command.keeps)
         if command.do == "judge" and command.mapping is not None:
             return self.judge(command.mapping)
         return self.facts()
@@ -302,7 +303,8 @@ class _OpenVariant:
         return Check(digest.hexdigest(), str(path))
 
     def judge(self, mapping: MappedClasses) -> Judgement:
-        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels."""
+        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels. The
+        network that is timed stays as it is."""
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import Asked
         from detector.lab.datasets.classmap import Bound
@@ -327,8 +329,9 @@ class _OpenVariant:
         self._mark_idle()
         return Judgement(tuple(seen), bool(damaged), str(path))
 
-    def round(self) -> Round:
-        """Timed: read, infer, annotate, write and close the files, which are deleted then."""
+    def round(self, keeps: bool = False) -> Round:
+        """Timed, all of it: read, infer, annotate, write and close the files, which are deleted
+        afterwards. ``keeps``: what it detects, in a file."""
         import shutil
 
         from detector.core.run.detect import run_opened
@@ -336,14 +339,23 @@ class _OpenVariant:
         idle = self._idle_cpu()
         place = self.folder / "round"
         place.mkdir()
+        found: list[Detections] = []
+        detected = (lambda frame, each: found.append(each)) if keeps else None
         try:
-            run = run_opened(self.source, self.plan, place)
+            run = run_opened(self.source, self.plan, place, detected=detected)
+            video = run.outputs.get("video")
+            size = 0 if video is None or run.error is not None else os.path.getsize(video)
         finally:
             shutil.rmtree(place, ignore_errors=True)
             self._mark_idle()
         if run.error is not None:
             raise run.error
-        return round_of(run, idle)
+        kept = self.folder / "detections.npz" if keeps else None
+        if kept is not None:
+            save_detections(kept, found)
+        return replace(
+            round_of(run, idle), video_bytes=size, detections=None if kept is None else str(kept)
+        )
 
     def _open_source(self) -> Source:
         # As the runs that are timed read it, and ``eval``.
@@ -361,7 +373,8 @@ class _OpenVariant:
         self._left = (time.perf_counter(), time.process_time())
 
     def _idle_cpu(self) -> float:
-        """Cores kept busy since the last answer, after a pause: writing that answer would count."""
+        """Cores that this process kept busy since its last answer. After a short pause it is 0:
+        writing the answer itself would count for too much."""
         wall, cpu = time.perf_counter() - self._left[0], time.process_time() - self._left[1]
         return cpu / wall if wall > SHORT_PAUSE_S else 0.0
 
@@ -424,8 +437,10 @@ def _count(network: Network) -> ModelCounts:
 
 
 def peak_memory_mb() -> float | None:
-    """Peak resident memory in 10^6 bytes (Linux; else None). Not ``ru_maxrss``, which starts at the
-    parent's size."""
+    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None).
+
+    Not ``ru_maxrss``: that one starts at the size of the process that made this one.
+    """
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -17,7 +17,7 @@ from detector.core.config.schema import Config, OutputConfig
 from detector.core.errors.machine import NotHereError
 from detector.core.errors.writing import is_null_device, temporary_folder
 from detector.core.run.canvas import follows_source
-from detector.core.run.detect import detect
+from detector.core.run.detect import Hooks, detect
 from detector.core.run.signals import raise_if_stopped
 from detector.core.session.document import SessionDocument
 from detector.core.session.store import Session
@@ -198,11 +198,11 @@ def output_within(folder: Path, output: OutputConfig) -> OutputConfig:
     return replace(output, output=target, run_dir=str(folder / "run"))
 
 
-def run_again(source: str, config: Config) -> SavedSession:
+def run_again(source: str, config: Config, hooks: Hooks | None = None) -> SavedSession:
     """The session of another run; its folder is gone when this returns."""
     with temporary_folder("detect-video-pass-") as place:
         output = output_within(place, config.output)
-        result = detect([source], replace(config, output=output))
+        result = detect([source], replace(config, output=output), hooks=hooks or Hooks())
         for error in result.errors:
             raise error
         raise_if_stopped(result.exit_code)

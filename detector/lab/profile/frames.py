@@ -7,9 +7,9 @@ import numpy as np
 from detector.core.errors.machine import NotHereError
 from detector.core.session.store import Session
 from detector.core.types import Image
-from detector.lab.analysis.loop.activities import Batches, LoopShape, activities_of, frame_times_ms
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.session.passes import FramesFacts, SlowFrame
+from detector.lab.why import explain
 
 SHOWN = 6
 WIDTH = 480  # pixels of a picture in the report
@@ -20,29 +20,15 @@ def picture_slowest(occasion: Occasion) -> FramesFacts:
     video = occasion.plain.document.each[0].outputs.get("video")
     if video is None:
         raise NotHereError("the run wrote no annotated video")
-    times = frame_times_ms(occasion.plain.spans)
-    slowest = sorted(np.argsort(-times)[:SHOWN].tolist())
-    stages = _stage_times(occasion)
+    slowest = {one.frame: one for one in explain(occasion.plain, None, SHOWN, clip=False).frames}
     rows = []
-    for frame, picture in _read_pictures(video, slowest).items():
+    for frame, picture in _read_pictures(video, sorted(slowest)).items():
         name = f"{FOLDER}/{frame:06d}.jpg"
         _write_jpeg(occasion.session, name, picture)
-        stage = max(stages[frame], key=lambda one: stages[frame][one])
-        rows.append(SlowFrame(frame, float(times[frame]), stage, stages[frame][stage], name))
+        calls = [part for part in slowest[frame].parts if not part.waits]
+        longest = max(calls, key=lambda part: part.ms)
+        rows.append(SlowFrame(frame, slowest[frame].ms, longest.stage, longest.ms, name))
     return FramesFacts(sorted(rows, key=lambda row: -row.ms))
-
-
-def _stage_times(occasion: Occasion) -> dict[int, dict[str, float]]:
-    """Frame -> stage -> milliseconds. The inference of a batch counts for each of its frames."""
-    activities = activities_of(occasion.plain.spans)
-    batches = Batches(activities, LoopShape.of(occasion.plain.document.loop[0]))
-    times: dict[int, dict[str, float]] = {}
-    for one in activities:
-        ms = (one.end_ns - one.start_ns) / 1e6
-        frames = batches.inferred(one.number) if one.stage == "infer" else [one.number]
-        for frame in frames:
-            times.setdefault(frame, {})[one.stage] = ms
-    return times
 
 
 def _read_pictures(video: str, wanted: list[int]) -> dict[int, Image]:

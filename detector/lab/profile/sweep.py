@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from detector.core import engines
 from detector.core.errors import DetectVideoError
 from detector.core.errors.machine import NotHereError
-from detector.core.session.codec import from_builtins, to_builtins
+from detector.core.session.codec import from_builtins
 from detector.lab.profile.base import Occasion, Pass, Varies
 from detector.lab.session.passes import Execution, SweepFacts
 
@@ -43,7 +43,7 @@ def sweep_batches(occasion: Occasion) -> SweepFacts:
     kept = ("rounds", "frames", "comparable", "warnings", "reference")
     facts = {
         "engine": engine,
-        **to_builtins(sweep_curves(document.rows)),
+        **sweep_curves(document.rows),
         **{key: getattr(document, key) for key in kept},
     }
     return from_builtins(facts, SweepFacts, "the sweep")

@@ -197,21 +197,6 @@ class Comparison(About):
     recorded: str | UnsetType = UNSET
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepRow(Row):
-    """``batch_ms``: inference of the batch's frames one after the other, at the median rate."""
-
-    batch_ms: float | None
-
-
-@dataclass(frozen=True)
-class SweepCurves:
-    """``knees``: precision -> the least batch within 5% of the best inference FPS."""
-
-    rows: tuple[SweepRow, ...]
-    knees: dict[str, int]
-
-
 # What one process of a comparison tells
 
 
@@ -254,7 +239,8 @@ class Round:
     ``calls_ms``: of the network: how long, within 1%, and how many of them.
 
     ``idle_cpu``: cores that the variant kept busy while the others had their turn. ``others``:
-    cores that other programs used meanwhile; None where the system does not tell.
+    cores that other programs used meanwhile; None where the system does not tell. ``detections``:
+    the file that keeps them, where that was asked for.
     """
 
     fps: dict[Metric, float | None]
@@ -264,3 +250,5 @@ class Round:
     calls_ms: tuple[tuple[float, int], ...] = ()
     others: float | None = None
     cores: int = 0
+    video_bytes: int = 0
+    detections: str | None = None

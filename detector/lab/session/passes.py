@@ -401,46 +401,6 @@ class MomentsFacts:
             raise ValueError("the columns of moments differ in length")
 
 
-# ----------------------------------------------------------------------
-# target: what reaches so many FPS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetTrial:
-    """A set of changes. ``fps``: of the source's frames, end to end, in one short run; null where
-    ``error`` says why. ``agreement``: with the detections of fp32 on all frames; null where nothing
-    tells. ``frames_share``: of the frames that have detections. ``video``: what becomes of it."""
-
-    settings: Mapping[str, Any]
-    text: str
-    fps: float | None
-    agreement: float | None
-    frames_share: float
-    video: str
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetFacts:
-    """The cheapest set that reaches ``target_fps``, or where none did (``reached`` false) the
-    fastest. ``before`` and ``fps``: of the defaults and of the set, over ``rounds`` by turns.
-    ``ceilings``: FPS with a stage that costs nothing, where that helped in every round."""
-
-    target_fps: float
-    reached: bool
-    settings: Mapping[str, Any]
-    text: str
-    before: Interval | None
-    fps: Interval | None
-    rounds: Count
-    agreement: float | None
-    frames_share: float
-    video: str
-    tried: Sequence[TargetTrial]
-    ceilings: Mapping[str, float]
-    notes: Sequence[str]
-
-
 FACTS: dict[str, type[Any]] = {
     "loop": LoopFacts,
     "critical_path": CriticalPathFacts,
@@ -456,10 +416,8 @@ FACTS: dict[str, type[Any]] = {
     "counters": CountersFacts,
     "sweep": SweepFacts,
     "moments": MomentsFacts,
-    "target": TargetFacts,
 }
-"""Pass -> the type that its file is read as. Facts of any other pass are read as a dict. ``target``
-is absent: it runs other settings than the run."""
+"""Pass -> the type that its file is read as. Facts of any other pass are read as a dict."""
 
 
 # ----------------------------------------------------------------------

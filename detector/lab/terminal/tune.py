@@ -2,60 +2,116 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from detector.core.errors.text import counted
+from detector.core.run.choose import in_words
 from detector.core.session.measured import Interval
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
-from detector.lab.session.tuning import Tuning
+from detector.lab.session.tuning import AS_ASKED, LARGER, Settings, Trial, Tuning
+
+SHOWN, LONGEST = 15, 54  # trials, and letters of one
+MEASURED = (Column("frames", out=1), Column("fps", "FPS", ".1f"), Column("agreement", form=".3f"))
+# Of an option whose name and value would be too long, or say nothing.
+SHORT = {"save": "subtitles", "size": "{}", "preset": "{}", "infer_every": "infer 1/{}"}
 
 
-def print_tuning(console: SafeConsole, found: Tuning, words: dict[int, str]) -> None:
-    """``words``: of each trial's settings, as typed. Equal ones of one length are one row."""
-    columns = (
-        Column("settings", value=lambda one: words[one[0]]),
-        Column("frames", value=lambda one: one[1].frames, out=2),
-        Column("fps", "end-to-end FPS", ".1f", value=lambda one: one[1].fps),
-        Column("agreement", form=".3f", value=lambda one: one[1].agreement, out=1),
+def print_tuning(console: SafeConsole, found: Tuning) -> None:
+    """Each settings once, in their longest trial; then the answer."""
+    longest: dict[str, Trial] = {}
+    for one in sorted(found.trials, key=lambda one: one.frames):
+        if one.error is None:
+            longest[in_words(one.settings)] = one
+    ranked = sorted(longest.values(), key=lambda one: -(one.fps or 0.0))
+    more = len(ranked) - SHOWN
+    rest = f"{counted(more, 'slower one')} more with --json" if more > 0 else ""
+    named = Column(
+        "settings", value=lambda one: shorten(one.settings, found), whole=True, longest=LONGEST
     )
-    ran = [pair for pair in enumerate(found.trials) if pair[1].error is None]
-    tried = {(words[at], one.frames): (at, one) for at, one in ran}
-    ranked = sorted(tried.values(), key=lambda pair: (-pair[1].frames, -(pair[1].fps or 0.0)))
-    trials = Table("trials", columns, ranked, "trials, sorted by frames, then by FPS")
+    title = f"tried, the fastest first ({found.engine} {found.precision} unless another is named)"
+    trials = Table("trials", (named, *MEASURED), ranked[:SHOWN], title, rest)
     print_pieces(console, [trials, *(f"note: {note}" for note in found.notes)])
+    print_pieces(console, verdict(found))
+    if found.command and found.settings and found.file is None:
+        console.print(Text(f"  {shlex.join(found.command)}"), soft_wrap=True)  # to be copied
 
 
-def verdict(found: Tuning, best: str) -> list[str]:
-    """The last lines. ``best``: the settings as they are typed."""
+def shorten(settings: Settings, found: Tuning) -> str:
+    """``ort int8, 2x1 threads, 416x224``: so short that no line of a table folds. The engine stands
+    there where it is not that of the defaults."""
+    left = dict(settings)
+    engine = left.pop("engine", found.engine), left.pop("precision", found.precision)
+    words = [" ".join(engine)] if engine != (found.engine, found.precision) else []
+    if "concurrency" in left:
+        words.append(f"{left.pop('concurrency')}x{left.pop('threads')} threads")
+    for name, value in left.items():
+        text = name.replace("_", " ") + ("" if value is True else " {}")
+        words.append(SHORT.get(name, text).format(value))
+    return ", ".join(words) or "the defaults"
+
+
+def verdict(found: Tuning) -> list[str]:
+    """The last lines: what to take, how fast it is, and what it costs."""
     plain = f"{found.engine} {found.precision}"
-    if not found.settings and not found.rounds:
-        speed = f"{found.before.median:.1f} FPS in the longest trial"
+    if found.target_fps is None and not found.settings:
+        if found.rounds:
+            reached = f"They reached {_spread(found.before)} FPS end to end in the final rounds"
+            return [f"Keep the defaults ({plain}). {reached}; no setting beat that beyond noise."]
         was = "faster" if any(one.settings for one in found.trials) else "tried"
+        speed = f"{found.before.median:.1f} FPS in the longest trial"
         return [f"Keep the defaults ({plain}, {speed}): no other setting was {was}."]
-    before = f"{plain}: {_spread(found.before)} FPS end to end"
-    if not found.settings:
-        reached = f"They reached {_spread(found.before)} FPS end to end in the final rounds"
-        return [f"Keep the defaults ({plain}). {reached}; no setting beat that beyond the noise."]
-    assert found.after is not None
-    assert found.ratio is not None
-    lines = [
-        f"Fastest: {best}",
-        f"{_spread(found.after)} FPS end to end, {found.ratio.median:.2f} times the defaults "
-        f"[{found.ratio.low:.2f} .. {found.ratio.high:.2f}] ({before}).",
-    ]
-    if found.agreement is not None:
-        lines.append(f"Agreement with fp32: {found.agreement:.3f} (floor {found.floor:g}).")
-    if found.video_bytes_ratio is not None and abs(found.video_bytes_ratio - 1) > 0.02:
-        lines.append(f"The video is {found.video_bytes_ratio:.2f} times as large.")
-    if found.file is not None:
-        lines.append(f"Kept in {found.file}: detect-video IN --config {found.file}")
-    if found.kept is not None:
+    goal, what, share = found.target_fps, shorten(found.settings, found), ""
+    if goal is None:
+        lines = [f"Fastest: {in_words(found.settings)}"]
+    elif found.reached:
+        lines = [f"{goal:g} FPS: reached by {what}."]
+    elif found.after is None and not found.settings:
+        lines = [f"{goal:g} FPS: out of reach. The defaults: {found.before.median:.1f} FPS."]
+    else:
+        lines = [f"{goal:g} FPS: not reached in every round. Fastest: {what}."]
+        share = f", {found.after.median / goal:.0%} of the target" if found.after else ""
+    if found.after is not None:
+        rounds = counted(found.rounds, "round")
+        lines.append(f"{_spread(found.after)} FPS end to end in {rounds}{share}.")
+    if found.settings and found.ratio is not None:
         lines.append(
-            f"Kept for {found.input_kind} ({found.kept}): later runs use it. To undo: "
-            "detect-video tune --undo"
+            f"The defaults ({plain}): {_spread(found.before)}. Ratio: {found.ratio.median:.2f} "
+            f"[{found.ratio.low:.2f} .. {found.ratio.high:.2f}]."
         )
-    if found.file is None and found.kept is None:
-        lines.append("Use --use to keep them for later runs, or -o FILE for --config.")
-    return lines
+        lines.append(f"Cost: {', '.join(_costs(found)) or 'none that was measured'}.")
+    if found.reached is False:
+        lines += [f"Without {what}: {fps:.0f} FPS at most." for what, fps in found.ceilings.items()]
+    return [*lines, *_kept(found)]
+
+
+def _kept(found: Tuning) -> Iterator[str]:
+    if found.kept is not None:
+        yield f"Kept for {found.input_kind}; later runs use it. Undo: detect-video tune --undo"
+        yield f"-> {found.kept}"
+    if found.file is not None:
+        yield f"Use it: detect-video IN --config {found.file}"
+    elif found.kept is None and found.target_fps is None:
+        yield "Use --use to keep them for later runs, or -o FILE for --config."
+    elif found.settings and found.command:
+        yield "Type:"
+
+
+def _costs(found: Tuning) -> Iterator[str]:
+    ratio = found.video_bytes_ratio
+    if found.agreement is not None:
+        floor = f" (floor {found.floor:g})" if found.floor else ""
+        yield f"agreement with fp32 {found.agreement:.3f}{floor}"
+    if found.frames_share < 1:
+        yield f"detections in {found.frames_share:.0%} of the frames"
+    if found.video not in (AS_ASKED, LARGER):
+        yield found.video
+    elif ratio is not None and abs(ratio - 1) > 0.02:
+        yield f"the video is {ratio:.2f} times as large"
 
 
 def _spread(speed: Interval) -> str:

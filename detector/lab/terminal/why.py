@@ -23,7 +23,7 @@ def print_why(console: SafeConsole, told: Why) -> None:
         pieces.append(Table("slowest", CAUSES, told.frames))
     for one in told.frames[:1]:
         head = f"frame {one.frame}: {one.ms:.1f} ms; {cause_text(one)}"
-        known = facts_of(one, told.median_boxes, told.median_mhz)
+        known = facts_of(one, told)
         pieces += [head, Table("parts", PIECES, shown_parts(one), caption=", ".join(known))]
     if several:
         pieces.append("use --frame N for another frame")

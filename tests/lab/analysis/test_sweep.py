@@ -30,10 +30,10 @@ def sweep(*points):
 )
 def test_knee(rates, knee):
     curves = sweep(*(("fp32", batch, rate) for batch, rate in rates.items()))
-    assert curves.knees.get("fp32") == knee
+    assert curves["knees"].get("fp32") == knee
 
 
 def test_each_precision_has_its_own_and_a_batch_takes_its_frames_together():
     curves = sweep(("fp32", 1, 100.0), ("bf16", 1, 100.0), ("bf16", 4, 400.0))
-    assert curves.knees == {"fp32": 1, "bf16": 4}
-    assert [row.batch_ms for row in curves.rows] == [10.0, 10.0, 10.0]
+    assert curves["knees"] == {"fp32": 1, "bf16": 4}
+    assert [row["batch_ms"] for row in curves["rows"]] == [10.0, 10.0, 10.0]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from detector.lab.session.read import read_session
-from detector.lab.why import gather
+from detector.lab.why import explain, gather
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import FRAMES, ran
@@ -77,3 +77,13 @@ def test_another_file_of_that_name_is_not_asked_for_key_frames(tmp_path):
     known, absent = gather(replace(session, document=changed))
     assert known.keys is None
     assert "key frames" in absent
+
+
+@pytest.mark.slow
+def test_frames_that_nothing_inferred_have_no_inference(tmp_path):
+    """With --infer-every an inference belongs to the frames of its batch that have a head."""
+    told = explain(read_session(ran(tmp_path, infer_every="2")), None, 100)
+    assert told.frames
+    for one in told.frames:
+        stages = {part.stage for part in one.parts if not part.waits}
+        assert ("infer" in stages) == ("head" in stages), one.frame

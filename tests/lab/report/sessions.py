@@ -304,32 +304,6 @@ PASSES: dict[str, dict[str, Any]] = {
         "cost_us": 90.5,
         "slowdown": 1.01,
     },
-    "target": {
-        "target_fps": 60.0,
-        "reached": False,
-        "settings": {"size": "512x288", "stride": 2},
-        "text": "--size 512x288 --stride 2",
-        "before": {"median": 20.0, "low": 19.0, "high": 21.0},
-        "fps": {"median": 55.0, "low": 51.0, "high": 58.0},
-        "rounds": 6,
-        "agreement": 0.64,
-        "frames_share": 0.5,
-        "video": "a larger file",
-        "tried": [
-            {
-                "settings": {},
-                "text": "the defaults",
-                "fps": fps,
-                "agreement": None,
-                "frames_share": 1.0,
-                "video": "as asked",
-                "error": None if fps else "no kernels",
-            }
-            for fps in (20.5, None)
-        ],
-        "ceilings": {"infer free": 80.0},
-        "notes": ["nothing was detected"],
-    },
     "counters": {
         "available": False,
         "reason": "this machine hands out no cycle counter (virtual machines rarely do)",

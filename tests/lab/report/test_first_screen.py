@@ -48,6 +48,7 @@ def session(tmp_path_factory):
         "cut_by_max_det": 0,
     }
     document["outputs"] = {"video": f"{document['session']}/street #1-detected.mp4"}
+    document["config"]["output"]["save"] = None
     (folder / "session.json").write_text(json.dumps(document))
     slow = [
         {"frame": at, "ms": 9.0, "stage": "infer", "stage_ms": 7.0, "file": "frames/none.jpg"}
@@ -113,7 +114,6 @@ def test_its_figures_are_the_sessions(browser, report, session):
         "[...document.querySelectorAll('#next td.said b')].map((e) => Number(e.dataset.value))"
     )
     known = {row["fps"]["median"] for row in PASSES["what_if"]["changes"]}
-    known |= {row["fps"]["end_to_end"]["median"] for row in PASSES["sweep"]["rows"] if row["fps"]}
     assert figures
     assert set(figures) <= known
 
@@ -143,7 +143,7 @@ def test_a_long_command_stands_once_and_many_classes_are_folded(browser, session
     )
     browser.open(file, DESK, HEIGHT)
     shown = browser.run("document.querySelector('#next-part').textContent")
-    assert shown.count(path) == 2  # once above, and once as what int8 is calibrated on
+    assert shown.count(path) == 1
     last = "document.querySelector('#next tbody tr:last-child').getBoundingClientRect().bottom"
     assert browser.run(last) <= HEIGHT
     wide = "(e) => e.scrollWidth > e.clientWidth + 1"
@@ -249,13 +249,13 @@ def test_a_noisy_rate_has_no_decimals(session, tmp_path):
 def test_slow_frames_say_where_their_time_went(browser, report):
     browser.open(report, DESK, HEIGHT)
     frames = browser.run(
-        "[...document.querySelectorAll('.frames figure')].map((e) => "
+        "[...document.querySelectorAll('#why-part details')].map((e) => "
         "[...e.querySelectorAll('.bar span')].map((part) => part.title.split(' (')[0]))"
     )
-    assert len(frames) == 6
+    assert len(frames) >= 6
     for parts in frames:
         text = " ".join(parts)
-        assert "waits for" in text
+        assert "wait before" in text
         assert all(stage in text for stage in ("read", "preprocess", "infer", "head", "nms"))
 
 

@@ -10,10 +10,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from detector.core.analysis.verdict import OTHERS_MUCH
+from detector.core.analysis.verdict import describe_others
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
-from detector.lab.analysis.load import others_cores
 from detector.lab.session.passes import Change, Interval
 
 FEW = 60  # frames: some ten times what queues and pools hold
@@ -76,12 +75,9 @@ def list_doubts(
         reasons.append(f"{few} few: start and end weigh as much as the steady state")
     if (apart := max(plain) / min(plain) - 1) > APART:
         reasons.append(f"in this pass the unchanged run varied by {apart:.0%}")
-    others = None if document is None else others_cores(document)
-    if document is not None and others and others > OTHERS_MUCH * document.cpu.cores:
-        reasons.append(
-            f"other programs used {others:.1f} of {counted(document.cpu.cores, 'core')}, so they "
-            "also use what a change frees"
-        )
+    if document is not None:
+        others = describe_others(document.verdict.others_cores, document.cpu.cores)
+        reasons += [f"{others}, so they also use what a change frees"] if others else []
     return reasons
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from detector.core.timeline.order import is_of_writer
 from detector.core.timeline.spans import INFER, READ, WRITE
-from detector.lab.analysis.loop.activities import Activity, LoopShape, activity_graph
+from detector.lab.analysis.loop.activities import Activity, Batches, LoopShape, activity_graph
 from detector.lab.session.passes import MomentsFacts
 from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 
@@ -62,6 +62,7 @@ class Explanation:
     def __init__(self, activities: Sequence[Activity], shape: LoopShape, known: Known) -> None:
         self.activities, self.shape, self.known = activities, shape, known
         self.graph = activity_graph(activities, shape)
+        self._batches = Batches(activities, shape)
         self._clock = _Clock(known.moments) if known.moments is not None else None
         self._calls: dict[int, list[int]] = defaultdict(list)  # frame -> places of its calls
         durations: dict[str, list[float]] = defaultdict(list)
@@ -89,10 +90,9 @@ class Explanation:
         self._usual_wait = {stage: median(each) for stage, each in waits.items()}
         self._usual_boxes = median(known.boxes.values()) if known.boxes else 0.0
 
-    def _frames_of(self, one: Activity) -> range:
-        if one.stage != INFER:
-            return range(one.number, one.number + 1)
-        return range(one.number * self.shape.batch, (one.number + 1) * self.shape.batch)
+    def _frames_of(self, one: Activity) -> Sequence[int]:
+        """An inference is in every frame that has a row of its batch."""
+        return [one.number] if one.stage != INFER else [*self._batches.inferred(one.number)]
 
     @property
     def frames(self) -> list[int]:

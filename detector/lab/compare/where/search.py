@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 Array = NDArray[Any]
-# A fault is a step between a layer's input and output; smaller growth is rounding that adds up.
+# A fault is a step: the layer's output is so many times as far apart as what goes into it. What
+# grows by less from layer to layer is rounding that adds up.
 STEP = 3.0
 BOX_PIXELS = 0.01  # of the same candidates, two correct NMS and heads agree to float32
 
@@ -46,8 +47,9 @@ BOX_PIXELS = 0.01  # of the same candidates, two correct NMS and heads agree to 
 class Side:
     """One configuration, as the functions that its loop calls.
 
-    ``frames``: the first so many. ``input_shape``: height, width. ``open``: an engine with one
-    request on (part of) ``network``. ``draw``: into the frame's picture.
+    ``frames``: the first so many. ``input_shape``: height and width. ``open``: an engine with one
+    request on a network, which may be a part of ``network``; ``network`` is what the engine runs,
+    in its precision. ``draw``: into the frame's picture.
     """
 
     name: str
@@ -64,7 +66,8 @@ class Side:
 
 @dataclass
 class Found:
-    """What the search found. ``shown``: two arrays, or two lists of boxes in ``scene``."""
+    """What the search found. ``shown``: what a picture can show of a difference: two arrays, or
+    two lists of boxes in ``scene``."""
 
     stages: list[StageDifference] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
@@ -190,7 +193,7 @@ def _compare_outputs(
         theirs = _run(b, slots)
         at, which, apart = _worst_output(mine, theirs, tolerance)
         if not apart.differs:
-            hidden = _scan_graph(found, a, b, slots[:1], (mine[0], theirs[0]), step)
+            hidden = _Tensors(found, a, b, slots[:1], (mine[0], theirs[0]), step).scan()
             if hidden is not None:
                 row, shown = hidden
                 found.add(replace(row, frame=0), shown=shown)
@@ -203,7 +206,7 @@ def _compare_outputs(
         else:
             kind = kind_of_tensor(ours, other, tolerance, before)
         if kind.name != STALE:
-            inner = _search_graph(found, a, b, slots[: at + 1], (mine[at], theirs[at]), step)
+            inner = _Tensors(found, a, b, slots[: at + 1], (mine[at], theirs[at]), step).search()
             if inner is not None:
                 row, shown = inner
                 found.add(replace(row, frame=at), shown=shown)
@@ -237,7 +240,8 @@ def _worst_output(
 def _is_late(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> bool:
-    """Whether B returns what A returned for the frame before; its first frame is unknown."""
+    """Whether B hands out what A handed out for the frame before. What it has for the first frame
+    nobody knows."""
     pairs = [
         (before, late)
         for earlier, others in zip(mine, theirs[1:], strict=False)
@@ -250,94 +254,8 @@ def _is_late(
 # Inside the graph
 
 
-def _open_graphs(
-    found: Found,
-    a: Side,
-    b: Side,
-    slots: Sequence[Image],
-    outputs: tuple[Sequence[Array], Sequence[Array]],
-    step: Callable[[str], object],
-) -> tuple[Sequence[Point], _Looks] | str:
-    """The tensors that both graphs have, and what compares them; else why there is nothing."""
-    if a.network.plan is not None or b.network.plan is not None:
-        return "a TensorRT plan contains no graph"
-    points = common_points(a.network.graph, b.network.graph)
-    if not points:
-        return "the graphs share no tensor with the same name and shape"
-    return points, _Looks(found, a, b, slots, outputs, step)
-
-
-def _search_graph(
-    found: Found,
-    a: Side,
-    b: Side,
-    slots: Sequence[Image],
-    outputs: tuple[Sequence[Array], Sequence[Array]],
-    step: Callable[[str], object],
-) -> tuple[StageDifference, tuple[Array, Array]] | None:
-    """The first tensor that differs though all that it is made of agree; None where all agree."""
-    opened = _open_graphs(found, a, b, slots, outputs, step)
-    if isinstance(opened, str):
-        found.add(StageDifference("graph", "tensors inside", untold=opened))
-        return None
-    points, looked = opened
-    try:
-        low, high = -1, len(points)  # low agrees, high differs
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if looked.at(points[middle]).differs else (middle, high)
-        if high == len(points):
-            return None
-        # Another branch may differ earlier in this order, so follow the tensor's inputs.
-        known = {point.name: point for point in points}
-        point = points[high]
-        while earlier := next(
-            (known[name] for name in sorted(point.before) if looked.at(known[name]).differs), None
-        ):
-            point = earlier
-    except (EngineError, ModelError) as error:
-        found.add(StageDifference("graph", "tensors inside", untold=str(error)))
-        return None
-    return looked.describe(point)
-
-
-def _scan_graph(
-    found: Found,
-    a: Side,
-    b: Side,
-    slots: Sequence[Image],
-    outputs: tuple[Sequence[Array], Sequence[Array]],
-    step: Callable[[str], object],
-) -> tuple[StageDifference, tuple[Array, Array]] | None:
-    """Find a layer that is far off though the outputs are within a coarse type's rounding, from a
-    few runs that read all tensors. None if there is none, and for fp32."""
-    coarse = tolerance_of(a.precision, b.precision)
-    if coarse <= tolerance_of("fp32"):
-        return None
-    opened = _open_graphs(found, a, b, slots, outputs, step)
-    if isinstance(opened, str):
-        return None
-    points, looked = opened
-    step("all tensors")
-    try:
-        apart = looked.all(points)
-        steps = [point for point in points if _is_step(point, apart, coarse)]
-        for point in steps[:1]:
-            for name in (point.name, *sorted(point.before)):
-                looked.at(next(one for one in points if one.name == name))
-            return looked.describe(point)
-    except (EngineError, ModelError):
-        pass  # the outputs agree, and nothing tells more
-    return None
-
-
-def _is_step(point: Point, apart: dict[str, float], coarse: float) -> bool:
-    before = max((apart[name] for name in point.before), default=0.0)
-    return apart[point.name] > max(coarse, STEP * before)
-
-
-class _Looks:
-    """Tensors that were compared, each once."""
+class _Tensors:
+    """The tensors that both graphs have, each compared once. ``untold``: why there are none."""
 
     def __init__(
         self,
@@ -352,6 +270,59 @@ class _Looks:
         self._tolerance = tolerance_of(a.precision, b.precision)
         self._a, self._b = Tapped(a, slots, outputs[0]), Tapped(b, slots, outputs[1])
         self._seen: dict[str, tuple[Array, Array, Apart]] = {}
+        self._points: Sequence[Point] = ()
+        if a.network.plan is not None or b.network.plan is not None:
+            self._untold = "a TensorRT plan contains no graph"
+        else:
+            self._points = common_points(a.network.graph, b.network.graph)
+            self._untold = "the graphs share no tensor with the same name and shape"
+
+    def search(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
+        """The first tensor that differs though all that it is made of agree; None where all do."""
+        points = self._points
+        if not points:
+            self._found.add(StageDifference("graph", "tensors inside", untold=self._untold))
+            return None
+        try:
+            low, high = -1, len(points)  # low agrees, high differs
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if self.at(points[middle]).differs else (middle, high)
+            if high == len(points):
+                return None
+            # The order is one of many in which a graph can run: what lies on another branch may
+            # differ earlier. So the search goes on to what the tensor is made of.
+            known = {point.name: point for point in points}
+            point = points[high]
+            while earlier := next(
+                (known[name] for name in sorted(point.before) if self.at(known[name]).differs), None
+            ):
+                point = earlier
+        except (EngineError, ModelError) as error:
+            self._found.add(StageDifference("graph", "tensors inside", untold=str(error)))
+            return None
+        return self.describe(point)
+
+    def scan(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
+        """A layer that is far off although the outputs are within the rounding of a coarse type,
+        which hides what one layer of many does. None where there is none, and for fp32, which hides
+        nothing.
+
+        All tensors are read in a few runs. A layer is named where the step that it makes is one.
+        """
+        if self._tolerance <= tolerance_of("fp32") or not self._points:
+            return None
+        self._step("all tensors")
+        try:
+            apart = self.all(self._points)
+            steps = [one for one in self._points if _is_step(one, apart, self._tolerance)]
+            for point in steps[:1]:
+                for name in (point.name, *sorted(point.before)):
+                    self.at(next(one for one in self._points if one.name == name))
+                return self.describe(point)
+        except (EngineError, ModelError):
+            pass  # the outputs agree, and nothing tells more
+        return None
 
     def at(self, point: Point) -> Apart:
         if point.name not in self._seen:
@@ -385,6 +356,11 @@ class _Looks:
         stage: Stage = "graph" if point.computed else "input"
         what = f"{point.node} {point.name}"
         return _row(stage, what, None, apart, kind), (left, right)
+
+
+def _is_step(point: Point, apart: dict[str, float], coarse: float) -> bool:
+    before = max((apart[name] for name in point.before), default=0.0)
+    return apart[point.name] > max(coarse, STEP * before)
 
 
 # ----------------------------------------------------------------------

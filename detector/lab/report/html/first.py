@@ -23,7 +23,7 @@ from detector.lab.session.passes import WhatIfFacts
 from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
 
-LEVERS = 3
+LINKS = 3
 LONG_COMMAND = 60  # characters; a longer one stands once, above the options that are added to it
 ELLIPSIS = "…"
 MOST_CLASSES = 6  # with a row of their own; 80 classes would push all else off the screen
@@ -72,7 +72,7 @@ def _card(name: str, rate: float | None, session: SavedSession) -> str:
 def _links(document: SessionDocument) -> str:
     """To what the run wrote, as it lies from the session's folder, where the page lies too."""
     shown = []
-    for one in document.each[:LEVERS]:
+    for one in document.each[:LINKS]:
         for kind, path in sorted(one.outputs.items(), key=lambda item: item[0] != "video"):
             place = _from_session(document, path)
             name = escape(PurePath(path).name or path)
@@ -85,7 +85,7 @@ def _links(document: SessionDocument) -> str:
     streams = document.streams if isinstance(document.streams, list) else []
     shown += [
         f"{escape(stream.name)}: {escape(', '.join(stream.outputs.values()))}"
-        for stream in streams[:LEVERS]
+        for stream in streams[:LINKS]
         if stream.outputs
     ]
     return "<br>".join(shown) or "no file was written"
@@ -190,7 +190,7 @@ def _step(step: NextStep, short: bool) -> str:
     """The words that are new in the command stand out. ``short``: the others are said above."""
     old = step.command[: len(step.command) - len(step.option)]
     if short:
-        old = [*old[: 2 if old[1] == "compare" else 1], ELLIPSIS]
+        old = [*old[:1], *([] if step.command[1] == "tune" else [ELLIPSIS])]
     new = f" <b>{_words(step.option)}</b>" if step.option else ""
     command = f"<code>{_words(old)}{new}</code>"
     return (
@@ -218,20 +218,6 @@ def _figure(step: NextStep) -> str:
         f'<td class="text said"><b data-value="{found.fps!r}">{found.fps:.{shown}f}</b> '
         f"{found.kind}{basis}</td>"
     )
-
-
-def levers(facts: WhatIfFacts) -> str:
-    """The three biggest gains, of changes that were faster in every round."""
-    now = f"{facts.fps.median:.{decimals_of(facts.fps)}f}"
-    items = []
-    for row in facts.gains[:LEVERS]:
-        ratio, gain = row.fps_ratio, row.fps_ratio.median - 1
-        items.append(
-            f'<li>{escape(row.change)}<b data-value="{gain!r}">{gain:+.0%}</b>'
-            f"{ratio.low - 1:+.0%} .. {ratio.high - 1:+.0%}, "
-            f"{row.fps.median:.{decimals_of(row.fps)}f} FPS instead of {now}</li>"
-        )
-    return f'<ul class="levers" id="levers">{"".join(items)}</ul>' if items else ""
 
 
 def _doubt(facts: WhatIfFacts | None) -> str:

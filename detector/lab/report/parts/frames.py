@@ -1,12 +1,9 @@
-"""Parts of the report on single frames: when each stage ran, the queues, the slowest moments."""
+"""Parts of the report on single frames: when each stage ran, the queues, how long frames took."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
-from html import escape
 
-from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.lab.analysis.loop.activities import (
     Activity,
@@ -17,15 +14,12 @@ from detector.lab.analysis.loop.activities import (
     percentiles,
     queue_curves,
 )
-from detector.lab.analysis.loop.frames import FramePart, frame_parts
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import figure, key, zoom_buttons
 from detector.lab.report.part import How, Part, stages_of
-from detector.lab.session.passes import FramesFacts, SlowFrame
-from detector.lab.session.read import SavedSession, read_picture
+from detector.lab.session.read import SavedSession
 
 SHOWN_FRAMES = 20  # of the steady state, in the timeline
-MOST_PICTURES = 50
 
 
 def timeline(session: SavedSession) -> str:
@@ -125,42 +119,6 @@ def queues(session: SavedSession) -> str:
     return note + "".join(drawn) if drawn else ""
 
 
-def slowest(session: SavedSession, facts: FramesFacts) -> str:
-    """Each with its picture, and where its time went."""
-    rows = facts.rows[:MOST_PICTURES]
-    parts = frame_parts(
-        activities_of(session.spans),
-        LoopShape.of(session.document.loop[0]),
-        {row.frame for row in rows},
-    )
-    shown = "".join(_slow_frame(session, row, parts.get(row.frame, ())) for row in rows)
-    legend = key([*stages_of(session), "wait"])
-    return f'{legend}<div class="frames">{shown}</div>' if shown else ""
-
-
-def _slow_frame(session: SavedSession, row: SlowFrame, parts: Sequence[FramePart]) -> str:
-    text = (
-        f"frame {row.frame}: {row.ms:.1f} ms; {row.stage} took the longest ({row.stage_ms:.1f} ms)"
-    )
-    went = ""
-    if parts:
-        text = f"frame {row.frame}: {row.ms:.1f} ms"
-        bar = drawings.bar(
-            [("wait" if one.waits else one.stage, one.text, one.ms) for one in parts],
-            "ms",
-            labels=False,
-        )
-        longest = sorted(parts, key=lambda one: -one.ms)
-        listed = ", ".join(f"{one.text} {one.ms:.1f}" for one in longest if one.ms >= 0.05)
-        went = f'{bar}<p class="went">{escape(listed)} ms</p>'
-    try:
-        source = base64.b64encode(read_picture(session.folder, row.file)).decode()
-        picture = f'<img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
-    except UsageError as error:
-        picture, text = "", f"{text}; its picture is omitted: {error}"
-    return f"<figure>{picture}<figcaption>{escape(text)}</figcaption>{went}</figure>"
-
-
 SPANS = How(
     "spans",
     "timeline, queues",
@@ -171,7 +129,7 @@ SPANS = How(
 )
 PERCENTILES = How(
     "percentiles",
-    "latency, slowest moments",
+    "latency",
     "Times of single calls. A percentile with too few samples is omitted.",
     "Percentiles",
     "docs/measurement.md",
@@ -180,5 +138,4 @@ PARTS = (
     Part("timeline", _title, 30, timeline, how=SPANS),
     Part("queues", "Queues", 40, queues, how=SPANS),
     Part("latency", "Latency", 50, latency, how=PERCENTILES),
-    Part("slowest", "The slowest moments", 170, slowest, how=PERCENTILES, facts=FramesFacts),
 )

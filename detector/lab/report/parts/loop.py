@@ -13,7 +13,6 @@ from detector.lab.analysis.noise import decimals_of
 from detector.lab.analysis.profile import describe_cost
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import figure, key, table
-from detector.lab.report.html.first import levers
 from detector.lab.report.part import How, Part, stages_of
 from detector.lab.session.passes import (
     CriticalPathFacts,
@@ -116,7 +115,7 @@ def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
     if facts.not_measured:
         reasons = "; ".join(f"{change}: {why}" for change, why in facts.not_measured.items())
         note += f"<p>Not measured: {escape(reasons)}.</p>"
-    return levers(facts) + note + table(Table("whatif", CHANGES, facts.changes))
+    return note + table(Table("whatif", CHANGES, facts.changes))
 
 
 # ----------------------------------------------------------------------

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 from html import escape
-from statistics import median
 
+from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.lab.analysis.loop.activities import SHOWN as CAUSES_SHOWN
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import folded, key
 from detector.lab.report.part import How, Part, stages_of
-from detector.lab.session.passes import MomentsFacts
-from detector.lab.session.read import SavedSession
-from detector.lab.session.why import WhyFrame, WhyPart
-from detector.lab.why import explanation_of, gather
+from detector.lab.session.passes import FramesFacts, MomentsFacts
+from detector.lab.session.read import SavedSession, read_picture
+from detector.lab.session.why import Why, WhyFrame, WhyPart
+from detector.lab.why import explain
 
 SHOWN = 10
 FEWEST = 20  # frames; among fewer, the median frame says little
@@ -68,47 +69,64 @@ def cause_text(one: WhyFrame) -> str:
     )
 
 
-def facts_of(one: WhyFrame, median_boxes: float | None, median_mhz: float | None) -> list[str]:
+def facts_of(one: WhyFrame, told: Why) -> list[str]:
     """What is known of the frame beside its times."""
     said = []
     if one.boxes is not None:
-        said.append(f"{counted(one.boxes, 'box')} (median {median_boxes:g})")
+        said.append(f"{counted(one.boxes, 'box')} (median {told.median_boxes:g})")
     if one.key is not None:
         said.append("a key frame" if one.key else "not a key frame")
     if one.faults is not None:
         said.append(f"{counted(one.faults, 'page fault')}, {one.disk_faults} from disk")
     if one.mhz is not None:
-        said.append(f"{one.mhz:.0f} MHz (median {median_mhz:.0f})")
+        said.append(f"{one.mhz:.0f} MHz (median {told.median_mhz:.0f})")
     return said
 
 
 def slow_frames(session: SavedSession) -> str:
-    """Each of the slowest: its cause, and on a click where its time went."""
-    known, _ = gather(session, clip=False)
-    found = explanation_of(session, known)
-    if found is None or len(found.frames) < FEWEST:
+    """Each of the slowest: its cause, and on a click its picture and where its time went."""
+    facts = session.facts(FramesFacts)
+    try:
+        told = explain(session, None, SHOWN, clip=False)
+    except UsageError:
         return ""
-    boxes = median(known.boxes.values()) if known.boxes else None
-    mhz = median(known.moments.mhz) if known.moments and known.moments.mhz else None
-    shown = [_slow_frame(found.explain(frame), boxes, mhz) for frame in found.slowest(SHOWN)]
+    if told.recorded < FEWEST and facts is None:
+        return ""
+    files = {} if facts is None else {row.frame: row.file for row in facts.rows}
+    shown = [
+        _slow_frame(told, one, _picture(session, files[one.frame]) if one.frame in files else "")
+        for one in told.frames
+    ]
     note = (
-        f"<p>Median time from read to write over {counted(len(found.frames), 'frame')}: "
-        f"{found.median_ms():.1f} ms.</p>"
+        f"<p>Median time from read to write over {counted(told.recorded, 'frame')}: "
+        f"{told.median_ms:.1f} ms.</p>"
     )
     return note + key([*stages_of(session), "wait"]) + "".join(shown)
 
 
-def _slow_frame(one: WhyFrame, boxes: float | None, mhz: float | None) -> str:
+def _picture(session: SavedSession, file: str) -> str:
+    try:
+        source = base64.b64encode(read_picture(session.folder, file)).decode()
+    except UsageError as error:
+        return f"<p>Its picture is omitted: {escape(str(error))}</p>"
+    return f'<img alt="{escape(file)}" src="data:image/jpeg;base64,{source}">'
+
+
+def _slow_frame(told: Why, one: WhyFrame, picture: str) -> str:
     bar = drawings.bar(
         [("wait" if part.waits else part.stage, part_text(part), part.ms) for part in one.parts],
         "ms",
         labels=False,
     )
-    known = ", ".join(facts_of(one, boxes, mhz))
+    known = ", ".join(facts_of(one, told))
     inside = f"<p>{escape(cause_text(one))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
     described = Table(f"why-{one.frame}", PIECES, shown_parts(one))
     head = f"frame {one.frame}: {one.ms:.1f} ms ({where(one)}: {one.cause.text})"
-    return folded(head, inside, bar, drawings.table(described))
+    return folded(head, inside, picture, bar, drawings.table(described))
+
+
+def pictures_say(facts: FramesFacts) -> list[str]:
+    return [f"frames: {counted(len(facts.rows), 'picture')} of the slowest, in the report"]
 
 
 def moments_say(facts: MomentsFacts) -> list[str]:
@@ -129,5 +147,6 @@ HOW = How(
 )
 PARTS = (
     Part("why", "Why frames were slow", 172, slow_frames, how=HOW),
+    Part("pictures", "Pictures", 173, facts=FramesFacts, says=pictures_say, detail=True),
     Part("moments", "Moments", 174, facts=MomentsFacts, says=moments_say),
 )

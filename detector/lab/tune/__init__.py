@@ -1,0 +1,130 @@
+"""``tune``: which settings run a source fastest here, or reach a target FPS at least cost.
+
+candidates.py  every change of a run that is tried
+search.py      in which order, in rounds by turns, and when it ends
+kept.py        what -o and --use keep of it
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from detector.core.config.schema import Config
+from detector.core.errors import SourceError, UsageError
+from detector.core.run.canvas import refuse_rect
+from detector.core.run.detect import Hooks
+from detector.core.run.inputs import refuse_cameras
+from detector.core.run.loading import LoadedModel
+from detector.core.types import Detections
+from detector.lab.analysis.compare import Variant
+from detector.lab.compare.rounds import run_in_turns
+from detector.lab.profile.base import pin_choices, run_again
+from detector.lab.session.tuning import Settings, Tuning
+from detector.lab.tune.candidates import Plain
+from detector.lab.tune.kept import keep
+from detector.lab.tune.search import Ran, Search, Stays, Turns, Watch
+
+FIRST_FRAMES = 24  # of the first run, which tells how long a round is
+SECONDS, SECONDS_OF_TARGET = 60.0, 180.0
+FLOOR = 0.97
+
+
+def parse_target(text: str) -> float:
+    """60fps or 60 -> 60.0. Raises UsageError."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*(?:fps)?", text.strip().lower())
+    if found is None or float(found[1]) <= 0:
+        raise UsageError(f"--target {text[:40]}: give a frame rate, such as 60fps")
+    return float(found[1])
+
+
+def tune(
+    source: str,
+    config: Config,
+    *,
+    floor: float,
+    seconds: float,
+    watch: Watch,
+    target: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    use: bool = False,
+) -> Tuning:
+    """``use``: keeps what beats the defaults for later runs. Raises DetectVideoError where the job
+    does not run as it is configured.
+    """
+    from detector.core import sources
+    from detector.core.run.reading import Reading
+
+    refuse_cameras([source])
+    refuse_rect(config)
+    sources.refuse_pipe(source, "each round reads the source again")
+    start = clock()
+    watch("the defaults", 0.0, seconds)
+    plain, pinned = run_defaults(source, config)
+    turns = take_turns(source, pinned)
+    found = Search(turns, config, plain, floor, seconds, watch, target, clock, start).find(source)
+    kind = Reading.of(config).kind_of(source)
+    if not use or not found.settings or kind is None:
+        return replace(found, input_kind=kind)
+    kept = keep(found, config, plain, kind)
+    return replace(found, input_kind=kind, kept=str(kept))
+
+
+def run_defaults(source: str, config: Config) -> tuple[Plain, Config]:
+    """The job on the first frames, and the configuration with all that ``auto`` chose for it except
+    threads and requests, which every engine chooses for itself."""
+    loaded: list[LoadedModel] = []
+    # What was kept before must not be the default that is to be beaten.
+    hooks = Hooks(loaded=loaded.append, timed=True, tuned=False)
+    frames = replace(config.input, frames=FIRST_FRAMES)
+    document = run_again(source, replace(config, input=frames), hooks).document
+    [model] = loaded
+    if document.fps.end_to_end is None:
+        raise SourceError(f"{source}: no frame could be read")
+    plain = Plain(
+        document.engine,
+        document.precision,
+        document.fps.end_to_end,
+        document.model_input,
+        str(document.model),
+        str(model.network.sha256),
+    )
+    pinned = pin_choices(model.config or config, document, model.engine.device)
+    asked = config.runtime
+    runtime = replace(pinned.runtime, threads=asked.threads, concurrency=asked.concurrency)
+    return plain, replace(pinned, runtime=runtime, output=replace(config.output, run_dir=None))
+
+
+def take_turns(source: str, config: Config) -> Turns:
+    """Rounds of a source, with settings on top of ``config``. A frame that is not taken has no
+    detections."""
+
+    def turns(
+        several: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays
+    ) -> list[Ran]:
+        made = [config.with_options(settings) for settings in several]
+        every = [max(1, one.input.stride // max(1, config.input.stride)) for one in made]
+        limited = [
+            replace(one, input=replace(one.input, frames=-(-frames // each)))
+            for one, each in zip(made, every, strict=True)
+        ]
+
+        def read(variants: Sequence[Variant], found: Sequence[list[Detections]]) -> list[Ran]:
+            return [_ran(*one, frames) for one in zip(variants, found, every, strict=True)]
+
+        return read(*run_in_turns(source, limited, opens, lambda *now: stays(read(*now))))
+
+    return turns
+
+
+def _ran(variant: Variant, found: Sequence[Detections], every: int, frames: int) -> Ran:
+    """``every``: frames of the source for a frame of the run."""
+    spread: list[Detections] = []
+    for one in found:
+        spread += [one, *[Detections.empty()] * (every - 1)]
+    rates = [rate * every for turn in variant.rounds if (rate := turn.fps["end_to_end"])]
+    size = max((turn.video_bytes for turn in variant.rounds), default=0)
+    error = "a round wrote no frame" if len(rates) < len(variant.rounds) else None
+    return Ran(rates, spread[:frames], size, variant.error or error)

@@ -1,0 +1,58 @@
+"""What is kept of a search: a file for --config, and a record for later runs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from detector.core.config.schema import Config
+from detector.core.run import measurements
+from detector.lab.session.tuning import Settings, Tuning
+from detector.lab.tune.candidates import Plain
+
+
+def as_config(tuning: Tuning, calibrate: str | None) -> str:
+    """The text of a YAML file with the settings, by group. ``calibrate``: of the command."""
+    import yaml
+
+    grouped: dict[str, Settings] = {}
+    for group in fields(Config):
+        names = {one.name for one in fields(group.default)}  # type: ignore[arg-type]
+        if mine := {name: value for name, value in tuning.settings.items() if name in names}:
+            grouped[group.name] = mine
+    if calibrate is not None:
+        grouped["calibration"] = {"calibrate": calibrate}
+    head = (
+        f"# detect-video tune {tuning.source}: {tuning.model}, "
+        f"{tuning.ratio.median if tuning.ratio else 1:.2f} times the defaults on this "
+        "machine.\n# Use it: detect-video IN --config FILE. Undo it: omit --config.\n"
+    )
+    return head + str(yaml.safe_dump(grouped, sort_keys=False))
+
+
+def keep(found: Tuning, config: Config, plain: Plain, kind: str) -> Path:
+    """Adds a search to the records, and returns their path. It has options that beat the defaults.
+    Raises OutputError."""
+    assert found.after is not None
+    rows = [
+        measurements.row(
+            settings.get("engine", found.engine),
+            settings.get("precision", found.precision),
+            settings,
+            found.agreement,
+            end_to_end=speed,
+        )
+        for settings, speed in ((found.settings, found.after), ({}, found.before))
+    ]
+    record = measurements.make(
+        config,
+        "tune",
+        rows,
+        model=found.model,
+        model_sha256=plain.model_sha256,
+        model_input=plain.model_input,
+        input_kind=kind,
+        rounds=found.rounds,
+        source=found.source,
+    )
+    return measurements.keep(record, config)
