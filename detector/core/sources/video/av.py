@@ -13,7 +13,7 @@ import numpy as np
 from av.codec.context import Flags
 from av.video.reformatter import VideoReformatter
 
-from detector.core.sources._bgr import to_bgr
+from detector.core.sources._bgr import MATRICES, name_stand_in, to_bgr
 from detector.core.sources._cv2 import fits, upright
 from detector.core.sources._planes import PlanesReader
 from detector.core.sources.base import ANY, Choice, SteppingSource
@@ -119,6 +119,8 @@ class AvSource(SteppingSource):
         self._tally.show(self._picture)
         if self.video.rotation is not None and self._picture.rotation % 360 != self.video.rotation:
             self._note_turned(self._picture.rotation % 360)
+        if self._picture.colorspace not in MATRICES:
+            self._note_matrix(self._picture)
         # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
         # does not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
@@ -145,6 +147,17 @@ class AvSource(SteppingSource):
                 f"a picture is marked as turned by {degrees} degrees, the first one by "
                 f"{self.video.rotation}: all were turned like the first"
             )
+
+    def _note_matrix(self, picture: Any) -> None:
+        """Of a picture whose own matrix FFmpeg does not convert by."""
+        if not (stand_in := name_stand_in(picture)):
+            return
+        note = (
+            f"colour matrix {int(picture.colorspace)} of H.273 cannot be converted: {stand_in} was "
+            "used in its place"
+        )
+        if note not in self.notes:  # of the reader from which this one takes over
+            self.notes.append(note)
 
     def _note_size(self, width: int, height: int) -> None:
         """Of a picture of another size than the first, as in recordings of calls and broadcasts."""

@@ -20,6 +20,7 @@ from detector.core.types import Frame, Image
 # With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
 RACING = ("mpeg4",)
 CV2_GOES_BACK = 16  # frames, in CvCapture_FFMPEG::seek
+SCALER = "swscaler"  # what converts pictures, in FFmpeg's log
 
 
 def open(
@@ -56,6 +57,9 @@ class OpenCVSource(SteppingSource):
         self._clock = Clock(video.names_in_log[0])
         self._complaints = Complaints(*video.names_in_log)
         weakref.finalize(self, self._complaints.close)  # also where what follows fails
+        # Apart: cv2 hands out a picture that could not be converted, black or as before.
+        self._unconverted = Complaints(SCALER)
+        weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
         # Not left to the garbage collector: it would wait for cv2's threads with the interpreter's
         # lock in hand, and one that has something to complain about waits for that lock.
@@ -201,13 +205,22 @@ class OpenCVSource(SteppingSource):
             else self._retrieved(into)
         )
         if image is None:
-            self.counts.bad += 1
-            return None
+            return self.at_unconverted(index, into)
         return Frame(index, self.pts, float(self.pts * self.info.time_base), image)
 
     def _retrieved(self, into: Image | None) -> Image | None:
+        self._unconverted.take()
         done, image = self._capture.retrieve(into)  # into itself, where one is given
-        return image if done else None
+        return image if done and not self._unconverted.heard() else None
+
+    def at_unconverted(self, index: int, into: Image | None) -> Frame | None:
+        """cv2 makes no picture of the one that was grabbed last. Returns one that somebody else
+        made."""
+        self.counts.bad += 1
+        note = "opencv could not convert some pictures; use --decoder auto"
+        if note not in self.notes:
+            self.notes.append(note)
+        return None
 
     def _turned(self, into: Image | None) -> Image | None:
         self._scratch = self._retrieved(self._scratch)
@@ -218,6 +231,7 @@ class OpenCVSource(SteppingSource):
     def close(self) -> None:
         super().close()
         _release(self._capture, self._complaints)
+        self._unconverted.close()
         self._scratch = None
 
 
