@@ -6,7 +6,7 @@ Where no encoder at hand makes an oddity (field pairs, packed B-frames), its bit
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,17 @@ def encode(path: Path, *options: str) -> int:
     """The test picture, moving, with these options of the encoder. Returns the number of frames."""
     ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *options, path)
     return FRAMES
+
+
+def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
+    """The test picture once for each of ``parts``, which are options, joined as by ``cat``."""
+    data = b""
+    for number, options in enumerate(parts):
+        part = path.with_name(f"part-{path.name}")
+        encode(part, *encoder, "-output_ts_offset", f"{number * FRAMES / 25}", *options)
+        data += part.read_bytes()
+    path.write_bytes(data)
+    return path
 
 
 def cut_front(whole: Path, path: Path, packets: int) -> None:

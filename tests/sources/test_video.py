@@ -12,7 +12,7 @@ from detector.core.errors import SourceError, UsageError
 from detector.core.sources.video import av as av_source
 
 from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
-from .oddities import FRAMES, PICTURES, ffmpeg
+from .oddities import FRAMES, write_parts
 
 DECODERS = ["auto", "opencv", "av"]
 
@@ -235,18 +235,6 @@ UNCONVERTED = {
     "matrix10.ts": (H264, tagged(MATRIX, 10), tagged(MATRIX, 9)),
     **{f"transfer{n}.ts": (H264, tagged("transfer_characteristics", n), ()) for n in (9, 10)},
 }
-
-
-def write_parts(path, encoder, *parts):
-    """20 pictures for each of ``parts``, which are options, joined as by ``cat``."""
-    data = b""
-    for number, options in enumerate(parts):
-        part = path.with_name(f"part-{path.name}")
-        later = "-output_ts_offset", f"{number * FRAMES / 25}"
-        ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *encoder, *options, *later, part)
-        data += part.read_bytes()
-    path.write_bytes(data)
-    return path
 
 
 @pytest.mark.slow

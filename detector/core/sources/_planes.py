@@ -23,7 +23,7 @@ from detector.core.sources._bgr import (
     pixels_of,
     to_bgr,
 )
-from detector.core.types import Colours, Frame, Image, Planes
+from detector.core.types import Colours, Frame, Image, Picture, Planes
 
 LIMITED = 1  # FFmpeg's AVCOL_RANGE
 
@@ -52,22 +52,39 @@ def why_no_planes(picture: Any) -> str:
 
 
 class PlanesReader:
-    """Makes planes of the pictures of one video, all of the size and kind of the first.
-    ``made``: BGR pictures made of them, in any thread."""
+    """Makes planes of the pictures of one video, all of the size of the first. A picture that
+    cannot stay planes becomes BGR, as the readers of BGR make it.
+    ``made``: BGR pictures made of planes, in any thread."""
 
     def __init__(self) -> None:
         self.made = 0
         self._lock = threading.Lock()
         self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
-        self._first: tuple[str, int, int] | None = None
-        self._colours: Colours | None = None
+        self._size: tuple[int, int] | None = None  # width, height of the first picture
+        self._kind: tuple[Any, ...] = ()  # of the last one
+        self._colours: Colours | None = None  # of its kind; None: it cannot stay planes
 
-    def read(self, picture: Any) -> Planes:
+    def read(self, picture: Any) -> Picture:
         """Of PyAV's ``picture``, which they keep alive."""
-        kind = picture.format.name, picture.width, picture.height
-        if self._first is None or self._colours is None:
-            self._first, self._colours = kind, colours_of(picture)
-        elif kind != self._first:
+        kind = (
+            picture.colorspace,
+            picture.color_range,
+            picture.color_trc,
+            picture.color_primaries,
+            picture.interlaced_frame,
+            picture.format.name,
+            picture.width,
+            picture.height,
+        )
+        if kind != self._kind:
+            self._kind = kind
+            self._colours = None if why_no_planes(picture) else colours_of(picture)
+        size = picture.width, picture.height
+        if self._size is None:
+            self._size = size
+        if self._colours is None:
+            return to_bgr(self._to_first, picture, *self._size).copy()
+        if size != self._size:
             picture = self._as_first(picture)
         y, u, v = (pixels_of(plane) for plane in picture.planes)
         for plane in (y, u, v):
@@ -75,18 +92,10 @@ class PlanesReader:
         return Planes(y, u, v, self._colours, self.make_bgr, picture)
 
     def _as_first(self, picture: Any) -> Any:
-        """A stream that changes its size or its pixels goes on in those of its beginning."""
-        assert self._first is not None
-        assert self._colours is not None
-        name, width, height = self._first
-        return self._to_first.reformat(
-            picture,
-            width=width,
-            height=height,
-            format=name,
-            interpolation="BICUBIC",
-            dst_color_range=FULL if self._colours.full_range else LIMITED,
-        )
+        """A stream that changes its size goes on in that of its beginning."""
+        assert self._size is not None
+        width, height = self._size
+        return self._to_first.reformat(picture, width, height, interpolation="BICUBIC")
 
     def make_bgr(self, planes: Planes) -> Image:
         """[h, w, 3] u8, pixel for pixel as the readers of BGR make it."""
@@ -117,6 +126,10 @@ def copy_planes(of: Planes, to: Planes) -> None:
     np.copyto(to.v, of.v)
 
 
+def _kind_of(planes: Planes) -> tuple[Colours, tuple[int, ...]]:
+    return planes.colours, planes.y.shape
+
+
 class Easel:
     """The one picture that boxes are drawn into: it is encoded before the next one comes."""
 
@@ -133,7 +146,7 @@ class Easel:
         if self._bgr:
             frame.picture = given.to_bgr()
             return
-        if self._planes is None or self._planes.y.shape != given.y.shape:
+        if self._planes is None or _kind_of(self._planes) != _kind_of(given):
             self._planes = blank_like(given)
         copy_planes(given, self._planes)
         frame.picture = self._planes

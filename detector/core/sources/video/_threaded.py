@@ -23,7 +23,7 @@ from detector.core.sources.video._sparse import Sparse, plan_sparse
 from detector.core.sources.video._structure import Demuxed
 from detector.core.sources.video._tally import Tally
 from detector.core.sources.video.av import AvSource
-from detector.core.types import Planes, ReadCounts
+from detector.core.types import Picture, ReadCounts
 
 MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
 # Each thread goes no further than its own picture. Two more than there are cores find work while
@@ -162,7 +162,7 @@ class ThreadedSource(HandingOver, AvSource):
         self.note_handing_over(stopped, found, ", packet by packet")
         return found
 
-    def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
+    def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
         return planes.read(picture)  # as the decoder has it: no damaged picture comes this far
 
     def close_container(self) -> None:

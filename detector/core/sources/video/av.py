@@ -24,7 +24,7 @@ from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._seek import Fit, Landing, find_landing
 from detector.core.sources.video._structure import Demuxed, find_damage
 from detector.core.sources.video._tally import Tally
-from detector.core.types import Frame, Image, Planes
+from detector.core.types import Frame, Image, Picture
 
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
@@ -264,7 +264,7 @@ class AvSource(SteppingSource):
         stored = self._convert(picture)  # [h, w, 3], a view of the picture's memory
         return Frame(index, self.pts, at_s, self._copy(stored, into))
 
-    def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
+    def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
         # What a decoder cannot guess of a damaged picture is what was in its memory before. That
         # must not depend on which pictures are still in use somewhere: so this one is not kept.
         return planes.read(picture).copy()
