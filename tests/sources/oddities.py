@@ -28,12 +28,17 @@ def encode(path: Path, *options: str) -> int:
     return FRAMES
 
 
+SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
+
+
 def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
-    """The test picture once for each of ``parts``, which are options, joined as by ``cat``."""
+    """The test picture and a sound once for each of ``parts``, which are options, joined as by
+    ``cat``. Without options a part's clock goes on."""
     data = b""
     for number, options in enumerate(parts):
         part = path.with_name(f"part-{path.name}")
-        encode(part, *encoder, "-output_ts_offset", f"{number * FRAMES / 25}", *options)
+        later = "-output_ts_offset", f"{number * FRAMES / 25}"
+        ffmpeg(*PICTURES, *SOUND, "-pix_fmt", "yuv420p", *encoder, *later, *options, part)
         data += part.read_bytes()
     path.write_bytes(data)
     return path

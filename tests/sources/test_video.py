@@ -194,9 +194,10 @@ def test_skipped_frames_are_not_converted(plain, monkeypatch):
     assert converted == [0, 6, 12, 18]
 
 
+@pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_close_twice_and_read_after(plain, decoder):
-    source = sources.open(str(plain), decoder=decoder)
+def test_close_twice_and_read_after(plain, decoder, pixels):
+    source = sources.open(str(plain), decoder=decoder, pixels=pixels)
     source.read()
     source.close()
     source.close()
@@ -359,6 +360,7 @@ def test_mirrored(plain, folder, name, decoder):
         assert np.array_equal(frame.image, shown(stored.image))
     assert (source.info.height, source.info.width) == frames[0].image.shape[:2]
     assert (source.info.mirrored, source.decoder) == (True, "av" if decoder == "av" else "opencv")
+    assert read_all(path, decoder=decoder, pixels="yuv420p")[1].pixels == "bgr"
 
 
 @pytest.mark.parametrize("options", [{"decoder": "vlc"}, {"stride": 0}, {"frames": 0}])

@@ -37,6 +37,7 @@ def to_bgr(reformatter: VideoReformatter, picture: Any, width: int, height: int)
     ourselves, because swscale rounds otherwise: up to 2 levels in 76% of the values."""
     if ARM64 and (picture.width, picture.height) == (width, height) and is_plain(picture):
         return _to_bgr_as_x86([pixels_of(plane) for plane in picture.planes], colours_of(picture))
+    nearest = nearest_matrix(picture)
     # Bicubic also for the chroma planes: then the pixels are cv2's own.
     bgr = reformatter.reformat(
         picture,
@@ -44,7 +45,8 @@ def to_bgr(reformatter: VideoReformatter, picture: Any, width: int, height: int)
         height=height,
         format="bgr24",
         interpolation="BICUBIC",
-        **_nearest_matrix(picture),
+        src_colorspace=nearest,
+        dst_colorspace=nearest,
         **_dst_colours_of(picture),
     )
     plane: Any = bgr.planes[0]
@@ -100,18 +102,11 @@ def pixels_of(plane: Any) -> NDArray[np.uint8]:
     return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
 
 
-def name_stand_in(picture: Any) -> str:
-    """The matrix by which a picture is converted whose own swscale refuses; "" if it takes it."""
-    if not (nearest := _nearest_matrix(picture)) or picture.format.is_rgb:
-        return ""
-    return "BT.2020" if nearest["src_colorspace"] == BT2020 else "BT.601"
-
-
-def _nearest_matrix(picture: Any) -> dict[str, int]:
-    if picture.colorspace in MATRICES:
-        return {}
-    nearest = BT2020 if picture.colorspace == BT2020_CONSTANT else BT601
-    return {"src_colorspace": nearest, "dst_colorspace": nearest}
+def nearest_matrix(picture: Any) -> int | None:
+    """What stands in for a picture's matrix where swscale refuses that; None: it does not."""
+    if picture.colorspace in MATRICES or picture.format.is_rgb:
+        return None
+    return BT2020 if picture.colorspace == BT2020_CONSTANT else BT601
 
 
 def _dst_colours_of(picture: Any) -> dict[str, int]:

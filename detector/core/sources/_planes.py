@@ -76,26 +76,18 @@ class PlanesReader:
             picture.width,
             picture.height,
         )
+        width, height = self._size = self._size or (picture.width, picture.height)
         if kind != self._kind:
             self._kind = kind
             self._colours = None if why_no_planes(picture) else colours_of(picture)
-        size = picture.width, picture.height
-        if self._size is None:
-            self._size = size
         if self._colours is None:
-            return to_bgr(self._to_first, picture, *self._size).copy()
-        if size != self._size:
-            picture = self._as_first(picture)
+            return to_bgr(self._to_first, picture, width, height).copy()
+        if kind[-2:] != self._size:
+            picture = self._to_first.reformat(picture, width, height, interpolation="BICUBIC")
         y, u, v = (pixels_of(plane) for plane in picture.planes)
         for plane in (y, u, v):
             plane.flags.writeable = False
         return Planes(y, u, v, self._colours, self.make_bgr, picture)
-
-    def _as_first(self, picture: Any) -> Any:
-        """A stream that changes its size goes on in that of its beginning."""
-        assert self._size is not None
-        width, height = self._size
-        return self._to_first.reformat(picture, width, height, interpolation="BICUBIC")
 
     def make_bgr(self, planes: Planes) -> Image:
         """[h, w, 3] u8, pixel for pixel as the readers of BGR make it."""
@@ -126,10 +118,6 @@ def copy_planes(of: Planes, to: Planes) -> None:
     np.copyto(to.v, of.v)
 
 
-def _kind_of(planes: Planes) -> tuple[Colours, tuple[int, ...]]:
-    return planes.colours, planes.y.shape
-
-
 class Easel:
     """The one picture that boxes are drawn into: it is encoded before the next one comes."""
 
@@ -146,7 +134,8 @@ class Easel:
         if self._bgr:
             frame.picture = given.to_bgr()
             return
-        if self._planes is None or _kind_of(self._planes) != _kind_of(given):
-            self._planes = blank_like(given)
-        copy_planes(given, self._planes)
-        frame.picture = self._planes
+        planes = self._planes
+        if planes is None or (planes.y.shape, planes.colours) != (given.y.shape, given.colours):
+            planes = self._planes = blank_like(given)
+        copy_planes(given, planes)
+        frame.picture = planes

@@ -20,7 +20,7 @@ from detector.core.sinks.video.canvas import Canvas
 from detector.core.sinks.video.file import INT32, VideoFile
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.stages.planes import planes_of
-from detector.core.types import Colours, Frame, Planes
+from detector.core.types import Frame, Planes
 
 # ITU-T H.273: matrix smpte170m; primaries and transfer bt709. FFmpeg's ranges.
 BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
@@ -110,15 +110,10 @@ class YuvFile(VideoFile):
         picture, own = frame.picture, self.colours
         if own is None:
             return self._canvas.fill(frame.image)
-        # The file states the colours of its first picture. Others are converted to them.
-        if not isinstance(picture, Planes) or not _mean_the_same(picture.colours, own):
-            return self._canvas.fill(planes_of(frame.image, own))
+        # The file states the range and matrix of its first picture; others are brought to them.
+        if not isinstance(picture, Planes) or picture.colours[3:] != own[3:]:
+            picture = planes_of(frame.image, own)
         return self._canvas.fill(picture)
-
-
-def _mean_the_same(one: Colours, other: Colours) -> bool:
-    """Whether the numbers of two pictures stand for the same B, G, R."""
-    return one is other or (one.luma, one.full_range) == (other.luma, other.full_range)
 
 
 class H264File(YuvFile):

@@ -63,9 +63,7 @@ class AutoSource(HandingOver, OpenCVSource):
         return self._take_over(self.grabbed - 1, message)
 
     def at_unconverted(self, index: int, into: Image | None) -> Frame | None:
-        found = self.video.decodable and self._take_over(
-            self.grabbed - 1, "it cannot convert the next one"
-        )
+        found = self.video.decodable and self._take_over(self.grabbed - 1, "its scaler failed")
         return self.retrieve(index, into) if found else super().at_unconverted(index, into)
 
     def at_end(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from av.codec.context import Flags
 from av.video.reformatter import VideoReformatter
 
-from detector.core.sources._bgr import MATRICES, name_stand_in, to_bgr
+from detector.core.sources._bgr import MATRICES, nearest_matrix, to_bgr
 from detector.core.sources._cv2 import fits, upright
 from detector.core.sources._planes import PlanesReader
 from detector.core.sources.base import ANY, Choice, SteppingSource
@@ -84,7 +84,7 @@ class AvSource(SteppingSource):
         """Decodes from where ``container`` stands; ``demuxed`` is what lies before."""
         self._container, self._demuxed, self._at_open_gop = container, demuxed, at_open_gop
         self._stream = container.streams[self.video.stream]
-        self._clock = Clock(self.video.names_in_log[0])
+        self._clock = Clock(self.video)
         self._pictures = self._decode()
 
     def seek(self, start_s: Fraction) -> int | None:
@@ -126,7 +126,7 @@ class AvSource(SteppingSource):
         pts = self._picture.dts if self._is_avi else self._picture.pts
         if self.info.counted:
             pts = None  # counted: the demuxer's are at 25 frames a second
-        self.pts = self.pts + self.video.ticks if pts is None else self._clock.unwrap(pts)
+        self.pts = self._clock.place(pts, self.notes)
         size = self._picture.width, self._picture.height
         if not self._said_size and size != self._stored_size():
             self._note_size(*size)
@@ -149,14 +149,9 @@ class AvSource(SteppingSource):
             )
 
     def _note_matrix(self, picture: Any) -> None:
-        """Of a picture whose own matrix FFmpeg does not convert by."""
-        if not (stand_in := name_stand_in(picture)):
-            return
-        note = (
-            f"colour matrix {int(picture.colorspace)} of H.273 cannot be converted: {stand_in} was "
-            "used in its place"
-        )
-        if note not in self.notes:  # of the reader from which this one takes over
+        nearest, own = nearest_matrix(picture), int(picture.colorspace)
+        note = f"colour matrix {own} of H.273 cannot be converted; {nearest} was used in its place"
+        if nearest is not None and note not in self.notes:
             self.notes.append(note)
 
     def _note_size(self, width: int, height: int) -> None:
@@ -251,18 +246,17 @@ class AvSource(SteppingSource):
         return []
 
     def at_limit(self) -> None:
-        self._tally.end(self.pts)
+        self._tally.end(self._clock.stated)
 
     def grabbed_pts(self) -> int:
         return self.pts
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         picture, self._picture = self._picture, None
-        at_s = float(self.pts * self.info.time_base)
         if self.planes is not None:
-            return Frame(index, self.pts, at_s, self.read_planes(self.planes, picture))
+            return self._clock.frame(index, self.read_planes(self.planes, picture))
         stored = self._convert(picture)  # [h, w, 3], a view of the picture's memory
-        return Frame(index, self.pts, at_s, self._copy(stored, into))
+        return self._clock.frame(index, self._copy(stored, into))
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
         # What a decoder cannot guess of a damaged picture is what was in its memory before. That
