@@ -7,6 +7,7 @@ read-only. ``Easel`` holds the one picture that boxes are drawn into and an enco
 from __future__ import annotations
 
 import threading
+from operator import attrgetter
 from typing import Any
 
 import av
@@ -26,6 +27,8 @@ from detector.core.sources._bgr import (
 from detector.core.types import Colours, Frame, Image, Picture, Planes
 
 LIMITED = 1  # FFmpeg's AVCOL_RANGE
+TAGS = ("colorspace", "color_range", "color_trc", "color_primaries", "interlaced_frame")
+kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
@@ -66,16 +69,7 @@ class PlanesReader:
 
     def read(self, picture: Any) -> Picture:
         """Of PyAV's ``picture``, which they keep alive."""
-        kind = (
-            picture.colorspace,
-            picture.color_range,
-            picture.color_trc,
-            picture.color_primaries,
-            picture.interlaced_frame,
-            picture.format.name,
-            picture.width,
-            picture.height,
-        )
+        kind = kind_of(picture)
         width, height = self._size = self._size or (picture.width, picture.height)
         if kind != self._kind:
             self._kind = kind

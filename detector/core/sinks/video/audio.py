@@ -78,6 +78,7 @@ class CarriedTrack:
         self._held: Any = None  # packet or decoded frame that begins after the video frames so far
         self._last_pts: int | None = None
         self._rewinds = 0  # before ``_held``
+        self._left_s = Fraction(0)  # when the last packet before such a rewind begins
         # By number of rewinds: how far the frames have come, and how much earlier they are written.
         self._reached: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
@@ -114,7 +115,8 @@ class CarriedTrack:
                 yield None  # there is none yet
             elif item.pts is not None:
                 begin_s = item.pts * item.time_base
-                self._rewinds += last_s is not None and begin_s < last_s - BACK_S
+                if last_s is not None and begin_s < last_s - BACK_S:
+                    self._rewinds, self._left_s = self._rewinds + 1, last_s
                 last_s = begin_s
                 if (self._rewinds, begin_s + (duration_s if preroll else 0)) >= start:
                     yield item
@@ -209,7 +211,10 @@ class CarriedTrack:
         """What is missing of the sound; empty where it is whole."""
         what = f"{self._source.type} packets that could not be copied"
         refused = f"{what}: {self.refused}" if self.refused else ""
-        if self._reached and self._rewinds != max(self._reached):
+        latest = max(self._reached, default=0)
+        reached_s, _ = self._reached.get(latest, NEVER)
+        ahead = self._rewinds > latest and reached_s > self._left_s + BACK_S
+        if ahead or (self._rewinds < latest and self._source.type == "audio"):
             self.end("its clock and that of the frames were not set back together")
         return [note for note in (self._ended, refused) if note]
 
