@@ -150,7 +150,7 @@ class AvSource(SteppingSource):
 
     def _note_matrix(self, picture: Any) -> None:
         nearest, own = nearest_matrix(picture), int(picture.colorspace)
-        note = f"colour matrix {own} of H.273 cannot be converted; {nearest} was used in its place"
+        note = f"colour matrix {own} of H.273 cannot be converted; {nearest} was used instead"
         if nearest is not None and note not in self.notes:
             self.notes.append(note)
 
