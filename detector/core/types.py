@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]  # [h, w, 3] BGR, or [B, H, W, 3] RGB for a request's slot
+BACK_S = 1  # a larger step back is a clock that was set back; a smaller one is a wrong order
 LONGEST_GAP_S = 10.0  # between two frames, where nothing more is known of the source's clock
 
 
@@ -105,9 +106,10 @@ class Frame:
 
     ``index`` is its number in the source, counted from 0 before ``--stride`` drops any. ``pts`` is
     in ticks of the source's time base, as stored (it need not start at 0); ``time_s`` = pts *
-    time_base. ``path`` is the picture's own file where the source is a folder or glob, else None.
-    ``name`` is what outputs of the picture are called: its file's name, with folders in front where
-    two pictures of a source share one.
+    time_base. Where the container's clock jumped, both go on from before: it states ``behind``
+    ticks more, and was set back ``rewinds`` times. ``path`` is the picture's own file where the
+    source is a folder or glob, else None. ``name`` is what outputs of the picture are called: its
+    file's name, with folders in front where two pictures of a source share one.
     ``picture`` is BGR, or planes of YUV where whoever opened the source asked for them. ``image``
     is BGR in any case; of planes it is made when it is first asked for, and nobody may draw into
     them after that.
@@ -132,6 +134,8 @@ class Frame:
     coasting: bool = False
     cut: bool | None = None
     taken: str | None = None  # when a photo was taken, by its EXIF: ISO 8601
+    behind: int = 0
+    rewinds: int = 0
     _made: tuple[Planes, Image] | None = field(default=None, init=False, repr=False)
 
     @property

@@ -70,12 +70,6 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen.shortened == 1
 
 
-def test_a_clock_that_is_set_back_ends_a_clip() -> None:
-    chosen, image = Clips(Fraction(1), TICK), np.zeros((2, 2, 3), np.uint8)
-    assert len(list(chosen.take(Frame(0, 10_000, 400.0, image), True))) == 1
-    assert list(chosen.take(Frame(1, 0, 0.0, image), False)) == []
-
-
 def write_clips(path: Path, found: set[int], frames: int = 50, **options: Any) -> sinks.Sink:
     """Frames that say by their brightness which they are."""
     (sink,) = sinks.open_all(

@@ -6,7 +6,7 @@ Where no encoder at hand makes an oddity (field pairs, packed B-frames), its bit
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,22 @@ def encode(path: Path, *options: str) -> int:
     """The test picture, moving, with these options of the encoder. Returns the number of frames."""
     ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *options, path)
     return FRAMES
+
+
+SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
+
+
+def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
+    """The test picture and a sound once for each of ``parts``, which are options, joined as by
+    ``cat``. Without options a part's clock goes on."""
+    data = b""
+    for number, options in enumerate(parts):
+        part = path.with_name(f"part-{path.name}")
+        later = "-output_ts_offset", f"{number * FRAMES / 25}"
+        ffmpeg(*PICTURES, *SOUND, "-pix_fmt", "yuv420p", *encoder, *later, *options, part)
+        data += part.read_bytes()
+    path.write_bytes(data)
+    return path
 
 
 def cut_front(whole: Path, path: Path, packets: int) -> None:

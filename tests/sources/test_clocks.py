@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import av
 import pytest
 
 from detector import Detector
@@ -16,7 +17,7 @@ from detector.core.run.detect import detect
 from detector.core.run.reading import Reading
 from detector.core.types import Frame
 
-from .oddities import ffmpeg
+from .oddities import FRAMES, ffmpeg, write_parts
 
 OFFSET = 3600
 READERS = [("auto", "bgr"), ("av", "bgr"), ("opencv", "bgr"), ("auto", "yuv420p")]
@@ -99,6 +100,44 @@ def test_rows_of_a_run_and_from_python(clip: Path, tmp_path: Path) -> None:
         assert [frame.index for frame, _ in detector.stream(str(clip))] == frames
 
 
+H264, AAC = ("-c:v", "libx264", "-bf", "2"), ("-c:a", "aac")
+H265 = ("-c:v", "libx265", "-x265-params", "log-level=0:bframes=2")
+MPEG2, VP9 = ("-c:v", "mpeg2video", "-bf", "2"), ("-c:v", "libvpx-vp9", "-deadline", "realtime")
+JOINED = {  # what two recordings are in, and where on their clocks they begin
+    "same.ts": ((*H264, *AAC), 1, 0),
+    "hevc.ts": ((*H265, *AAC), 1, 0),
+    "lower.ts": ((*H264, *AAC), 200, 0),  # FFmpeg takes it for an overflow
+    "higher.ts": ((*MPEG2, "-c:a", "mp2"), 0, 3600),
+    "same.mpg": ((*MPEG2, "-c:a", "mp2"), 1, 0),
+    "same.webm": ((*VP9, "-c:a", "libopus"), 1, 0),
+    "same.mkv": ((*H264, *AAC), 1, 0),
+    "overlapping.ts": ((*H264, "-an"), 0, 0.3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOINED)
+def test_time_goes_on_where_recordings_are_joined(name: str, tmp_path: Path) -> None:
+    encoder, *begins = JOINED[name]
+    offsets = [("-output_ts_offset", str(at)) for at in begins]
+    path = write_parts(tmp_path / name, encoder, *offsets)
+    for decoder, pixels in READERS:
+        whole, notes = read(path, decoder, pixels)
+        begin_s = whole[0].time_s
+        assert [frame.time_s - begin_s for frame in whole] == pytest.approx(
+            [n / 25 for n in range(2 * FRAMES)], abs=0.002
+        )
+        assert sum("at 1 place" in note for note in notes) == len(notes) == 1
+        some, _ = read(path, decoder, pixels, start="1", duration="0.39")
+        assert [frame.index for frame in some] == [*range(25, 35)]
+    options = {"engine": "null", "output": f"{tmp_path}/", "run_dir": str(tmp_path / "run")}
+    assert not detect([str(path)], resolve_config(None, options)).exit_code
+    with av.open(next(tmp_path.glob("*-detected.mp4"))) as container:
+        last_s = {s.type: (s.start_time + s.duration) * s.time_base for s in container.streams}
+    assert last_s["video"] == pytest.approx(1.6, abs=0.01)
+    assert "-an" in encoder or 1.5 < last_s["audio"] < 1.65
+
+
 def test_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from detector.core.sources import _standard_input
     from detector.core.sources._standard_input import StandardInput
@@ -110,13 +149,3 @@ def test_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert [frame.index for frame in source] == list(range(25, 50))
     finally:
         os.close(descriptor)
-
-
-def test_the_reported_file(shared: Path) -> None:
-    path = shared / "data/reports/late.ts"
-    frames, notes = read(path, "auto", "bgr", start="0.5")
-    assert [frame.index for frame in frames] == list(range(13, 25))
-    assert frames[0].time_s == pytest.approx(3601.92)
-    assert "begins at 3601.400 s" in notes[0]
-    with pytest.raises(SourceError, match=r"0.960 s.*\(3602.360"):
-        read(path, "auto", "bgr", start="10")

@@ -4,6 +4,8 @@ import gc
 import random
 import shutil
 import threading
+from fractions import Fraction
+from types import SimpleNamespace
 
 import av
 import pytest
@@ -233,35 +235,45 @@ def test_impossible_order_of_pictures(folder):
     assert source.damaged
 
 
+@pytest.mark.slow
 def test_a_clock_that_overflows_goes_on_rising(folder):
     """A recording of MPEG-TS that is longer than 26.5 hours, which are 33 bits."""
-    path = folder / "long.ts"
-    ffmpeg(
-        *PICTURES, "-vf", "setpts=N*7200/TB", "-fps_mode", "vfr", "-c:v", "libx264", "-bf", "0",
-        "-muxdelay", "0", path,
-    )  # fmt: skip
+    path, grey = folder / "long.ts", ("-f", "lavfi", "-i", "color=gray:s=16x16:r=25:d=432")
+    ffmpeg(*grey, "-vf", "setpts=N*9/TB", "-c:v", "mpeg2video", "-muxdelay", "0", path)
     for decoder in DECODERS:
         frames, source = read_all(path, decoder=decoder)
-        assert [round(frame.time_s) for frame in frames] == [7200 * n for n in range(20)]
-        assert not source.damaged
+        assert [frame.time_s - frames[0].time_s for frame in frames] == [
+            9 * n for n in range(10_800)
+        ]
+        assert (source.damaged, source.notes) == (False, [])
 
 
 ROUND = 1 << 33  # ticks of MPEG's clock
 
 
 @pytest.mark.parametrize(
-    ("demuxer", "stored", "expected"),
+    ("demuxer", "stored", "expected", "places"),
     [
-        ("mpegts", [0, 1 << 32, ROUND - 9, 5], [0, 1 << 32, ROUND - 9, 5 + ROUND]),
-        ("mpegts", [ROUND - 1, 1, ROUND - 2, 2], [ROUND - 1, ROUND + 1, ROUND - 2, ROUND + 2]),
-        ("mpegts", [900, 0, 90], [900, 0, 90]),  # set back: another recording follows
-        ("mov", [1 << 40, 0], [1 << 40, 0]),
-        ("flv", [(1 << 32) - 1, 1], [(1 << 32) - 1, 1 + (1 << 32)]),
+        ("mpegts", [0, 9, None, 29], [0, 9, 19, 29], 0),
+        ("mpegts", [ROUND - 9, 5], [ROUND - 9, ROUND + 5], 0),
+        ("mpegts", [ROUND - 1, 1, ROUND - 2, 2], [ROUND - 1, ROUND + 1, ROUND + 11, ROUND + 21], 1),
+        ("mpegts", [200, 0, 9], [200, 210, 219], 1),  # set back: another recording follows
+        ("mpegts", [0, 1000, 2011, 2020], [0, 1000, 1010, 1019], 1),  # a longer pause is a jump
+        ("mpegts", [0, 10, 5000, 20, 30], [0, 10, 20, 30, 40], 1),  # there and back again
+        ("mpegts", [0, 10, 5, 15, 35], [0, 10, 20, 30, 35], 1),  # a wrong order
+        ("mpegts", [7, 7, 7], [7, 17, 27], 1),
+        ("mpegts", [99, *range(39, 200, 10), 230], [*range(99, 270, 10), 300], 1),  # an overlap
+        ("mov", [1 << 40, 0], [1 << 40, (1 << 40) + 10], 1),
+        ("flv", [(1 << 32) - 1, 1], [(1 << 32) - 1, (1 << 32) + 1], 0),
     ],
 )
-def test_clock(demuxer, stored, expected):
-    clock = Clock(demuxer)
-    assert [clock.unwrap(pts) for pts in stored] == expected
+def test_clock(demuxer, stored, expected, places):
+    """In hundredths of a second, ten frames of them a second."""
+    info = SimpleNamespace(start_pts=0, time_base=Fraction(1, 100), longest_gap_s=10)
+    clock = Clock(SimpleNamespace(info=info, ticks=10, names_in_log=(demuxer,)))
+    notes = []
+    assert [clock.place(pts, notes) for pts in stored] == expected
+    assert [note.split()[6] for note in notes] == [str(places)] * bool(places)
 
 
 # MPEG-TS keeps the service's name, the others a title; both are no UTF-8.

@@ -12,6 +12,7 @@ from detector.core.errors import SourceError, UsageError
 from detector.core.sources.video import av as av_source
 
 from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
+from .oddities import FRAMES, write_parts
 
 DECODERS = ["auto", "opencv", "av"]
 
@@ -193,9 +194,10 @@ def test_skipped_frames_are_not_converted(plain, monkeypatch):
     assert converted == [0, 6, 12, 18]
 
 
+@pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_close_twice_and_read_after(plain, decoder):
-    source = sources.open(str(plain), decoder=decoder)
+def test_close_twice_and_read_after(plain, decoder, pixels):
+    source = sources.open(str(plain), decoder=decoder, pixels=pixels)
     source.read()
     source.close()
     source.close()
@@ -219,14 +221,47 @@ def test_limit_before_the_cut_is_no_damage(folder):
     assert (len(frames), source.damaged) == (5, False)
 
 
-def test_interlaced_is_left_to_av(folder):
-    # OpenCV 5.0 hands out black frames for it, without a word.
-    path = write_video(folder / "interlaced.mp4", flags="+ilme+ildct", **{"x264-params": "tff=1"})
-    frames, source = read_all(path)
-    assert (len(frames), source.decoder, source.damaged) == (24, "av", False)
-    assert min(frame.image.mean() for frame in frames) > 30
-    with pytest.raises(SourceError, match="interlaced"):
-        sources.open(str(path), decoder="opencv")
+def tagged(name: str, number: int) -> tuple[str, str]:
+    return "-bsf:v", f"h264_metadata={name}={number}"
+
+
+H264, MPEG2 = ("-c:v", "libx264", "-bf", "2"), ("-c:v", "mpeg2video", "-bf", "2", "-s", "64x64")
+INTERLACED, MATRIX = ("-flags", "+ilme+ildct", "-top", "1"), "matrix_coefficients"
+# FFmpeg's MPEG-2 decoder drops a picture at the change unless the height divides by 32.
+# By file: its encoder, pictures that cv2's FFmpeg cannot convert, and such that give the same.
+UNCONVERTED = {
+    "interlaced.ts": (H264, INTERLACED, INTERLACED),
+    "interlaced.mpg": (MPEG2, INTERLACED, INTERLACED),
+    **{f"matrix{n}.ts": (H264, tagged(MATRIX, n), tagged(MATRIX, 5)) for n in (8, *range(11, 18))},
+    "matrix10.ts": (H264, tagged(MATRIX, 10), tagged(MATRIX, 9)),
+    **{f"transfer{n}.ts": (H264, tagged("transfer_characteristics", n), ()) for n in (9, 10)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("name", UNCONVERTED)
+def test_what_cv2_cannot_convert_is_left_to_pyav(folder, name, before):
+    """OpenCV 5.0 hands out black pictures for it, or the one before, without a word."""
+    encoder, refused, same = UNCONVERTED[name]
+    path = write_parts(folder / f"{before}-{name}", encoder, *[()] * before, refused)
+    with av.open(write_parts(folder / f"same-{name}", encoder, *[()] * before, same)) as container:
+        expected = [
+            picture.to_ndarray(format="bgr24", interpolation="BICUBIC")
+            for picture in container.decode(video=0)
+        ]
+    for decoder in ("auto", "av"):
+        frames, source = read_all(path, decoder=decoder)
+        assert (len(frames), source.damaged) == (FRAMES * (before + 1), False)
+        assert all(np.array_equal(f.image, e) for f, e in zip(frames, expected, strict=True))
+        assert ("matrix" in name) == any("matrix" in note for note in source.notes)
+    if not before:
+        with pytest.raises(SourceError, match="opencv returns black"):
+            sources.open(str(path), decoder="opencv")
+        return
+    frames, source = read_all(path, decoder="opencv")
+    assert 0 < len(frames) == len(expected) - source.counts.bad <= FRAMES
+    assert all(np.array_equal(frame.image, expected[frame.index]) for frame in frames)
 
 
 def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
@@ -325,6 +360,7 @@ def test_mirrored(plain, folder, name, decoder):
         assert np.array_equal(frame.image, shown(stored.image))
     assert (source.info.height, source.info.width) == frames[0].image.shape[:2]
     assert (source.info.mirrored, source.decoder) == (True, "av" if decoder == "av" else "opencv")
+    assert read_all(path, decoder=decoder, pixels="yuv420p")[1].pixels == "bgr"
 
 
 @pytest.mark.parametrize("options", [{"decoder": "vlc"}, {"stride": 0}, {"frames": 0}])

@@ -204,7 +204,9 @@ def _frames_of(plan: Plan, spec: str) -> tuple[list[Picture], SourceInfo]:
     begin = float(plan.reading.start_s or 0)
     length = float(plan.reading.duration_s or info.duration_s - begin)
     frames: list[Picture] = []
-    for share in PLACES:
+    for share in (*PLACES, 0):
+        if frames and not share:
+            break  # the beginning must do where a stated duration is too long
         at = replace(plan.reading, start_s=_exact(begin + share * length), duration_s=None)
         with suppress(DetectVideoError), at.open(spec) as source:
             frames += [frame.image.copy() for frame in _first(source, FRAMES // len(PLACES))]

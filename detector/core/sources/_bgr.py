@@ -16,7 +16,15 @@ from detector.core.types import Colours, Image
 
 # As ITU-T H.273 numbers them. What cv2's conversion brings to BT.709; kept as they are, colours
 # look washed out.
-BT709, HDR_TRANSFERS, WIDE_PRIMARIES = 1, (16, 18), (9, 11, 12)  # PQ and HLG; BT.2020 and both P3
+BT709, UNSAID = 1, 2
+HDR_TRANSFERS = (16, 18)  # PQ and HLG
+WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213
+# What swscale converts; it refuses a picture with any other number. BT.2020's matrix stands in for
+# that of constant luminance, BT.601's for the rest, as in ffmpeg.
+MATRICES = frozenset((0, 1, 2, 4, 5, 6, 7, 9))
+TRANSFERS = frozenset((1, 2, 4, 5, 6, 7, 8, *range(11, 19)))
+PRIMARIES = frozenset((1, 2, *range(4, 13), 22))
+BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
 FULL = 2  # FFmpeg's AVCOL_RANGE
 # Shares of red and blue in the brightness, by number of the matrix. Where a stream does not say
@@ -29,6 +37,7 @@ def to_bgr(reformatter: VideoReformatter, picture: Any, width: int, height: int)
     ourselves, because swscale rounds otherwise: up to 2 levels in 76% of the values."""
     if ARM64 and (picture.width, picture.height) == (width, height) and is_plain(picture):
         return _to_bgr_as_x86([pixels_of(plane) for plane in picture.planes], colours_of(picture))
+    nearest = nearest_matrix(picture)
     # Bicubic also for the chroma planes: then the pixels are cv2's own.
     bgr = reformatter.reformat(
         picture,
@@ -36,6 +45,8 @@ def to_bgr(reformatter: VideoReformatter, picture: Any, width: int, height: int)
         height=height,
         format="bgr24",
         interpolation="BICUBIC",
+        src_colorspace=nearest,
+        dst_colorspace=nearest,
         **_dst_colours_of(picture),
     )
     plane: Any = bgr.planes[0]
@@ -49,6 +60,7 @@ def is_plain(picture: Any) -> bool:
         picture.format.name in FORMATS
         and picture.width % 2 == picture.height % 2 == 0
         and picture.colorspace in LUMA
+        and not picture.interlaced_frame
         and not _dst_colours_of(picture)
         and all(plane.line_size >= plane.width for plane in picture.planes)
     )
@@ -90,12 +102,21 @@ def pixels_of(plane: Any) -> NDArray[np.uint8]:
     return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
 
 
+def nearest_matrix(picture: Any) -> int | None:
+    """What stands in for a picture's matrix where swscale refuses that; None: it does not."""
+    if picture.colorspace in MATRICES or picture.format.is_rgb:
+        return None
+    return BT2020 if picture.colorspace == BT2020_CONSTANT else BT601
+
+
 def _dst_colours_of(picture: Any) -> dict[str, int]:
     """Transfer and primaries that ``reformat`` is to convert to; nothing for ordinary pictures."""
-    hdr, wide = picture.color_trc in HDR_TRANSFERS, picture.color_primaries in WIDE_PRIMARIES
+    transfer, primaries = int(picture.color_trc), int(picture.color_primaries)
+    hdr, wide = transfer in HDR_TRANSFERS, primaries in WIDE_PRIMARIES
     if not (hdr or wide):
         return {}
+    # "Unsaid" keeps swscale from reading a number that it refuses, or crashes upon.
     return {
-        "dst_color_trc": BT709 if hdr else int(picture.color_trc),
-        "dst_color_primaries": BT709 if wide else int(picture.color_primaries),
+        "dst_color_trc": BT709 if hdr else transfer if transfer in TRANSFERS else UNSAID,
+        "dst_color_primaries": BT709 if wide else primaries if primaries in PRIMARIES else UNSAID,
     }

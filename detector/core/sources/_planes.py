@@ -7,6 +7,7 @@ read-only. ``Easel`` holds the one picture that boxes are drawn into and an enco
 from __future__ import annotations
 
 import threading
+from operator import attrgetter
 from typing import Any
 
 import av
@@ -23,9 +24,11 @@ from detector.core.sources._bgr import (
     pixels_of,
     to_bgr,
 )
-from detector.core.types import Colours, Frame, Image, Planes
+from detector.core.types import Colours, Frame, Image, Picture, Planes
 
 LIMITED = 1  # FFmpeg's AVCOL_RANGE
+TAGS = ("colorspace", "color_range", "color_trc", "color_primaries", "interlaced_frame")
+kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
@@ -52,41 +55,33 @@ def why_no_planes(picture: Any) -> str:
 
 
 class PlanesReader:
-    """Makes planes of the pictures of one video, all of the size and kind of the first.
-    ``made``: BGR pictures made of them, in any thread."""
+    """Makes planes of the pictures of one video, all of the size of the first. A picture that
+    cannot stay planes becomes BGR, as the readers of BGR make it.
+    ``made``: BGR pictures made of planes, in any thread."""
 
     def __init__(self) -> None:
         self.made = 0
         self._lock = threading.Lock()
         self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
-        self._first: tuple[str, int, int] | None = None
-        self._colours: Colours | None = None
+        self._size: tuple[int, int] | None = None  # width, height of the first picture
+        self._kind: tuple[Any, ...] = ()  # of the last one
+        self._colours: Colours | None = None  # of its kind; None: it cannot stay planes
 
-    def read(self, picture: Any) -> Planes:
+    def read(self, picture: Any) -> Picture:
         """Of PyAV's ``picture``, which they keep alive."""
-        kind = picture.format.name, picture.width, picture.height
-        if self._first is None or self._colours is None:
-            self._first, self._colours = kind, colours_of(picture)
-        elif kind != self._first:
-            picture = self._as_first(picture)
+        kind = kind_of(picture)
+        width, height = self._size = self._size or (picture.width, picture.height)
+        if kind != self._kind:
+            self._kind = kind
+            self._colours = None if why_no_planes(picture) else colours_of(picture)
+        if self._colours is None:
+            return to_bgr(self._to_first, picture, width, height).copy()
+        if kind[-2:] != self._size:
+            picture = self._to_first.reformat(picture, width, height, interpolation="BICUBIC")
         y, u, v = (pixels_of(plane) for plane in picture.planes)
         for plane in (y, u, v):
             plane.flags.writeable = False
         return Planes(y, u, v, self._colours, self.make_bgr, picture)
-
-    def _as_first(self, picture: Any) -> Any:
-        """A stream that changes its size or its pixels goes on in those of its beginning."""
-        assert self._first is not None
-        assert self._colours is not None
-        name, width, height = self._first
-        return self._to_first.reformat(
-            picture,
-            width=width,
-            height=height,
-            format=name,
-            interpolation="BICUBIC",
-            dst_color_range=FULL if self._colours.full_range else LIMITED,
-        )
 
     def make_bgr(self, planes: Planes) -> Image:
         """[h, w, 3] u8, pixel for pixel as the readers of BGR make it."""
@@ -133,7 +128,8 @@ class Easel:
         if self._bgr:
             frame.picture = given.to_bgr()
             return
-        if self._planes is None or self._planes.y.shape != given.y.shape:
-            self._planes = blank_like(given)
-        copy_planes(given, self._planes)
-        frame.picture = self._planes
+        planes = self._planes
+        if planes is None or (planes.y.shape, planes.colours) != (given.y.shape, given.colours):
+            planes = self._planes = blank_like(given)
+        copy_planes(given, planes)
+        frame.picture = planes

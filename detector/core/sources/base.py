@@ -76,7 +76,7 @@ class Source:
     info: SourceInfo
     counts: ReadCounts
     decoder: str = ""  # who reads: "opencv", "av", "opencv (28 frames) then av", ...
-    pixels: str = "bgr"  # or "yuv420p"; the same for all of its frames
+    pixels: str = "bgr"  # or "yuv420p"; of these, single frames may be BGR all the same
     no_planes: str = ""  # why a video of which planes were wanted gives BGR
     notes: list[str]  # sentences for the session
 

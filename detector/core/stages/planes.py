@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.stages.labels import Color, Label
-from detector.core.types import Colours, Planes
+from detector.core.types import Colours, Image, Planes
 
 Point = tuple[int, int]  # x, y, pixels
 Rect = tuple[int, int, int, int]  # x1, y1, x2, y2, pixels; x2 and y2 lie behind the last one
@@ -51,6 +51,14 @@ def bgr_to_yuv(colours: Colours) -> NDArray[np.float32]:
         ]
     )
     return np.column_stack([matrix, (black, 128, 128)]).astype(np.float32)
+
+
+def planes_of(image: Image, colours: Colours) -> Planes:
+    """Of a BGR picture of even height and width: planes in these colours."""
+    y, u, v = cv2.split(cv2.transform(image, bgr_to_yuv(colours)))
+    half = y.shape[1] // 2, y.shape[0] // 2
+    u, v = (cv2.resize(one, half, interpolation=cv2.INTER_AREA) for one in (u, v))
+    return Planes(y, u, v, colours, lambda _: image)
 
 
 @lru_cache(maxsize=16)

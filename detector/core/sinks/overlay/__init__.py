@@ -101,7 +101,7 @@ class OverlaySink(Sink):
             source = self._source = SourceCopy(info.path, info.stream)
             if info.counted:
                 raise UnfitError("its packets have no time stamps, as in all raw streams")
-            self._scan: Scan = source.scan()
+            self._scan: Scan = source.scan(longest_gap_s=info.longest_gap_s)
         except UnfitError as error:
             self.abort()
             raise _refusal(info.path, error) from error
@@ -297,8 +297,6 @@ class _File:
     def add(self, frame: Frame, detections: Detections) -> None:
         now_ms = self._to_ms(frame.pts)
         if self._last_pts is not None:
-            # A damaged source may set its clock back; the lines of subtitles must not.
-            now_ms = max(self._last_ms, now_ms)
             self._step = frame.pts - self._last_pts
             self._write_lines(now_ms)
         self._lines = self._make_lines(frame, detections)

@@ -6,6 +6,7 @@ at 0, then rounded; sound and pictures stay together.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -111,11 +112,11 @@ class SourceCopy:
             self.notes.append(f"{what} cannot be copied into Matroska and was omitted: {why}")
         return kept
 
-    def scan(self, most: int | None = None) -> Scan:
+    def scan(self, most: int | None = None, longest_gap_s: float = math.inf) -> Scan:
         """Reads all packets of the video once, or ``most`` of them. Raises UnfitError."""
         with self._again() as container:
             stream = container.streams[self.video.index]
-            checked = _Checked(self.base)
+            checked = _Checked(self.base, longest_gap_s)
             with suppress(*REFUSED):  # the data stops before its end: so does the copy
                 for packet in islice(demux(container, [stream]), most):
                     checked.add(packet)
@@ -161,7 +162,8 @@ def _refusal(stream: Any) -> str | None:
 class _Checked:
     """What must hold of the packets of a video, so that a muxer takes them as they are."""
 
-    def __init__(self, base: Fraction) -> None:
+    def __init__(self, base: Fraction, longest_gap_s: float) -> None:
+        self._gap = longest_gap_s / base  # ticks
         self.first: int | None = None
         self.last: int | None = None
         self.packets = 0
@@ -181,6 +183,8 @@ class _Checked:
         if dts is not None:
             if self._dts is not None and dts < self._dts:
                 raise UnfitError(f"its clock is set back at {self._at(pts)}")
+            if self._dts is not None and dts - self._dts > self._gap:
+                raise UnfitError(f"its clock jumps to {self._at(pts)}")
             if pts < dts:
                 raise UnfitError(f"its time stamps contradict each other at {self._at(pts)}")
             self._dts = dts

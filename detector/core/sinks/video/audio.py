@@ -13,6 +13,7 @@ from typing import Any
 import av
 
 from detector.core.sinks._about import copy_about
+from detector.core.types import BACK_S
 
 # Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
 # Vorbis.) QuickTime has no Opus and no FLAC.
@@ -24,6 +25,9 @@ _NAMES = {"audio": "audio", "subtitle": "subtitle track"}
 USUAL_RATE = 48000  # samples/s, where the source's own cannot be
 LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs
 SILENCE_S = 1  # of a block
+# How often the source's clock was set back before, and seconds on it.
+Moment = tuple[int, Fraction]
+NEVER = Fraction(-(10**9)), Fraction(0)
 BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or missing audio raises
 
 
@@ -51,7 +55,7 @@ class CarriedTrack:
     All times are exact fractions of a second on the source's clock. Memory is bounded: one packet
     is read ahead. A broken track ends or leaves a gap, and ``notes`` say so; the video goes on.
 
-    ``preroll`` also keeps the packet that spans ``start_s`` or ends on it. Its stamp becomes
+    ``preroll`` also keeps the packet that spans ``start`` or ends on it. Its stamp becomes
     negative, which MP4 hides with an edit list. Without ``preroll`` the sound begins with the first
     packet after the first frame. Either way the sound stays in sync with the frames.
     """
@@ -61,7 +65,7 @@ class CarriedTrack:
         source: Any,
         packets: Iterator[Any],
         output: Any,
-        start_s: Fraction,
+        start: Moment,
         *,
         rules: SoundRules,
         preroll: bool,
@@ -73,6 +77,10 @@ class CarriedTrack:
         self._ended = ""  # why the sound ends before the frames do
         self._held: Any = None  # packet or decoded frame that begins after the video frames so far
         self._last_pts: int | None = None
+        self._rewinds = 0  # before ``_held``
+        self._left_s = Fraction(0)  # when the last packet before such a rewind begins
+        # By number of rewinds: how far the frames have come, and how much earlier they are written.
+        self._reached: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # of the output, where gaps are filled
         self._source, self._packets = source, packets
@@ -84,7 +92,7 @@ class CarriedTrack:
         self._encodes = not self.copied
         self.stream = self._copy_stream(output) if self.copied else self._new_stream(output)
         copy_about(source, self.stream)
-        self._reader = self._read_from(start_s, preroll)
+        self._reader = self._read_from(start, preroll)
 
     def _copy_stream(self, output: Any) -> Any:
         if self._source.type == "subtitle":  # some have no encoder, and need none
@@ -100,13 +108,17 @@ class CarriedTrack:
             stream.codec_context.bit_rate = rules.bits_per_s
         return stream
 
-    def _read_from(self, start_s: Fraction, preroll: bool) -> Iterator[Any]:
+    def _read_from(self, start: Moment, preroll: bool) -> Iterator[Any]:
+        last_s = None
         for item, duration_s in self._items():
             if item is None:
                 yield None  # there is none yet
             elif item.pts is not None:
                 begin_s = item.pts * item.time_base
-                if begin_s >= start_s or (preroll and begin_s + duration_s >= start_s):
+                if last_s is not None and begin_s < last_s - BACK_S:
+                    self._rewinds, self._left_s = self._rewinds + 1, last_s
+                last_s = begin_s
+                if (self._rewinds, begin_s + (duration_s if preroll else 0)) >= start:
                     yield item
 
     def _items(self) -> Iterator[tuple[Any, Fraction]]:
@@ -127,11 +139,17 @@ class CarriedTrack:
             for frame in frames:
                 yield frame, Fraction(frame.samples, frame.sample_rate)
 
-    def packets(self, until_s: Fraction, shift_s: Fraction) -> Iterator[Any]:
-        """Packets not yet handed out that begin before ``until_s``, moved ``shift_s`` earlier."""
-        while (item := self._peek()) is not None and item.pts * item.time_base < until_s:
+    def packets(self, until: Moment, shift_s: Fraction) -> Iterator[Any]:
+        """Packets not yet handed out that begin before ``until``, moved ``shift_s`` earlier."""
+        self._reached[until[0]] = until[1], shift_s
+        while (item := self._peek()) is not None:
+            begin_s = item.pts * item.time_base
+            if (self._rewinds, begin_s) >= until:
+                break
             self._held = None
-            yield from self._move(item, shift_s)
+            reached_s, earlier_s = self._reached.get(self._rewinds, NEVER)
+            if begin_s < reached_s:  # not what a recording has behind its last frame
+                yield from self._move(item, earlier_s)
 
     def _peek(self) -> Any:
         if self._held is None:
@@ -193,6 +211,11 @@ class CarriedTrack:
         """What is missing of the sound; empty where it is whole."""
         what = f"{self._source.type} packets that could not be copied"
         refused = f"{what}: {self.refused}" if self.refused else ""
+        latest = max(self._reached, default=0)
+        reached_s, _ = self._reached.get(latest, NEVER)
+        ahead = self._rewinds > latest and reached_s > self._left_s + BACK_S
+        if ahead or (self._rewinds < latest and self._source.type == "audio"):
+            self.end("its clock and that of the frames were not set back together")
         return [note for note in (self._ended, refused) if note]
 
 

@@ -65,11 +65,9 @@ class Clips:
             self._dropped_for_memory = True
 
     def _forget_before(self, at_s: Fraction) -> None:
-        """Drops what no detection from now on can be near, also where the clock was set back."""
-        while self._waiting and not 0 <= at_s - self._waiting[0][0] <= self._lead_s:
+        """Drops what no detection from now on can be near."""
+        while self._waiting and at_s - self._waiting[0][0] > self._lead_s:
             self._drop_first()
-        if self._until_s is not None and at_s < self._until_s - 2 * self._lead_s - 1:
-            self._until_s = None
 
     def _drop_first(self) -> None:
         _, frame = self._waiting.popleft()

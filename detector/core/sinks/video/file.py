@@ -15,7 +15,7 @@ from typing import Any
 
 import av
 
-from detector.core.sinks.video.audio import BROKEN, SoundRules
+from detector.core.sinks.video.audio import BROKEN, Moment, SoundRules
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.sinks.video.tracks import Tracks
 from detector.core.types import Colours, Frame, Planes, SourceInfo
@@ -66,6 +66,7 @@ class VideoFile:
         self.colours: Colours | None = None  # of the source's planes; None: its pictures are BGR
         self._container: Any = None
         self._said_tags = False
+        self._rewinds = self._behind = 0  # of the last frame
         self._stream: Any = None
         self._tracks: Tracks | None = None
 
@@ -99,6 +100,7 @@ class VideoFile:
         ticks = self._to_ticks(frame.pts)
         if not joined and self.leaves_out(ticks):
             return
+        self._rewinds, self._behind = frame.rewinds, frame.behind
         if self._container is None:
             self._start(frame)
         picture = self.fill(frame)
@@ -151,7 +153,7 @@ class VideoFile:
             self._tracks = Tracks(
                 self.info,
                 self._container,
-                self._to_ticks(frame.pts) * self.time_base,
+                self._moment(self._to_ticks(frame.pts)),
                 rules=self.sound,
                 # Without an edit list a negative stamp of the sound would shift all frames.
                 preroll=self.format in ("mp4", "mov"),
@@ -179,10 +181,12 @@ class VideoFile:
         stamps = self.stamps
         if self._tracks is None or stamps.last is None:
             return
-        if stamps.went_back:
-            self._tracks.end("the source's clock was set back")
-        end = (stamps.last + stamps.duration + stamps.shift) * self.time_base
-        self._tracks.mux(self._container, end, stamps.shift * self.time_base, REFUSED)
+        end, (_, shift_s) = stamps.last + stamps.duration, self._moment(stamps.shift)
+        self._tracks.mux(self._container, self._moment(end + stamps.shift), shift_s, REFUSED)
+
+    def _moment(self, ticks: int) -> Moment:
+        """On the source's own clock, by which sound and subtitles go."""
+        return self._rewinds, ticks * self.time_base + self._behind * self.info.time_base
 
     def finish(self) -> None:
         """Flushes the encoders and writes the trailer, after which the file is playable."""

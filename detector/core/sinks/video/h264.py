@@ -19,7 +19,8 @@ from detector.core.sinks.video.audio import (
 from detector.core.sinks.video.canvas import Canvas
 from detector.core.sinks.video.file import INT32, VideoFile
 from detector.core.sinks.video.stamps import Stamps
-from detector.core.types import Frame
+from detector.core.stages.planes import planes_of
+from detector.core.types import Frame, Planes
 
 # ITU-T H.273: matrix smpte170m; primaries and transfer bt709. FFmpeg's ranges.
 BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
@@ -106,7 +107,13 @@ class YuvFile(VideoFile):
         return stream
 
     def fill(self, frame: Frame) -> Any:
-        return self._canvas.fill(frame.picture if self.colours is not None else frame.image)
+        picture, own = frame.picture, self.colours
+        if own is None:
+            return self._canvas.fill(frame.image)
+        # The file states the range and matrix of its first picture; others are brought to them.
+        if not isinstance(picture, Planes) or picture.colours[3:] != own[3:]:
+            picture = planes_of(frame.image, own)
+        return self._canvas.fill(picture)
 
 
 class H264File(YuvFile):

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections import deque
 from fractions import Fraction
 
-# A larger step back means that the clock was reset (several files were concatenated). A smaller one
-# means that frames are out of order.
-BACK_S = 1
-
 
 class Stamps:
     """Turns each frame's pts into the pts that is written, both in ticks of the source's time base.
 
     A frame is placed one nominal duration after the last one, and counted in ``replaced``, if its
     own pts is not later than the last one or is more than ``longest_gap_s`` later (plus the frames
-    that ``--stride`` left out). After such a jump the clock continues from there. After a small
-    step back the source's own stamps count again as soon as they are ahead.
+    that ``--stride`` left out). After such a pause the clock continues from there.
 
     ``reach``: ticks that ``reach_frames`` frames in a row may span in the container. A pause that
     exceeds it is shortened, so that three quarters of it are filled, and counted in ``shortened``.
@@ -32,7 +27,7 @@ class Stamps:
         reach_frames: int = 2,
     ) -> None:
         self.nominal = max(1, round(1 / (fps * time_base)))  # ticks per frame
-        self._back, self._gap = round(BACK_S / time_base), round(longest_gap_s / time_base)  # ticks
+        self._gap = round(longest_gap_s / time_base)  # ticks
         self.shift = 0  # written = source - shift
         self.last: int | None = None
         self._last_index = 0
@@ -41,7 +36,6 @@ class Stamps:
         self._reach = reach
         self._recent: deque[int] = deque(maxlen=reach_frames - 1)
         self.shortened = 0
-        self.went_back = False  # the clock was set back by more than BACK_S
 
     def place(self, pts: int, index: int, joined: bool = False) -> int:
         """The pts to write for frame ``index``. ``joined``: what lies before it was cut out."""
@@ -50,7 +44,6 @@ class Stamps:
             self.last = 0
         elif joined:
             self.last += self.duration
-            self.went_back = self.went_back or pts - self.last < self.shift
             self.shift = pts - self.last
         else:
             steps = max(1, index - self._last_index)
@@ -74,7 +67,6 @@ class Stamps:
             return last + gap
         self.replaced += 1
         placed = last + self.duration
-        if gap > 0 or -gap > self._back:
+        if gap > 0:
             self.shift = pts - placed
-            self.went_back = self.went_back or gap < 0
         return placed

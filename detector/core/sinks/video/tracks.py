@@ -18,8 +18,8 @@ from av.stream import Disposition
 from detector.core.errors.holding import bad_tags, how_to_open
 from detector.core.errors.text import counted
 from detector.core.sinks._about import copy_fonts, is_of_an_overlay, title_of
-from detector.core.sinks.video.audio import BROKEN, CarriedTrack, SoundRules
-from detector.core.types import PipedTrack, SourceInfo
+from detector.core.sinks.video.audio import BROKEN, CarriedTrack, Moment, SoundRules
+from detector.core.types import BACK_S, PipedTrack, SourceInfo
 
 FAR_S = 10  # a first frame so far from the beginning is gone to, by the index
 BEFORE_S = 5  # of it, where reading begins then
@@ -34,7 +34,7 @@ class Tracks:
         self,
         info: SourceInfo,
         output: Any,
-        start_s: Fraction,
+        start: Moment,
         *,
         rules: SoundRules,
         preroll: bool,
@@ -57,8 +57,8 @@ class Tracks:
                 streams = [*kinds.audio, *kinds.subtitles]
             chosen = self._choose(streams, rules, suffix)[:most]
             if not info.tracks:
-                feeds = self._read(info, chosen, start_s)
-            self._carry(chosen, feeds, output, start_s, rules, preroll)
+                feeds = self._read(info, chosen, start)
+            self._carry(chosen, feeds, output, start, rules, preroll)
         except BaseException:
             self.close()
             raise
@@ -87,22 +87,23 @@ class Tracks:
         return [*sound, *subtitles]
 
     def _read(
-        self, info: SourceInfo, chosen: Sequence[Any], start_s: Fraction
+        self, info: SourceInfo, chosen: Sequence[Any], start: Moment
     ) -> dict[int, Iterator[Any]]:
         if len(chosen) == 1 and chosen[0].type == "audio":
-            self._go_before(chosen[0], start_s)
+            self._go_before(chosen[0], start)
             return {chosen[0].index: self._container.demux(chosen[0])}
         if not chosen:
             return {}
         streams = self._container.streams
         video = streams.video[0] if info.stream is None else streams[info.stream]
-        self._go_before(video, start_s)
+        self._go_before(video, start)
         self._shared = _Shared(self._container, video, chosen)
         return {track.stream.index: _take_all(track) for track in self._shared.tracks}
 
-    def _go_before(self, stream: Any, start_s: Fraction) -> None:
+    def _go_before(self, stream: Any, start: Moment) -> None:
         """Seek to shortly before the first frame; without an index, read from the start."""
-        if start_s - (stream.start_time or 0) * stream.time_base > FAR_S:
+        rewinds, start_s = start
+        if not rewinds and start_s - (stream.start_time or 0) * stream.time_base > FAR_S:
             with suppress(*BROKEN):
                 self._container.seek(int((start_s - BEFORE_S) / stream.time_base), stream=stream)
 
@@ -111,7 +112,7 @@ class Tracks:
         chosen: Sequence[Any],
         feeds: dict[int, Iterator[Any]],
         output: Any,
-        start_s: Fraction,
+        start: Moment,
         rules: SoundRules,
         preroll: bool,
     ) -> None:
@@ -119,7 +120,7 @@ class Tracks:
         for stream in chosen:
             try:
                 track = CarriedTrack(
-                    stream, feeds[stream.index], output, start_s, rules=rules, preroll=preroll
+                    stream, feeds[stream.index], output, start, rules=rules, preroll=preroll
                 )
             except BROKEN as error:
                 failed.append((stream, error))
@@ -131,23 +132,19 @@ class Tracks:
         if self._container is not None and any(_codec(stream) in STYLED for stream in chosen):
             copy_fonts(self._container, output)
 
-    def mux(self, output: Any, until_s: Fraction, shift_s: Fraction, refused: Any) -> None:
-        """Muxes all that begins before ``until_s`` and was not muxed yet, ``shift_s`` earlier.
+    def mux(self, output: Any, until: Moment, shift_s: Fraction, refused: Any) -> None:
+        """Muxes all that begins before ``until`` and was not muxed yet, ``shift_s`` earlier.
         ``refused``: errors by which the muxer refuses one packet, which is a gap then."""
         if self._shared is not None:
-            self._shared.read_to(until_s)
+            self._shared.read_to(until)
         for track in self.carried:
             while True:
                 try:
-                    for packet in track.packets(until_s, shift_s):
+                    for packet in track.packets(until, shift_s):
                         output.mux(packet)
                     break
                 except refused:
                     track.refused += 1
-
-    def end(self, why: str) -> None:
-        for track in self.carried:
-            track.end(why)
 
     def finish(self, output: Any) -> list[str]:
         """Muxes the encoders' last packets; returns what is missing."""
@@ -167,12 +164,12 @@ class _Shared:
         self.tracks = [_Waiting(stream) for stream in streams]
         self._video = video
         self._packets = container.demux(video, *streams)
-        self._read_s = Fraction(-(10**9))  # of the video: how far the file is read
+        self._read: Moment = 0, Fraction(-(10**9))  # of the video: how far the file is read
 
-    def read_to(self, until_s: Fraction) -> None:
+    def read_to(self, until: Moment) -> None:
         """Reads packets until those of this time must have come."""
         by_index = {track.stream.index: track for track in self.tracks}
-        while self._read_s < until_s + LAG_S:
+        while self._read < (until[0], until[1] + LAG_S):
             try:
                 packet = next(self._packets, None)
             except BROKEN:
@@ -183,7 +180,10 @@ class _Shared:
                 return
             if packet.stream_index == self._video.index:
                 if packet.dts is not None:
-                    self._read_s = max(self._read_s, packet.dts * packet.time_base)
+                    rewinds, read_s = self._read
+                    at_s = packet.dts * packet.time_base
+                    rewinds += at_s < read_s - BACK_S
+                    self._read = max(self._read, (rewinds, at_s))
             else:
                 by_index[packet.stream_index].waiting.append(packet)
 

@@ -11,7 +11,7 @@
     _fields.py      which of them hold one field of an interlaced picture
     _tally.py       which packets became pictures
     _complaints.py  the errors that FFmpeg logs, cv2's too
-    _clock.py       time stamps across an overflow
+    _clock.py       time stamps across an overflow, or where recordings were joined
     opencv.py       cv2: the fastest that gives BGR
     av.py           PyAV: goes on behind damage
     _threaded.py    PyAV on all cores: the fastest that gives planes

@@ -18,7 +18,7 @@ from av.sidedata.sidedata import Type as SideDataType
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, how_to_open, open_object
 from detector.core.errors.text import counted
-from detector.core.sources._bgr import is_plain
+from detector.core.sources._bgr import TRANSFERS, is_plain, nearest_matrix
 from detector.core.sources._planes import why_no_planes
 from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
@@ -182,6 +182,8 @@ def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: b
         # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not
         # look: it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
         return "interlaced: opencv returns black frames"
+    if first is not None and (nearest_matrix(first) or int(first.color_trc) not in TRANSFERS):
+        return "opencv returns black frames for its colours"
     return ""
 
 

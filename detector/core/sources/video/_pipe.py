@@ -139,7 +139,7 @@ class PipedSource(AvSource):
         if self._read_on or not heard:
             return
         self._read_on = True
-        end_s = (self.pts + self.video.ticks) * self.info.time_base
+        end_s = (self._clock.stated + self.video.ticks) * self.info.time_base
         for packet in self._demuxing:
             behind = packet.pts is not None and (
                 packet.pts * self.info.time_base > end_s + SOUND_LAG_S

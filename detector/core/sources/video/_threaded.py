@@ -23,7 +23,7 @@ from detector.core.sources.video._sparse import Sparse, plan_sparse
 from detector.core.sources.video._structure import Demuxed
 from detector.core.sources.video._tally import Tally
 from detector.core.sources.video.av import AvSource
-from detector.core.types import Planes, ReadCounts
+from detector.core.types import Picture, ReadCounts
 
 MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
 # Each thread goes no further than its own picture. Two more than there are cores find work while
@@ -45,7 +45,6 @@ class ThreadedSource(HandingOver, AvSource):
     ) -> None:
         self._stored = 0  # packets, as long as some are not decoded
         self._whole = 0  # frames that came without trouble, up to the one grabbed last
-        self._rises = True  # so far each pts is above the last
         self._release: Callable[[], Any] | None = None
         # With a limit, more packets would be looked at than decoded.
         self._sparse = plan_sparse(video, stride) if frames is None else None
@@ -69,7 +68,6 @@ class ThreadedSource(HandingOver, AvSource):
             found = self.step() if self._sparse is None else self._step_sparsely(self._sparse)
         except TroubleError as trouble:
             return self._take_over(str(trouble), before)
-        self._rises = self._rises and (self.pts > before or not found)
         self._whole += found
         return found
 
@@ -153,7 +151,7 @@ class ThreadedSource(HandingOver, AvSource):
         self.close_container()
         self._complaints.close()
         rest = self._begin_rest((self.info.width, self.info.height) if whole else None)
-        found = self.hand_over(rest, whole, last_pts if whole and self._rises else None)
+        found = self.hand_over(rest, whole, last_pts if whole else None)
         if found:
             self.decoder = (
                 f"av ({counted(whole, 'frame')}) then av by packets" if whole else "av by packets"
@@ -162,7 +160,7 @@ class ThreadedSource(HandingOver, AvSource):
         self.note_handing_over(stopped, found, ", packet by packet")
         return found
 
-    def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
+    def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
         return planes.read(picture)  # as the decoder has it: no damaged picture comes this far
 
     def close_container(self) -> None:

@@ -4,10 +4,10 @@ For planes the fastest is PyAV on all cores (``_threaded.py``), for BGR cv2. On 
 for BGR, too, if we can make the pixels that x86 has: cv2's FFmpeg makes others there.
 
 cv2 gives no reason when it stops, be it at the end of the file or at the first packet that it
-cannot decode, and says nothing of a picture that its FFmpeg patched up. PyAV knows what becomes of
-each packet. It takes over in two cases: at once when cv2's FFmpeg logs an error, and at cv2's end
-when the packets of the file do not add up. It decodes from the start and drops as many frames as
-cv2 handed out. A false alarm costs time and nothing else.
+cannot decode, and says nothing of a picture that its FFmpeg patched up or could not convert. PyAV
+knows what becomes of each packet. It takes over in two cases: at once when cv2's FFmpeg logs an
+error, and at cv2's end when the packets of the file do not add up. It decodes from the start and
+drops as many frames as cv2 handed out. A false alarm costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from detector.core.sources.video._handing_over import HandingOver
 from detector.core.sources.video._threaded import ThreadedSource
 from detector.core.sources.video.av import AvSource
 from detector.core.sources.video.opencv import OpenCVSource
+from detector.core.types import Frame, Image
 
 
 def open(
@@ -60,6 +61,10 @@ class AutoSource(HandingOver, OpenCVSource):
         # It may be about a picture that cv2 has not handed out yet, since it decodes ahead.
         _, message = self._complaints.take()[0]
         return self._take_over(self.grabbed - 1, message)
+
+    def at_unconverted(self, index: int, into: Image | None) -> Frame | None:
+        found = self.video.decodable and self._take_over(self.grabbed - 1, "its scaler failed")
+        return self.retrieve(index, into) if found else super().at_unconverted(index, into)
 
     def at_end(self) -> bool:
         if not self.video.decodable:

@@ -13,7 +13,7 @@ import numpy as np
 from av.codec.context import Flags
 from av.video.reformatter import VideoReformatter
 
-from detector.core.sources._bgr import to_bgr
+from detector.core.sources._bgr import MATRICES, nearest_matrix, to_bgr
 from detector.core.sources._cv2 import fits, upright
 from detector.core.sources._planes import PlanesReader
 from detector.core.sources.base import ANY, Choice, SteppingSource
@@ -24,7 +24,7 @@ from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._seek import Fit, Landing, find_landing
 from detector.core.sources.video._structure import Demuxed, find_damage
 from detector.core.sources.video._tally import Tally
-from detector.core.types import Frame, Image, Planes
+from detector.core.types import Frame, Image, Picture
 
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
@@ -84,7 +84,7 @@ class AvSource(SteppingSource):
         """Decodes from where ``container`` stands; ``demuxed`` is what lies before."""
         self._container, self._demuxed, self._at_open_gop = container, demuxed, at_open_gop
         self._stream = container.streams[self.video.stream]
-        self._clock = Clock(self.video.names_in_log[0])
+        self._clock = Clock(self.video)
         self._pictures = self._decode()
 
     def seek(self, start_s: Fraction) -> int | None:
@@ -119,12 +119,14 @@ class AvSource(SteppingSource):
         self._tally.show(self._picture)
         if self.video.rotation is not None and self._picture.rotation % 360 != self.video.rotation:
             self._note_turned(self._picture.rotation % 360)
+        if self._picture.colorspace not in MATRICES:
+            self._note_matrix(self._picture)
         # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
         # does not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
         if self.info.counted:
             pts = None  # counted: the demuxer's are at 25 frames a second
-        self.pts = self.pts + self.video.ticks if pts is None else self._clock.unwrap(pts)
+        self.pts = self._clock.place(pts, self.notes)
         size = self._picture.width, self._picture.height
         if not self._said_size and size != self._stored_size():
             self._note_size(*size)
@@ -145,6 +147,12 @@ class AvSource(SteppingSource):
                 f"a picture is marked as turned by {degrees} degrees, the first one by "
                 f"{self.video.rotation}: all were turned like the first"
             )
+
+    def _note_matrix(self, picture: Any) -> None:
+        nearest, own = nearest_matrix(picture), int(picture.colorspace)
+        note = f"colour matrix {own} of H.273 cannot be converted; {nearest} was used instead"
+        if nearest is not None and note not in self.notes:
+            self.notes.append(note)
 
     def _note_size(self, width: int, height: int) -> None:
         """Of a picture of another size than the first, as in recordings of calls and broadcasts."""
@@ -238,20 +246,19 @@ class AvSource(SteppingSource):
         return []
 
     def at_limit(self) -> None:
-        self._tally.end(self.pts)
+        self._tally.end(self._clock.stated)
 
     def grabbed_pts(self) -> int:
         return self.pts
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         picture, self._picture = self._picture, None
-        at_s = float(self.pts * self.info.time_base)
         if self.planes is not None:
-            return Frame(index, self.pts, at_s, self.read_planes(self.planes, picture))
+            return self._clock.frame(index, self.read_planes(self.planes, picture))
         stored = self._convert(picture)  # [h, w, 3], a view of the picture's memory
-        return Frame(index, self.pts, at_s, self._copy(stored, into))
+        return self._clock.frame(index, self._copy(stored, into))
 
-    def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
+    def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
         # What a decoder cannot guess of a damaged picture is what was in its memory before. That
         # must not depend on which pictures are still in use somewhere: so this one is not kept.
         return planes.read(picture).copy()

@@ -53,9 +53,12 @@ class OpenCVSource(SteppingSource):
         self._jumped = not video.dated  # pts are no guide to where in the file we are
         self._ended = False
         self._scratch: Image | None = None  # stored (not yet upright) picture, [h, w, 3] u8
-        self._clock = Clock(video.names_in_log[0])
+        self._clock = Clock(video)
         self._complaints = Complaints(*video.names_in_log)
         weakref.finalize(self, self._complaints.close)  # also where what follows fails
+        # cv2 hands out a picture that could not be converted, black or as before.
+        self._unconverted = Complaints("swscaler")
+        weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
         # Not left to the garbage collector: it would wait for cv2's threads with the interpreter's
         # lock in hand, and one that has something to complain about waits for that lock.
@@ -99,7 +102,7 @@ class OpenCVSource(SteppingSource):
         if self._capture.grab():
             self._complaints.take()  # about what lies before
             self._jumped = False
-            self.pts, self.grabbed = self.info.start_pts - self.video.ticks, 1
+            self.grabbed, self._clock = 1, Clock(self.video)
             self._note_pts()
             number = landing.number(self.pts)
             if number is not None and self.pts < min(landing.wanted_pts + 1, landing.safe_pts):
@@ -131,7 +134,7 @@ class OpenCVSource(SteppingSource):
         self._capture.release()
         self._capture = self._open_capture()
         self._complaints.take()
-        self.pts, self.grabbed = self.info.start_pts - self.video.ticks, 0
+        self.grabbed, self._clock = 0, Clock(self.video)
         self._jumped = not self.video.dated
         return 0 if self.grab() else None
 
@@ -177,16 +180,15 @@ class OpenCVSource(SteppingSource):
         return check
 
     def _note_pts(self) -> None:
-        pts = self.pts + self.video.ticks
+        stated = None
         # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on several
         # containers. Zero behind the first frame: no timestamp (the last frames of AVI and
         # MPEG-PS).
         seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
         if self.video.dated and (seconds != 0 or self.grabbed == 0):
-            pts = round(seconds / float(self.info.time_base)) + self.info.start_pts
-            pts = self._clock.unwrap(pts)
-        self._jumped |= self.grabbed > 0 and pts <= self.pts
-        self.pts = pts
+            stated = round(seconds / float(self.info.time_base)) + self.info.start_pts
+        self.pts = self._clock.place(stated, self.notes)
+        self._jumped = self._jumped or self._clock.places > 0
         self.grabbed += 1
 
     def grabbed_pts(self) -> int:
@@ -201,13 +203,20 @@ class OpenCVSource(SteppingSource):
             else self._retrieved(into)
         )
         if image is None:
-            self.counts.bad += 1
-            return None
-        return Frame(index, self.pts, float(self.pts * self.info.time_base), image)
+            return self.at_unconverted(index, into)
+        return self._clock.frame(index, image)
 
     def _retrieved(self, into: Image | None) -> Image | None:
+        self._unconverted.take()
         done, image = self._capture.retrieve(into)  # into itself, where one is given
-        return image if done else None
+        return image if done and not self._unconverted.heard() else None
+
+    def at_unconverted(self, index: int, into: Image | None) -> Frame | None:
+        """cv2 makes no picture of what it grabbed last. Returns one that somebody else made."""
+        if not self.counts.bad:
+            self.notes.append("opencv could not convert some pictures; use --decoder auto")
+        self.counts.bad += 1
+        return None
 
     def _turned(self, into: Image | None) -> Image | None:
         self._scratch = self._retrieved(self._scratch)
@@ -218,6 +227,7 @@ class OpenCVSource(SteppingSource):
     def close(self) -> None:
         super().close()
         _release(self._capture, self._complaints)
+        self._unconverted.close()
         self._scratch = None
 
 
