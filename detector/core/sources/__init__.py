@@ -84,7 +84,8 @@ def open(
     Hands out every ``stride``-th frame, from the first, and at most ``frames`` of them. The first
     frame is decoded here, so that nothing is written for a source that has none. ``pixels``:
     "yuv420p" asks for planes where the source can give them. ``choice``: which track of a video,
-    and how fast. Raises SourceError, one line with the cure, and UsageError.
+    how fast, and which grey is black and white. Raises SourceError, one line with the cure, and
+    UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")
@@ -96,11 +97,10 @@ def open(
     wanted: dict[str, Any] = {}
     if pixels != "bgr" and pixels in kind.gives:
         wanted["pixels"] = pixels
-    if choice is not None and (choice.track is not None or choice.rate is not None):
-        if not kind.has_tracks:
-            flag = "--rate" if choice.track is None else "--video-track"
-            raise UsageError(f"{spec}: {flag} is for videos, and this is not one; omit it")
+    if choice is not None and kind.has_tracks:
         wanted["choice"] = choice
+    elif choice is not None:
+        choice.refuse_tracks(spec)
     source: Source = kind.open(spec, decoder=decoder, stride=stride, frames=frames, **wanted)
     return source
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from detector.core.errors import SourceError
 from detector.core.sources._contents import PICTURES
 from detector.core.sources._web import WebPlace, open_web
-from detector.core.sources.base import Source
+from detector.core.sources.base import Choice, Source
 from detector.core.types import Frame, Image
 
 MOST_BYTES = 1 << 30
@@ -21,7 +21,9 @@ class WebPicture(Source):
 
     decoder = "opencv"
 
-    def __init__(self, place: WebPlace, codec: str, stride: int, frames: int | None) -> None:
+    def __init__(
+        self, place: WebPlace, codec: str, stride: int, frames: int | None, choice: Choice
+    ) -> None:
         """Raises SourceError where it does not come whole, or cannot be read."""
         from detector.core.sources.pictures import PicturesSource
 
@@ -30,7 +32,7 @@ class WebPicture(Source):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="detect-video-"))
             self._path = _copy(place, folder, codec)
             try:
-                inner = PicturesSource.open(self._path, stride=stride, frames=frames)
+                inner = PicturesSource.open(self._path, stride=stride, frames=frames, choice=choice)
             except SourceError as error:
                 raise SourceError(self._told(str(error))) from error
             self._inner: Source = stack.enter_context(inner)

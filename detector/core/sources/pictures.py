@@ -29,7 +29,7 @@ from detector.core.sources._specs import (
     look_into,
 )
 from detector.core.sources._unclaimed import is_live
-from detector.core.sources.base import SteppingSource
+from detector.core.sources.base import ANY, NO_GREY, Choice, GreyRange, SteppingSource
 from detector.core.types import Frame, Image, SourceInfo
 
 # Bytes from the start in which a file says that it is an animation: before the pixels, and behind a
@@ -45,6 +45,7 @@ class PicturesSource(SteppingSource):
     """One frame per picture. ``Frame.index`` counts in the list: an unreadable one leaves a gap."""
 
     decoder = "opencv"
+    has_tracks = True
 
     @classmethod
     def claims(cls, spec: str) -> bool:
@@ -61,9 +62,16 @@ class PicturesSource(SteppingSource):
 
     @classmethod
     def open(
-        cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
+        cls,
+        spec: str,
+        *,
+        decoder: str = "auto",
+        stride: int = 1,
+        frames: int | None = None,
+        choice: Choice = ANY,
     ) -> PicturesSource:
-        source = cls(spec, list_pictures(spec), stride, frames)
+        choice.refuse_tracks(spec)
+        source = cls(spec, list_pictures(spec), stride, frames, choice)
         if not isinstance(spec, Gathered) and (contents := look_into(spec)) is not None:
             from detector.core.sources._left_out import describe_left_out
 
@@ -71,15 +79,22 @@ class PicturesSource(SteppingSource):
         return source
 
     def __init__(
-        self, spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None
+        self,
+        spec: str,
+        paths: Sequence[str],
+        stride: int = 1,
+        frames: int | None = None,
+        choice: Choice = ANY,
     ) -> None:
         super().__init__(stride, frames)
+        self._choice = choice
         self._paths = paths
         self._names = _output_names(paths)
         self._grabbed = 0
         self._left_out = ""  # said at the end, behind what is wrong with single pictures
-        # What was done to samples -> first picture, how many others, place of the note.
-        self._told: dict[str, tuple[str, int, int]] = {}
+        # What was done to samples, without their range -> first picture, with it; how many others;
+        # place of the note.
+        self._told: dict[str, tuple[tuple[str, str], int, int]] = {}
         self._first, first = self._first_readable(spec)
         self._first_image: Image | None = first
         self.info = SourceInfo(
@@ -144,19 +159,22 @@ class PicturesSource(SteppingSource):
         return Frame(index, index, float(index), image, path, name=name, taken=taken)
 
     def _read(self, path: str, into: Image | None = None) -> Image | None:
-        image, said = read_and_tell(path, into)
+        image, said = read_and_tell(path, into, self._choice)
+        if image is not None and not said and isinstance(self._choice.grey, GreyRange):
+            said = NO_GREY
         if said:
             self._tell(path, said)
         return image
 
     def _tell(self, path: str, said: str) -> None:
-        """One note for all pictures of which the same is to be said."""
-        first, others, at = self._told.get(said, (path, -1, len(self.notes)))
+        """One note for all pictures of which the same is to be said, but for numbers."""
+        kind = re.sub(r"[\d.]+ to [\d.]+", "", said)
+        first, others, at = self._told.get(kind, ((path, said), -1, len(self.notes)))
         if others < 0 and len(self.notes) >= MAX_NOTES:
             return
-        self._told[said] = first, others + 1, at
+        self._told[kind] = first, others + 1, at
         more = f" (and {counted(others + 1, 'other')})" if others >= 0 else ""
-        self.notes[at : at + 1] = [f"{first}{more}: {said}"]
+        self.notes[at : at + 1] = [f"{first[0]}{more}: {first[1]}"]
 
     def _take_first(self) -> Image | None:
         image, self._first_image = self._first_image, None
@@ -224,17 +242,19 @@ def read_size(path: str) -> tuple[int, int] | None:
     return None if image is None else (image.shape[1], image.shape[0])
 
 
-def read_and_tell(path: str, into: Image | None = None) -> tuple[Image | None, str]:
+def read_and_tell(
+    path: str, into: Image | None = None, choice: Choice = ANY
+) -> tuple[Image | None, str]:
     """``read_picture``, and what was done to samples of more than 8 bits; "" for nothing."""
     try:
         if path.lower().endswith(FFMPEG_PICTURES):
-            image, said = _decode_with_ffmpeg(path), ""
+            image, said = _decode_with_ffmpeg(path, choice)
         else:
             # numpy reads files whose names cv2.imread cannot take.
             data = np.fromfile(name_to_open(path), np.uint8)
-            image, said = _decode(data)
+            image, said = _decode(data, choice)
             if image is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
-                image = _decode_with_ffmpeg(path)
+                image, said = _decode_with_ffmpeg(path, choice)
     except (OSError, cv2.error, SourceError):
         return None, ""
     if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
@@ -243,15 +263,17 @@ def read_and_tell(path: str, into: Image | None = None) -> tuple[Image | None, s
     return into, said
 
 
-def _decode_with_ffmpeg(path: str) -> Image | None:
-    """The one frame of a "video". Raises SourceError."""
-    from detector.core.sources.video import av
+def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
+    """The one frame of a "video", and what was done to its samples. Raises SourceError."""
+    from detector.core.sources.video._container import probe
+    from detector.core.sources.video.av import AvSource
 
     if _is_made_of_tiles(path):
-        return None
-    with av.open(path, 1, 1, "bgr") as video:
-        frame = video.read()
-        return None if frame is None else frame.image.copy()
+        return None, ""
+    video = probe(path, choice)
+    with AvSource(video) as source:
+        frame, grey = source.read(), video.grey
+        return None if frame is None else frame.image.copy(), grey.said if grey else ""
 
 
 def _is_made_of_tiles(path: str) -> bool:
@@ -276,13 +298,13 @@ def _why_unread(path: str) -> str | None:
         return None
 
 
-def _decode(data: NDArray[np.uint8]) -> tuple[Image | None, str]:
+def _decode(data: NDArray[np.uint8], choice: Choice) -> tuple[Image | None, str]:
     from detector.core.sources._picture_size import why_not_decoded
 
     if not data.size or why_not_decoded(data.tobytes()):
         return None, ""
     from detector.core.sources._deep import decode_deep
 
-    if (deep := decode_deep(data)) is not None:
+    if (deep := decode_deep(data, choice.grey)) is not None:
         return deep
     return cv2.imdecode(data, cv2.IMREAD_COLOR), ""

@@ -52,14 +52,12 @@ class WebSource(Source):
         taken, place = _find_out(spec), WebPlace(spec)
         if decoder == "opencv":
             raise UsageError(f"{place}: opencv reads files only; omit --decoder")
-        if choice != ANY and taken.kind in (PICTURE, PLAYLIST):
-            raise UsageError(
-                f"{place}: is a {taken.kind}, so --video-track and --rate do not apply; omit them"
-            )
+        if taken.kind in (PICTURE, PLAYLIST):
+            choice.refuse_tracks(str(place))
         if taken.kind == PICTURE:
             from detector.core.sources._web_picture import WebPicture
 
-            source: Source = WebPicture(place, taken.codec, stride, frames)
+            source: Source = WebPicture(place, taken.codec, stride, frames, choice)
         elif taken.kind == PLAYLIST:
             from detector.core.sources.video._listed import open_listed
 

@@ -16,6 +16,8 @@ from av.video.reformatter import VideoReformatter
 
 from detector.core.sources._bgr import to_bgr
 from detector.core.sources._cv2 import fits, upright
+from detector.core.sources._grey import FollowedRange, is_deep_grey, read_samples, to_bgr_of_grey
+from detector.core.sources.base import AUTO, GreyRange
 from detector.core.types import Arrival, Image
 from detector.live.sources.base import CORRUPT, Picture
 from detector.live.sources.ffmpeg_log import Ears
@@ -145,16 +147,26 @@ class Decoder:
 class Converter:
     """Decoded pictures to BGR. Safe to use from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, grey: str | GreyRange = AUTO) -> None:
+        self._grey = FollowedRange(grey)
         self._lock = threading.Lock()
         self._reformatter = VideoReformatter()  # one: its tables are kept while the size stays
+
+    @property
+    def said(self) -> str:
+        """What was done to grey samples; "" for nothing."""
+        return self._grey.said
 
     def convert(self, frame: Any, into: Image | None) -> Image:
         """[h, w, 3] u8 BGR, turned as the stream says; in ``into`` where its shape fits."""
         turn = frame.rotation % 360
         turn = turn if turn % 90 == 0 else 0
         with self._lock:
-            stored = to_bgr(self._reformatter, frame, frame.width, frame.height)
+            grey = self._grey.of(frame) if is_deep_grey(frame) else None
+            if grey is not None:
+                stored = to_bgr_of_grey(read_samples(frame), grey, frame.width, frame.height)
+            else:
+                stored = to_bgr(self._reformatter, frame, frame.width, frame.height)
             height, width = stored.shape[:2]
             if turn % 180 == 90:
                 width, height = height, width
