@@ -20,7 +20,7 @@ COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
 COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
 COPIED_IN_FLV = ("aac",)  # and MP3, but only at three rates
 COPIED = (*COPIED_IN_MOV, "opus", "flac")
-_NAMES = {"audio": "audio", "subtitle": "subtitle track"}
+_NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
 USUAL_RATE = 48000  # samples/s, where the source's own cannot be
 LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs
 SILENCE_S = 1  # of a block
@@ -32,7 +32,7 @@ class SoundRules:
     """What a container holds. ``copied``: codecs that stay as they are; the others are encoded by
     ``encoder``. ``rates``: samples/s that it takes. ``gapless``: it stores no stamps, so that gaps
     are filled with silence. ``most``: tracks of sound that it holds; None: any number.
-    ``subtitles``: codecs of those that it holds.
+    ``subtitles``, ``data``: codecs of those that it holds.
     """
 
     copied: tuple[str, ...]
@@ -42,6 +42,7 @@ class SoundRules:
     gapless: bool = False
     most: int | None = None
     subtitles: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
 
 
 class CarriedTrack:
@@ -76,7 +77,7 @@ class CarriedTrack:
         self._rules = rules
         self._filled_s = Fraction(0)  # of the output, where gaps are filled
         self._source, self._packets = source, packets
-        self.copied = source.type == "subtitle"
+        self.copied = source.type != "audio"
         if not self.copied:
             if source.codec_context is None:
                 raise ValueError("there is no decoder for it")
@@ -87,6 +88,8 @@ class CarriedTrack:
         self._reader = self._read_from(start_s, preroll)
 
     def _copy_stream(self, output: Any) -> Any:
+        if self._source.type == "data":
+            return output.add_data_stream(self._source.name)
         if self._source.type == "subtitle":  # some have no encoder, and need none
             return output.add_stream_from_template(self._source, opaque=True)
         return output.add_stream_from_template(self._source)
@@ -108,6 +111,8 @@ class CarriedTrack:
                 begin_s = item.pts * item.time_base
                 if begin_s >= start_s or (preroll and begin_s + duration_s >= start_s):
                     yield item
+            elif self._source.type == "data":
+                self.refused += 1
 
     def _items(self) -> Iterator[tuple[Any, Fraction]]:
         """Packets to copy, or decoded frames to encode, each with its duration in seconds."""

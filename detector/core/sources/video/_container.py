@@ -27,7 +27,7 @@ from detector.core.sources._standard_input import standard_input
 from detector.core.sources.base import ANY, AUTO, NO_GREY, Choice, GreyRange
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._rates import is_raw, rate_of, time_base_for
-from detector.core.sources.video._tracks import choose_track, kept_tags
+from detector.core.sources.video._tracks import choose_track, data_tracks, kept_tags, read_timecode
 from detector.core.types import LONGEST_GAP_S, SourceInfo
 
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
@@ -139,7 +139,8 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             stream=stream.index,
             has_audio=bool(container.streams.audio),
             has_subtitles=bool(container.streams.subtitles),
-            tags=kept_tags(container.metadata),
+            has_data=bool(data_tracks(container)),
+            tags=kept_tags({**container.metadata, **read_timecode(stream, container)}),
             mirrored=first is not None and _is_mirrored(first),
             longest_gap_s=_longest_gap_s(container, duration_s),
         )
