@@ -111,10 +111,11 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     Pictures named one by one are one source. A folder or pattern with videos is one source for its
     pictures and one for each video, except those that ``skip`` names.
     """
-    from detector.core.sources._contents import is_picture
+    from detector.core.sources._contents import PICTURE, kind_of
     from detector.core.sources._specs import NamedPictures
 
-    named = [spec for spec in specs if os.path.isfile(spec) and is_picture(spec)]
+    files = filter(os.path.isfile, specs)
+    named = [spec for spec in files if kind_of(spec, closely=True) == PICTURE]
     together = [NamedPictures(named)] if len(named) > 1 else []
     gathered: list[str] = []
     for spec in specs:

@@ -1,13 +1,16 @@
-"""What lies in a folder: which names are pictures, which are videos, and what is below.
+"""What lies in a folder: which files are pictures, which are videos, and what is below.
 
-Opens no file but those that end in .avif, and imports no library.
+The suffix says which files are looked at, and their first bytes what they are. Imports no library.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from detector.core.errors import SourceError
@@ -32,6 +35,24 @@ VIDEOS = tuple(
 )
 
 
+PICTURE, VIDEO = "picture", "video"
+HEAD_BYTES = 512
+FIRST_JPEG_WITHIN = 1 << 20  # bytes
+# How files begin. A name decides where none of these does.
+_PICTURES = (
+    *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*", b"8BPS", b"qoif", b"#?RADIANCE"),
+    *(b"\xff\x4f\xff\x51", b"v/1\x01", b"SDPX", b"XPDS"),
+)
+_VIDEOS = (
+    *(b"\x1a\x45\xdf\xa3", b"FLV", b"OggS", b"GIF8", b"YUV4MPEG2", b"DKIF", b"nut/", b".RMF"),
+    *(b"\0\0\1\xba", b"\0\0\1\xb3", b"\x06\x0e\x2b\x34", b"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
+)
+_MP4 = (b"moov", b"mdat", b"wide", b"pnot", b"styp", b"sidx", b"moof")
+_STILL = (b"heic", b"heix", b"heim", b"heis", b"avif", b"mif1", b"mif2", b"miaf", b"avci", b"1pic")
+_UNSURE = (*_STILL, b"msf1", b"hevc", b"hevx", b"crx ")  # sequences of pictures, raw photos
+_NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
+
+
 class Contents(NamedTuple):
     """What a folder holds, or a pattern matches: files, folders that are not entered, and how many
     names lead to neither (dead links, pipes). Hidden names are left out."""
@@ -50,22 +71,67 @@ class Contents(NamedTuple):
 
 
 def is_picture(path: str) -> bool:
-    """By the name, but for a sequence of AVIF, which is a video."""
-    name = path.lower()
-    return name.endswith(PICTURES) and not (name.endswith(".avif") and _is_sequence(path))
+    return kind_of_name(path) is not None and kind_of(path) == PICTURE
 
 
 def is_video(path: str) -> bool:
+    return kind_of_name(path) is not None and kind_of(path) == VIDEO
+
+
+def kind_of_name(path: str) -> str | None:
     name = path.lower()
-    return name.endswith(VIDEOS) or (name.endswith(".avif") and _is_sequence(path))
+    return PICTURE if name.endswith(PICTURES) else VIDEO if name.endswith(VIDEOS) else None
 
 
-def _is_sequence(path: str) -> bool:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(12)[4:] == b"ftypavis"
-    except OSError:
+def kind_of(path: str, *, closely: bool = False) -> str | None:
+    """By the first bytes, else by the name. ``closely``: a stream of JPEGs, too."""
+    with suppress(OSError, ValueError):
+        about = os.stat(path)
+        if stat.S_ISREG(about.st_mode):
+            return _look_into(path, closely, about.st_size, about.st_mtime_ns)
+    return kind_of_name(path)
+
+
+@lru_cache(maxsize=1 << 16)  # a folder is listed several times
+def _look_into(path: str, closely: bool, size: int, changed_ns: int) -> str | None:
+    with open(path, "rb") as file:
+        head = file.read(FIRST_JPEG_WITHIN if closely else HEAD_BYTES)
+    if closely and holds_jpegs(head):
+        return VIDEO
+    named = kind_of_name(path)
+    # Raw photos of cameras begin as TIFF, and OpenCV would read their thumbnails.
+    is_raw = named is None and head[:2] in (b"II", b"MM")
+    is_by_name = is_raw or path.lower().endswith((".mjpg", ".mjpeg"))
+    return named if is_by_name else kind_of_bytes(head) or named
+
+
+def kind_of_bytes(head: bytes) -> str | None:
+    """PICTURE, VIDEO, or None where the beginning of a file does not tell."""
+    if head[4:8] == b"ftyp":
+        major, others = head[8:12], {head[at : at + 4] for at in range(16, head[3], 4)}
+        if major in _STILL:
+            return PICTURE
+        is_video = major == b"avis" or not {major, *others} & {*_UNSURE}
+        return VIDEO if is_video else None
+    if head[4:8] == b"jP  ":  # JPEG 2000
+        return VIDEO if head[20:24] == b"mjp2" else PICTURE
+    if head[:4] == b"RIFF":
+        return {b"AVI ": VIDEO, b"WEBP": PICTURE}.get(head[8:12])
+    if head.startswith(_PICTURES) or (head[:2] == b"BM" and head[6:10] == bytes(4)):
+        return None if b"acTL" in head.partition(b"IDAT")[0] else PICTURE
+    is_ts = any(head[at : at + 377 : 188] == b"GGG" for at in (0, 4))
+    return VIDEO if is_ts or head.startswith(_VIDEOS) or head[4:8] in _MP4 else None
+
+
+def holds_jpegs(data: bytes) -> bool:
+    """Whether JPEGs of one size follow each other, as in a video. A JPEG with others behind it that
+    belong to it (MPO, gain maps) says so in front."""
+    from detector.core.sources._picture_size import claimed_size
+
+    if data[:3] != _NEXT_JPEG[2:] or (end := data.find(_NEXT_JPEG)) < 0 or b"MPF\0" in data[:end]:
         return False
+    size = claimed_size(data)
+    return size is not None and claimed_size(data[end + 2 :]) == size
 
 
 def list_folder(folder: str) -> Contents:

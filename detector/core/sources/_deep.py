@@ -12,19 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.sources._cv2 import cv2
-from detector.core.sources._grey import (
-    OVERSHOOT,
-    Samples,
-    bits_in_use,
-    choose_range,
-    depth_of,
-    describe_mapping,
-    find_ends,
-    stretch,
-)
+from detector.core.sources._grey import Samples, bits_in_use, choose_range, stretch
 from detector.core.sources._picture_size import PNG
 from detector.core.sources._tiff import ASSOCIATED, FLOAT, Tiff, read_tiff
-from detector.core.sources.base import AUTO, FULL, GreyRange
+from detector.core.sources.base import AUTO, GreyRange
 from detector.core.types import Image
 
 # How other pictures begin that may hold more than 8 bits: PGM, PPM, PAM and PFM, JPEG 2000.
@@ -59,9 +50,9 @@ def _decode_narrow(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image, str]
         return None
     samples: Samples = np.asarray(stored)
     is_pnm = data[0] == ord("P")  # of which cv2 drops the lower 8 bits, whatever is in the upper
-    if is_pnm and (samples.dtype.kind == "f" or bits_in_use(samples, 16) < 16):
-        return to_8_bits(samples, wanted)
-    return _stretch_grey(samples, wanted)
+    held = 16 if is_pnm or samples.dtype.kind == "f" else bits_in_use(samples, 16)
+    image, said = to_8_bits(samples, wanted, held=held)
+    return (image, said) if said else None
 
 
 def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[Image | None, str]:
@@ -122,87 +113,32 @@ def _undo_alpha(colours: Samples, alpha: Samples) -> Samples:
     return np.minimum(np.rint(divided), most).astype(colours.dtype)
 
 
-def _stretch_grey(
-    samples: Samples, wanted: Wanted, *, inverted: bool = False
-) -> tuple[Image, str] | None:
-    """None for colours, for 8 bits, and where all of the range is meant."""
-    grey = samples
-    if samples.ndim == 3:  # also of colours that are none
-        grey = samples[..., 0]
-        if any((samples[..., at] != grey).any() for at in range(1, samples.shape[2])):
-            return None
-    chosen = choose_range(grey, samples.dtype.itemsize * 8, wanted)
-    if chosen is None:
-        return None
-    shades = stretch(grey, chosen.low, chosen.high)
-    return _as_bgr(255 - shades if inverted else shades), chosen.said + _name_missing(samples)
-
-
 def to_8_bits(
-    samples: Samples, wanted: Wanted = AUTO, *, cut: bool = False, inverted: bool = False
+    samples: Samples,
+    wanted: Wanted = AUTO,
+    *,
+    cut: bool = False,
+    inverted: bool = False,
+    held: int | None = None,
 ) -> tuple[Image, str]:
     """u8 BGR of samples [h, w] or [h, w, 3], and what was done where a range was stretched.
 
     ``cut``: whole ranges of 16 bits lose their lower 8, as in cv2's PNG; else they are rounded.
-    ``inverted``: the largest number that its bits can hold is black.
+    ``inverted``: the largest number is black. ``held``: bits; None: those that they are stored in.
     """
-    if (grey := _stretch_grey(samples, wanted, inverted=inverted)) is not None:
-        return grey
-    if samples.dtype.kind == "f":
-        return _from_floats(samples)
-    largest = int(samples.max())
-    if int(samples.min()) < 0:
-        return _stretch(samples)
-    held = samples.dtype.itemsize * 8
-    bits = held if wanted == FULL else bits_in_use(samples, held)
-    whole = bits == held == 16
-    most = 2**bits - 1
-    if inverted:
-        samples = (most - samples.astype(np.int64)).astype(samples.dtype)
-    if whole:
+    grey = samples
+    if samples.ndim == 3 and not (samples[..., 1:] != samples[..., :1]).any():
+        grey = samples[..., 0]
+    chosen = choose_range(grey, held or samples.dtype.itemsize * 8, wanted)
+    if chosen is None:
+        samples = 65535 - samples if inverted else samples
         by_shift = cut or samples.ndim == 2
-        eight = samples >> 8 if by_shift else (samples.astype(np.uint32) + 128) // 257
-    else:
-        eight = _scaled(samples, most)
-    said = ""
-    if not whole and bits < held and largest:
-        said = (
-            f"its samples use only {bits} of {held} bits, so they were stretched to the full range"
-        )
-    return _as_bgr(eight.astype(np.uint8)), said
-
-
-def _scaled(samples: Samples, most: int) -> Samples:
-    """0 to ``most`` as 0 to 255."""
-    if samples.dtype.itemsize > 2:
-        return np.rint(samples * (255 / most))
-    table = np.rint(np.arange(most + 1) * (255 / most)).astype(np.uint8)
-    scaled: Samples = table[samples]
-    return scaled
-
-
-def _from_floats(samples: Samples) -> tuple[Image, str]:
-    finite = np.isfinite(samples)
-    if not finite.any():
-        return _as_bgr(np.zeros(samples.shape, np.uint8)), "its samples are all NaN or infinite"
-    largest = float(samples[finite].max())
-    if samples[finite].min() < 0 or largest > 2**16:
-        image, said = _stretch(samples)
-    else:
-        most = 1.0 if largest <= OVERSHOOT else float(2 ** depth_of(largest) - 1)
-        image = _as_bgr(stretch(samples, 0.0, most))
-        said = f"its samples are floats; 0 to {most:g} were mapped to black to white"
-    return image, said + _name_missing(samples)
-
-
-def _name_missing(samples: Samples) -> str:
+        upper = samples >> 8 if by_shift else (samples.astype(np.uint32) + 128) // 257
+        return _as_bgr(upper.astype(np.uint8)), ""
+    eight = stretch(grey, chosen.low, chosen.high)
     missing = samples.size - int(np.isfinite(samples).sum())
-    return f"; {missing} samples are NaN or infinite, and drawn black" if missing else ""
-
-
-def _stretch(samples: Samples) -> tuple[Image, str]:
-    low, high = find_ends(samples)
-    return _as_bgr(stretch(samples, low, high)), describe_mapping(low, high)
+    lost = f"; {missing} samples are NaN or infinite, and drawn black" if missing else ""
+    return _as_bgr(255 - eight if inverted else eight), chosen.said + lost
 
 
 def _as_bgr(eight: NDArray[np.uint8]) -> Image:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict
 
 from detector.core.errors import SourceError, UsageError
 from detector.core.types import Frame, Image, ReadCounts, SourceInfo
@@ -57,6 +57,12 @@ class Choice:
     rate: Fraction | None = None
     grey: str | GreyRange = AUTO
 
+    def tell_grey(self, found: GreyRange | None) -> str:
+        """A note on what was done to grey samples; "" for nothing."""
+        if found is not None:
+            return found.said
+        return NO_GREY if isinstance(self.grey, GreyRange) else ""
+
     def refuse_tracks(self, what: str) -> None:
         """Raises UsageError where it is about more than ``grey``."""
         if self.track is not None or self.rate is not None:
@@ -86,6 +92,16 @@ def parse_rate(text: str) -> Fraction:
             "give 30, 29.97 or 30000/1001"
         )
     return rate
+
+
+class How(TypedDict, total=False):
+    """Keywords of ``open``. Their defaults are those of ``sources.open``."""
+
+    decoder: str
+    stride: int
+    frames: int | None
+    pixels: str
+    choice: Choice
 
 
 class Source:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from fractions import Fraction
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,14 @@ from numpy.typing import NDArray
 from detector.core.errors import SourceError
 from detector.core.errors.holding import name_to_open
 from detector.core.errors.text import counted
-from detector.core.sources._contents import FFMPEG_PICTURES, is_picture
+from detector.core.sources._contents import (
+    FFMPEG_PICTURES,
+    FIRST_JPEG_WITHIN,
+    PICTURE,
+    holds_jpegs,
+    kind_of,
+    kind_of_name,
+)
 from detector.core.sources._cv2 import cv2, fits
 from detector.core.sources._specs import (
     Gathered,
@@ -29,15 +37,13 @@ from detector.core.sources._specs import (
     look_into,
 )
 from detector.core.sources._unclaimed import is_live
-from detector.core.sources.base import ANY, NO_GREY, Choice, GreyRange, SteppingSource
+from detector.core.sources.base import ANY, Choice, How, SteppingSource
 from detector.core.types import Frame, Image, SourceInfo
 
-# Bytes from the start in which a file says that it is an animation: before the pixels, and behind a
-# colour profile at most.
-ANIMATION_SAID_WITHIN = 4096
 # Bytes in which a HEIF lists its items, and an item that is a grid (ISO/IEC 23008-12).
 HEIF_DESCRIBED_WITHIN = 1 << 18
 _GRID = re.compile(rb"infe(\x02.{7}|\x03.{9})grid", re.DOTALL)
+HEAD_BYTES = 4096  # in which a file says that it is an animation, behind a colour profile at most
 MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
 
 
@@ -49,11 +55,11 @@ class PicturesSource(SteppingSource):
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """A folder, a file with a picture's suffix, or a pattern that is no file's name."""
+        """A folder, a file that holds a picture, or a pattern that is no file's name."""
         if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):
-            return os.path.exists(spec) and is_picture(spec)
+            return os.path.exists(spec) and kind_of(spec, closely=True) == PICTURE
         return is_numbered(spec) or (glob.has_magic(spec) and not is_live(spec))
 
     @classmethod
@@ -61,17 +67,11 @@ class PicturesSource(SteppingSource):
         list_pictures(spec)
 
     @classmethod
-    def open(
-        cls,
-        spec: str,
-        *,
-        decoder: str = "auto",
-        stride: int = 1,
-        frames: int | None = None,
-        choice: Choice = ANY,
-    ) -> PicturesSource:
+    def open(cls, spec: str, **how: Unpack[How]) -> PicturesSource:
+        choice = how.get("choice", ANY)
         choice.refuse_tracks(spec)
-        source = cls(spec, list_pictures(spec), stride, frames, choice)
+        paths = list_pictures(spec)
+        source = cls(spec, paths, how.get("stride", 1), how.get("frames"), choice)
         if not isinstance(spec, Gathered) and (contents := look_into(spec)) is not None:
             from detector.core.sources._left_out import describe_left_out
 
@@ -148,11 +148,8 @@ class PicturesSource(SteppingSource):
         if image is None:
             self._note_bad(path)
             return None
-        if _is_animated(path):
-            self._note(
-                f"{path}: an animation: only its first picture is used; convert it to a "
-                "video to use all"
-            )
+        if kind_of_name(path) != PICTURE:
+            self._tell(path, "its name is not that of a picture, but it holds one")
         from detector.core.sources._tiff import read_taken
 
         name, taken = self._names[index], read_taken(path)
@@ -160,9 +157,7 @@ class PicturesSource(SteppingSource):
 
     def _read(self, path: str, into: Image | None = None) -> Image | None:
         image, said = read_and_tell(path, into, self._choice)
-        if image is not None and not said and isinstance(self._choice.grey, GreyRange):
-            said = NO_GREY
-        if said:
+        if image is not None and (said := said or self._choice.tell_grey(None)):
             self._tell(path, said)
         return image
 
@@ -184,11 +179,7 @@ class PicturesSource(SteppingSource):
         self.counts.bad += 1
         if len(self.notes) < MAX_NOTES:
             why = _why_unread(path) or "cannot be read as a picture"
-            self._note(f"{path}: {why}, skipped")
-
-    def _note(self, what: str) -> None:
-        if len(self.notes) < MAX_NOTES:
-            self.notes.append(what)
+            self.notes.append(f"{path}: {why}, skipped")
 
     def close(self) -> None:
         super().close()
@@ -207,20 +198,6 @@ def _output_names(paths: Sequence[str]) -> list[str]:
         os.path.relpath(path, common) if name in often else name
         for path, name in zip(whole, names, strict=True)
     ]
-
-
-def _is_animated(path: str) -> bool:
-    """True for an animated WebP or PNG, of which cv2 reads the first picture. A GIF is a video."""
-    if not path.lower().endswith((".webp", ".png")):
-        return False
-    try:
-        with open(path, "rb") as file:
-            head = file.read(ANIMATION_SAID_WITHIN)
-    except OSError:
-        return False
-    if head[12:16] == b"VP8X":
-        return bool(head[20] & 2)
-    return b"acTL" in head.partition(b"IDAT")[0]
 
 
 def read_picture(path: str, into: Image | None = None) -> Image | None:
@@ -307,4 +284,13 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> tuple[Image | None, str]
 
     if (deep := decode_deep(data, choice.grey)) is not None:
         return deep
-    return cv2.imdecode(data, cv2.IMREAD_COLOR), ""
+    return cv2.imdecode(data, cv2.IMREAD_COLOR), _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
+
+
+def _name_unread(data: bytes) -> str:
+    """What is not used of a file of several pictures; "" where it has one. A GIF is a video."""
+    is_animated = data[12:16] == b"VP8X" and data[20] & 2
+    if is_animated or b"acTL" in data[:HEAD_BYTES].partition(b"IDAT")[0]:
+        return "an animation: only its first picture is used; convert it to a video to use all"
+    many = "a stream of pictures: only the first is used; give it by name to use all"
+    return many if holds_jpegs(data) else ""

@@ -79,8 +79,9 @@ class PacketFeed(ThreadedFeed):
         return self._converter.convert(picture.content, into)
 
     def facts(self) -> FeedFacts:
-        facts = super().facts()
-        return replace(facts, note="; ".join(filter(None, (facts.note, self._converter.said))))
+        facts, grey = super().facts(), self._converter.grey
+        said = (facts.note, "" if grey is None else grey.said)
+        return replace(facts, note="; ".join(filter(None, said)))
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
         before = self._needed

@@ -24,7 +24,7 @@ from detector.core.sources._grey import choose_for_video, is_deep_grey
 from detector.core.sources._planes import why_no_planes
 from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
-from detector.core.sources.base import ANY, AUTO, NO_GREY, Choice, GreyRange
+from detector.core.sources.base import ANY, Choice, GreyRange
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._rates import is_raw, rate_of, time_base_for
 from detector.core.sources.video._tracks import choose_track, data_tracks, kept_tags, read_timecode
@@ -122,7 +122,7 @@ def probe(path: str, choice: Choice = ANY) -> Video:
         raw = is_raw(container)
         fps, guessed = rate_of(path, container, stream, choice.rate)
         duration_s = None if raw else _duration_s(container, stream)
-        grey = _choose_grey(path, container, stream, first, duration_s, choice.grey)
+        grey = _choose_grey(container, stream, first, duration_s, choice)
         info = SourceInfo(
             path=path,
             kind="video",
@@ -158,7 +158,7 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             not_for_planes="it is turned" if info.mirrored else why_no_planes(first),
             plain=first is not None and is_plain(first),
             rotation=None if first is None else first.rotation % 360,
-            notes=tuple(filter(None, (chosen, guessed, _describe_grey(grey, choice)))),
+            notes=tuple(filter(None, (chosen, guessed, choice.tell_grey(grey)))),
             grey=grey,
         )
 
@@ -208,31 +208,17 @@ def _first_picture(container: Any, stream: Any) -> Any:
 
 
 def _choose_grey(
-    path: str,
-    container: Any,
-    stream: Any,
-    first: Any,
-    duration_s: float | None,
-    wanted: str | GreyRange,
+    container: Any, stream: Any, first: Any, duration_s: float | None, choice: Choice
 ) -> GreyRange | None:
-    """For all pictures of the video, by some that are spread over it. Of a pipe the first has to
-    do."""
+    """For a whole video, by pictures that are spread over it; of a pipe, by its first ones."""
     if first is None or not is_deep_grey(first):
         return None
-    pictures = [first]
-    if duration_s is not None and path != STANDARD_INPUT and wanted == AUTO:
-        begin, ticks = stream.start_time or 0, duration_s / stream.time_base
-        for part in range(1, GREY_LOOKS):
-            with suppress(av.error.FFmpegError):
-                container.seek(begin + int(ticks * part / GREY_LOOKS), stream=stream)
-                pictures += filter(None, [_first_picture(container, stream)])
-    return choose_for_video(pictures, wanted)
-
-
-def _describe_grey(grey: GreyRange | None, choice: Choice) -> str:
-    if grey is None:
-        return NO_GREY if isinstance(choice.grey, GreyRange) else ""
-    return grey.said
+    pictures, ticks = [first], int((duration_s or 0) / stream.time_base)
+    for part in range(1, GREY_LOOKS):
+        with suppress(av.error.FFmpegError):
+            container.seek((stream.start_time or 0) + ticks * part // GREY_LOOKS, stream=stream)
+        pictures += filter(None, [_first_picture(container, stream)])
+    return choose_for_video(pictures, choice.grey)
 
 
 def _is_interlaced(stream: Any, first: Any) -> bool:

@@ -15,7 +15,7 @@ from av.video.reformatter import VideoReformatter
 
 from detector.core.sources._bgr import to_bgr
 from detector.core.sources._cv2 import fits, upright
-from detector.core.sources._grey import is_deep_grey, read_samples, to_bgr_of_grey
+from detector.core.sources._grey import is_deep_grey, to_bgr_of_grey
 from detector.core.sources._planes import PlanesReader
 from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._clock import Clock
@@ -260,7 +260,7 @@ class AvSource(SteppingSource):
     def _convert(self, picture: Any) -> Image:
         width, height = self._stored_size()
         if self.video.grey is not None and is_deep_grey(picture):
-            return to_bgr_of_grey(read_samples(picture), self.video.grey, width, height)
+            return to_bgr_of_grey(picture, self.video.grey, width, height)
         return to_bgr(self._reformatter, picture, width, height)
 
     def _stored_size(self) -> tuple[int, int]:
