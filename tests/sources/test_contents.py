@@ -6,11 +6,14 @@ import subprocess
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 
 from detector.core import sources
 from detector.core.api.pictures import as_image
-from detector.core.errors import UsageError
+from detector.core.config.schema import OutputConfig
+from detector.core.errors import SourceError, UsageError
+from detector.core.run.outputs import OutputPlan
 
 from .clips import picture
 
@@ -92,3 +95,53 @@ def test_pictures_with_something_behind_them_stay_pictures(tmp_path: Path) -> No
     raw = tmp_path / "photo.cr2"
     raw.write_bytes(encoded(".tif"))
     assert sources.find_claiming(str(raw)).__name__ == "VideoSource"
+
+
+# As an iPhone writes it: 3x2 tiles of HEVC, 64x64 each, cut to 150x100, and an item that says so.
+TILES = (Path(__file__).parent / "tiles.heic").read_bytes()
+COLOURS = np.array(
+    [
+        [(30, 60, 200), (40, 200, 60), (200, 60, 40)],
+        [(200, 200, 60), (60, 200, 200), (180, 60, 180)],
+    ]
+)
+WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
+
+
+@pytest.mark.parametrize("name", ["a.HEIC", "named.jpg"])
+@pytest.mark.parametrize(
+    ("turn", "shown"),
+    [
+        (b"irot\0", WHOLE),
+        (b"irot\3", np.rot90(WHOLE, -1)),
+        (b"imir\0", WHOLE[::-1]),
+        (b"imir\1", WHOLE[:, ::-1]),
+    ],
+)
+def test_tiles_of_a_heic_are_put_together(turn, shown, name: str, tmp_path: Path) -> None:
+    """libheif 1.23 shows them so."""
+    (tmp_path / name).write_bytes(TILES.replace(b"irot\0", turn))
+    image = as_image(tmp_path / name)
+    assert image.shape == shown.shape
+    assert np.abs(image - shown).max() <= 8
+    plan = OutputPlan(OutputConfig(save=("pictures",)), [str(tmp_path / name)])
+    with sources.open(str(tmp_path / name)) as source:
+        (path,) = plan.paths(str(tmp_path / name), source.info).values()
+    assert path.suffix == ".jpg"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TILES.replace(b"hvc1", b"abcd", 1),
+        TILES.replace(b"grid", b"iovl"),
+        TILES.replace(b"dimg", b"free"),
+        TILES[:700],
+    ],
+    ids=["one is lost", "overlay", "no list", "cut off"],
+)
+def test_tiles_that_do_not_fit_are_refused(data: bytes, tmp_path: Path) -> None:
+    """One of them would be a picture of 512x512 out of one of 4032x3024."""
+    (tmp_path / "a.heic").write_bytes(data)
+    with pytest.raises(SourceError, match=r"tiles.*heif-convert"):
+        sources.open(str(tmp_path / "a.heic"))

@@ -39,17 +39,19 @@ PICTURE, VIDEO = "picture", "video"
 HEAD_BYTES = 512
 FIRST_JPEG_WITHIN = 1 << 20  # bytes
 # How files begin. A name decides where none of these does.
-_PICTURES = (
-    *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*", b"8BPS", b"qoif", b"#?RADIANCE"),
-    *(b"\xff\x4f\xff\x51", b"v/1\x01", b"SDPX", b"XPDS"),
+_PICTURES = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF.{4}WEBP|8BPS|qoif|#\?RADIANCE|"
+    rb"v/1\x01|SDPX|XPDS|\xff\x4f\xff\x51|.{4}jP  .{12}(?!mjp2)|"
+    rb".{4}ftyp(?:hei[cxms]|avif|mif[12]|miaf|avci)",
+    re.DOTALL,
 )
-_VIDEOS = (
-    *(b"\x1a\x45\xdf\xa3", b"FLV", b"OggS", b"GIF8", b"YUV4MPEG2", b"DKIF", b"nut/", b".RMF"),
-    *(b"\0\0\1\xba", b"\0\0\1\xb3", b"\x06\x0e\x2b\x34", b"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
+_VIDEOS = re.compile(
+    rb"\x1a\x45\xdf\xa3|FLV|OggS|GIF8|YUV4MPEG2|DKIF|nut/|\.RMF|RIFF.{4}AVI |\0\0\x01[\xb3\xba]|"
+    rb"\x06\x0e\x2b\x34|\x30\x26\xb2\x75\x8e\x66\xcf\x11|(?:.{4})?G.{187}G.{187}G|"
+    rb".{4}(?:moov|mdat|wide|pnot|styp|sidx|moof|ftypavis|jP  .{12}mjp2)",
+    re.DOTALL,
 )
-_MP4 = (b"moov", b"mdat", b"wide", b"pnot", b"styp", b"sidx", b"moof")
-_STILL = (b"heic", b"heix", b"heim", b"heis", b"avif", b"mif1", b"mif2", b"miaf", b"avci", b"1pic")
-_UNSURE = (*_STILL, b"msf1", b"hevc", b"hevx", b"crx ")  # sequences of pictures, raw photos
+_UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")  # sequences, raw photos
 _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
 
 
@@ -107,20 +109,11 @@ def _look_into(path: str, closely: bool, size: int, changed_ns: int) -> str | No
 
 def kind_of_bytes(head: bytes) -> str | None:
     """PICTURE, VIDEO, or None where the beginning of a file does not tell."""
-    if head[4:8] == b"ftyp":
-        major, others = head[8:12], {head[at : at + 4] for at in range(16, head[3], 4)}
-        if major in _STILL:
-            return PICTURE
-        is_video = major == b"avis" or not {major, *others} & {*_UNSURE}
-        return VIDEO if is_video else None
-    if head[4:8] == b"jP  ":  # JPEG 2000
-        return VIDEO if head[20:24] == b"mjp2" else PICTURE
-    if head[:4] == b"RIFF":
-        return {b"AVI ": VIDEO, b"WEBP": PICTURE}.get(head[8:12])
-    if head.startswith(_PICTURES) or (head[:2] == b"BM" and head[6:10] == bytes(4)):
+    if _PICTURES.match(head):
         return None if b"acTL" in head.partition(b"IDAT")[0] else PICTURE
-    is_ts = any(head[at : at + 377 : 188] == b"GGG" for at in (0, 4))
-    return VIDEO if is_ts or head.startswith(_VIDEOS) or head[4:8] in _MP4 else None
+    brands = {head[at : at + 4] for at in range(8, head[3] if len(head) > 8 else 0, 4)}
+    is_movie = head[4:8] == b"ftyp" and brands.isdisjoint(_UNSURE)
+    return VIDEO if is_movie or _VIDEOS.match(head) else None
 
 
 def holds_jpegs(data: bytes) -> bool:

@@ -131,7 +131,7 @@ def to_8_bits(
         grey = samples[..., 0]
     chosen = choose_range(grey, held or samples.dtype.itemsize * 8, wanted)
     if chosen is None:
-        samples = 65535 - samples if inverted else samples
+        samples = 65535 - samples.astype(np.int64) if inverted else samples
         by_shift = cut or samples.ndim == 2
         upper = samples >> 8 if by_shift else (samples.astype(np.uint32) + 128) // 257
         return _as_bgr(upper.astype(np.uint8)), ""

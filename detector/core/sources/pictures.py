@@ -40,9 +40,6 @@ from detector.core.sources._unclaimed import is_live
 from detector.core.sources.base import ANY, Choice, How, SteppingSource
 from detector.core.types import Frame, Image, SourceInfo
 
-# Bytes in which a HEIF lists its items, and an item that is a grid (ISO/IEC 23008-12).
-HEIF_DESCRIBED_WITHIN = 1 << 18
-_GRID = re.compile(rb"infe(\x02.{7}|\x03.{9})grid", re.DOTALL)
 HEAD_BYTES = 4096  # in which a file says that it is an animation, behind a colour profile at most
 MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
 
@@ -242,37 +239,29 @@ def read_and_tell(
 
 def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
     """The one frame of a "video", and what was done to its samples. Raises SourceError."""
+    from detector.core.sources._heif import decode_grid, read_grid
     from detector.core.sources.video._container import probe
     from detector.core.sources.video.av import AvSource
 
-    if _is_made_of_tiles(path):
-        return None, ""
+    if (grid := read_grid(path)) is not None:
+        return decode_grid(path, grid), ""
     video = probe(path, choice)
     with AvSource(video) as source:
         frame, grey = source.read(), video.grey
         return None if frame is None else frame.image.copy(), grey.said if grey else ""
 
 
-def _is_made_of_tiles(path: str) -> bool:
-    """True for a HEIF whose picture is a grid of others, as telephones write them. PyAV hands out
-    the tiles, one by one, and not how they belong together."""
-    with open(name_to_open(path), "rb") as file:
-        head = file.read(HEIF_DESCRIBED_WITHIN)
-    return head[4:8] == b"ftyp" and _GRID.search(head) is not None
-
-
 def _why_unread(path: str) -> str | None:
-    """Words for a picture too large, cut off or of tiles; None where something else is wrong."""
-    try:
-        if _is_made_of_tiles(path):
-            return "it is made of tiles, which are not supported"
-        if path.lower().endswith(FFMPEG_PICTURES):
-            return None
-        from detector.core.sources._picture_size import why_not_decoded
+    """Words for a picture too large, cut off or of odd tiles; None where it is something else."""
+    from detector.core.sources._picture_size import why_not_decoded
 
-        return why_not_decoded(np.fromfile(name_to_open(path), np.uint8).tobytes())
+    try:
+        data = np.fromfile(name_to_open(path), np.uint8).tobytes()
     except OSError:
         return None
+    if data[4:8] == b"ftyp" and (b"grid" in data[:HEAD_BYTES] or b"iovl" in data[:HEAD_BYTES]):
+        return "its tiles cannot be put together"
+    return None if path.lower().endswith(FFMPEG_PICTURES) else why_not_decoded(data)
 
 
 def _decode(data: NDArray[np.uint8], choice: Choice) -> tuple[Image | None, str]:
