@@ -22,7 +22,7 @@ from detector.core.errors.text import printable
 from detector.core.errors.writing import is_output
 from detector.core.run.inputs import refuse_cameras
 from detector.core.sources._addresses import is_address, local_path, parse_address
-from detector.core.sources._contents import is_picture, is_video
+from detector.core.sources._contents import kind_of_name
 from detector.core.sources._left_out import name_suffixes, suffix_of
 from detector.core.sources._storage import About
 from detector.core.sources.stored import look
@@ -59,7 +59,7 @@ class Listing:
     def takes(self, path: str) -> bool:
         """Whether a file that nobody named is an item. Counts it where it is none, unless a run
         wrote it."""
-        is_known = is_picture(path) or is_video(path)
+        is_known = kind_of_name(path) is not None
         if not is_output(path):
             self.left_out[suffix_of(path)] += not is_known
             return is_known

@@ -211,6 +211,7 @@ class SourceInfo:
     stream: int | None = None  # number of its video among all streams of the container
     has_audio: bool = False
     has_subtitles: bool = False
+    has_data: bool = False  # tracks of measurements and the like
     tags: dict[str, str] = field(default_factory=dict)  # of the container: title, location...
     longest_gap_s: float = (
         LONGEST_GAP_S  # between two frames, seconds; what is more is damage, not a pause

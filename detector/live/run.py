@@ -303,6 +303,8 @@ class _LiveRun:
         run = day.run
         day.clock.note(run)
         run.live_s = self._status.live_ns / 1e9
+        odd = {one.camera.name: one.facts().note for one in self._collector.members()}
+        run.notes += [f"{name}: {note}" for name, note in odd.items() if note]
         run.notes += [*self._tiles.lines(), *self._notes]
         if self._collector.was_live():
             run.info = self._info()

@@ -37,7 +37,7 @@ CLIPS = {
 }
 OPTIONS = {"fragmented.mp4": {"movflags": "frag_keyframe+empty_moov"}}
 FRAMES = 8
-PICTURES = ("p.png", "p.jpg", "p.webp", "p.tif", "p.bmp")
+PICTURES = ("p.png", "p.jpg", "p.webp", "p.tif", "p.bmp", "p.heic")
 ENGINES = ("--engines-dir", "../engines")  # beside the current folder: not among its outputs
 NULL = ("--model", "dots.onnx", "--engine", "null", *ENGINES)
 
@@ -51,6 +51,8 @@ def content(name: str) -> bytes:
         codec, pixels = CLIPS[name]
         more = OPTIONS.get(name, {})
         return _made(name, lambda path: inputs.clip(path, codec, pixels, FRAMES, **more))
+    if name == "p.heic":
+        return (Path(__file__).parents[1] / "sources/tiles.heic").read_bytes()
     if name in PICTURES:
         return _made(name, lambda path: inputs.picture(path, 3, (48, 32)))
     return _made(name, _MAKERS.get(name) or inputs.MAKERS[name])

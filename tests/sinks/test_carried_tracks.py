@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -274,6 +276,84 @@ def test_parts_that_are_joined_have_all_tracks(folder: Path, tmp_path: Path) -> 
     found = packet_times(joined["video"], "audio")
     assert found == packet_times(wanted["video"], "audio")
     about_as(tags(joined["video"]))
+
+
+def timecode_of(path: Path) -> str:
+    """With two digits a number, which QuickTime writes as its rate needs them."""
+    told = probe(path)
+    tagged = [told["format"], *told["streams"]]
+    found = {key.lower(): text for one in tagged for key, text in one.get("tags", {}).items()}
+    return ":".join(f"{int(part):02}" for part in re.split("[:;]", found.get("timecode", "0")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rate", "begins", "start", "expected"),
+    [
+        ("25", "10:11:12:03", None, "10:11:12:03"),
+        ("10", "10:11:12:03", "1.5", "10:11:13:08"),
+        ("24000/1001", "23:59:59:00", "1.5", "00:00:00:12"),
+        ("30000/1001", "10:58:59;20", "1.5", "10:59:01:07"),  # 10:59:00;00 and ;01 are left out
+        ("30000/1001", "10:59:59;20", "1.5", "11:00:01:05"),
+        ("60000/1001", "00:00:59;20", "1.5", "00:01:00:54"),
+    ],
+)
+def test_the_time_code_is_that_of_the_first_frame(rate, begins, start, expected, tmp_path) -> None:
+    scene = ("-f", "lavfi", "-i", f"testsrc2=size=64x48:rate={rate}:duration=2")
+    ffmpeg(*scene, "-c:v", "libx264", "-g", "1", "-timecode", begins, tmp_path / "in.mov")
+    for suffix in (".mp4", ".mov", ".mkv", ".webm", ".avi", ".flv"):
+        notes = run(tmp_path / "in.mov", tmp_path / f"a{suffix}", start=start)
+        assert timecode_of(tmp_path / f"a{suffix}") == expected
+        assert not any("timecode" in note or "data" in note for note in notes)
+    run(tmp_path / "in.mov", tmp_path / "o.mkv", start=start, save="overlay")
+    assert timecode_of(tmp_path / "o.mkv") == expected
+    for suffix in (".ts", ".gif"):
+        notes = run(tmp_path / "in.mov", tmp_path / f"a{suffix}", start=start)
+        assert any("timecode" in note for note in notes)
+
+
+def test_a_time_code_that_quicktime_cannot_count_on_from_is_told(tmp_path: Path) -> None:
+    make(tmp_path / "in.mkv", "-metadata", "timecode=10:11:12;03", sounds=0)
+    assert any("timecode" in note for note in run(tmp_path / "in.mkv", tmp_path / "a.mp4"))
+    assert not any("timecode" in note for note in run(tmp_path / "in.mkv", tmp_path / "b.mkv"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "kind", "kept"), [("a.ts", "klv", ".ts"), ("a.ts", "timed_id3", ".ts"),
+                                 ("a.mp4", "bin_data", ".mp4")]
+)  # fmt: skip
+def test_tracks_of_data_are_kept_or_named(source, kind, kept, tmp_path: Path) -> None:
+    """As drones (KLV) and action cameras (GPMF in MP4) write them."""
+    with av.open(str(tmp_path / source), "w") as file:
+        video = file.add_stream("libx264", rate=10)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        data = file.add_data_stream(kind)
+        for number in range(20):
+            file.mux(video.encode(av.VideoFrame(64, 48, "yuv420p")))
+            packet = av.Packet(b"\x06\x0e\x2b\x34" + bytes([number] * 20))
+            packet.stream, packet.time_base = data, Fraction(1, 10)
+            packet.pts = packet.dts = number
+            file.mux(packet)
+        file.mux(video.encode(None))
+    wanted = data_of(tmp_path / source)
+    assert len(wanted) >= 19
+    for suffix in (".mp4", ".ts", ".mov", ".mkv", ".gif"):
+        notes = run(tmp_path / source, tmp_path / f"out{suffix}")
+        assert data_of(tmp_path / f"out{suffix}") == (wanted if suffix == kept else [])
+        assert any("data" in note for note in notes) == (suffix != kept)
+    assert any(kind in note for note in run(tmp_path / source, tmp_path / "o.mkv", save="overlay"))
+
+
+def data_of(path: Path) -> list[bytes]:
+    with av.open(str(path)) as file:
+        return [bytes(one) for one in file.demux() if one.size and one.stream.type == "data"]
+
+
+@pytest.mark.slow
+def test_the_reported_time_code(shared: Path, tmp_path: Path) -> None:
+    run(shared / "data/reports2/files/tc.mov", tmp_path / "a.mp4")
+    assert timecode_of(tmp_path / "a.mp4") == "10:11:12:03"
 
 
 @pytest.mark.slow

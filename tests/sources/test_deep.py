@@ -5,14 +5,19 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from detector import Detector
 from detector.core import sources
+from detector.core.errors import SourceError
+from detector.core.sources.base import FULL, Choice, parse_grey_range
 from detector.core.sources.pictures import read_picture
 from detector.core.types import Image
+from detector.live.sources.decoding import Converter
 from tests.covering import covering
 
 HEIGHT, WIDTH = 48, 64
@@ -170,6 +175,70 @@ def test_floats_by_what_their_range_says(
     assert f"0 to {most}" in notes[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "low", "high"),
+    [
+        ("counts.png", np.uint16, 30000, 30300),
+        ("14 bits.png", np.uint16, 6000, 9000),
+        ("centikelvin.tif", np.uint16, 29300, 31500),
+        ("counts.pgm", np.uint16, 21000, 22000),
+        ("kelvin.tif", np.float32, 290, 315),
+        ("kelvin.pfm", np.float32, 290, 315),
+        ("degrees.tif", np.float32, 5, 45),
+        ("below zero.tif", np.int16, -300, 1500),
+    ],
+)
+def test_grey_on_a_narrow_range_is_stretched(name, dtype, low, high, tmp_path: Path) -> None:
+    """As thermal cameras write it, with two pixels that are dead or hot."""
+    shown = np.kron(shades()[..., 2], np.ones((8, 8)))
+    exact = shown * (high - low) + low
+    stored = (exact if dtype == np.float32 else np.rint(exact)).astype(dtype)
+    image, notes = read(tmp_path / name, stored if "tif" not in name else tiff(stored))
+    assert far(image, np.rint(shown * 255)) <= 1
+    assert f"{low} to {high}" in notes[0]
+    stored[0, 0], stored[9, 9] = 0, 32000 if dtype == np.int16 else 65535
+    image, _ = read(tmp_path / name, stored if "tif" not in name else tiff(stored))
+    assert np.ptp(image[16:, 16:]) > 200
+    wanted = parse_grey_range(f"{low}-{low + 2 * (high - low)}")
+    with sources.open(str(tmp_path / name), choice=Choice(grey=wanted)) as source:
+        assert far(source.read().image[16:, 16:], np.rint(shown * 127.5)[16:, 16:]) <= 1
+    with sources.open(str(tmp_path / name), choice=Choice(grey=FULL)) as source:
+        assert np.ptp(source.read().image[16:, 16:]) < 60 or low < 0
+
+
+def test_grey_range_of_a_video_is_of_all_its_pictures(tmp_path: Path) -> None:
+    """The first ones show a shutter; equal samples have equal shades in all."""
+    stored = [(shades()[..., 2] * 900 + 7500).astype(np.uint16) for _ in range(20)]
+    for one in stored[:3]:
+        one[:] = 7500
+    with av.open(str(tmp_path / "a.mkv"), "w") as file:
+        stream = file.add_stream("ffv1", rate=9)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "gray16le"
+        for one in stored:
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(one, "gray16le")))
+        file.mux(stream.encode(None))
+    for decoder in ("auto", "av"):
+        with sources.open(str(tmp_path / "a.mkv"), decoder=decoder, pixels="yuv420p") as source:
+            images = [frame.image for frame in source]
+        assert [far(image, np.rint((one - 7500.0) / 900 * 255)) <= 1
+                for image, one in zip(images, stored, strict=True)] == [True] * 20  # fmt: skip
+        assert "7500 to 8400" in source.notes[0]
+    with sources.open(str(tmp_path / "a.mkv"), choice=Choice(grey=FULL)) as source:
+        assert np.ptp(list(source)[-1].image) <= 4
+    with pytest.raises(SourceError, match="--decoder auto"):
+        sources.open(str(tmp_path / "a.mkv"), decoder="opencv")
+
+
+def test_grey_range_of_a_camera_follows_slowly() -> None:
+    converter, shown = Converter(), []
+    for low in [20000] * 3 + [30000] * 200:
+        picture = (shades()[..., 2] * 900 + low).astype(np.uint16)
+        shown.append(converter.convert(av.VideoFrame.from_ndarray(picture, "gray16le"), None))
+    assert [np.ptp(shown[at]) > 250 for at in (0, 2, 3, -1)] == [True, True, False, True]
+    assert converter.grey is not None
+    assert "20000 to 20900" in converter.grey.said
+
+
 def test_samples_that_are_no_numbers_are_black(tmp_path: Path) -> None:
     stored = shades().astype(np.float32)
     stored[10:12, 10:12], stored[20, 20] = np.nan, np.inf
@@ -254,6 +323,15 @@ def test_pages_that_lead_to_each_other_have_an_end(tmp_path: Path) -> None:
     count = struct.unpack_from("<H", data, 8)[0]
     struct.pack_into("<I", data, 10 + 12 * count, 8)  # the next page is this one
     assert read(tmp_path / "a.tif", bytes(data))[1] == []
+
+
+def test_the_reported_thermal_files(shared: Path) -> None:
+    files = shared / "data/reports2/files"
+    with Detector(engine="ort", precision="fp32") as detector:
+        for name in ("thermal_51241_52181.png", "thermal_29300_31500.tif"):
+            assert len(detector(files / name)) == len(detector(files / "grey8_reference.png")) == 8
+        found = [len(found) for _, found in detector.stream(files / "thermal_7500_8500.mkv")]
+    assert found == [17, 17]
 
 
 def test_the_reported_file(shared: Path) -> None:

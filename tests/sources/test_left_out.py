@@ -173,15 +173,6 @@ def test_pictures_that_opencv_does_not_read_are_pictures(suffix: str) -> None:
     assert np.abs(frame.image.astype(int) - image).max() <= 2
 
 
-@pytest.mark.parametrize("name", ["a.heic", "named.jpg"])
-def test_a_heif_of_tiles_is_not_taken_for_one_of_them(name: str) -> None:
-    """Its first tile would be a picture of 512x512 out of one of 4032x3024."""
-    infe = b"\0\0\0\x15infe\x02\0\0\0\0\x31\0\0grid\0"
-    Path(name).write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + infe + bytes(64))
-    with pytest.raises(SourceError, match=r"tiles.*heif-convert"):
-        sources.open(name)
-
-
 def test_an_avif_that_moves_is_a_video() -> None:
     Path("a.avif").write_bytes(b"\0\0\0\x18ftypavis\0\0\0\0")
     Path("b.avif").write_bytes(b"\0\0\0\x18ftypavif\0\0\0\0")

@@ -61,30 +61,6 @@ def test_a_name_with_brackets_is_a_file(folder):
     assert names(sources.open(str(folder / "img[1].png"))) == ["img[1].png"]
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"])
-def test_formats(tmp_path, suffix):
-    save(tmp_path / f"a{suffix}", np.full((20, 30, 3), (10, 100, 200), np.uint8))
-    (frame,) = sources.open(str(tmp_path))
-    assert (frame.image.shape, frame.image.dtype) == ((20, 30, 3), np.uint8)
-    assert np.abs(frame.image.astype(int) - (10, 100, 200)).max() <= 4
-
-
-@pytest.mark.parametrize(
-    ("stored", "expected"),
-    [
-        (np.full((4, 5), 77, np.uint8), (77, 77, 77)),  # grey
-        (np.full((4, 5, 3), (256 * 9, 256 * 8, 256 * 7), np.uint16), (9, 8, 7)),  # 16 bit
-        (np.full((4, 5, 4), (1, 2, 3, 128), np.uint8), (1, 2, 3)),  # alpha is dropped
-    ],
-    ids=["grey", "16-bit", "alpha"],
-)
-def test_all_become_u8_bgr(tmp_path, stored, expected):
-    save(tmp_path / "a.png", stored)
-    (frame,) = sources.open(str(tmp_path))
-    assert frame.image.dtype == np.uint8
-    assert np.array_equal(frame.image, np.full((4, 5, 3), expected, np.uint8))
-
-
 def test_exif_orientation(tmp_path):
     upright = np.zeros((40, 60, 3), np.uint8)
     upright[:10, :10] = 255  # a white corner at the top left of what is stored

@@ -180,7 +180,7 @@ class Detector:
         request = self._requests[-1]  # the spare one: a stream may be using the others
         found = []
         # The request has one slot, which threads must not share, and the track is of one thread.
-        images = [as_image(one) for one in pictures]
+        images = [as_image(one, plan.reading.choice) for one in pictures]
         with self._calling, self._timeline().track("call") as track:
             for start in range(0, len(images), len(request.slot)):
                 batch = images[start : start + len(request.slot)]

@@ -53,6 +53,7 @@ class Options(TypedDict, total=False):
     duration: str | float | None
     video_track: int | None
     rate: str | float | None
+    grey_range: str
     blur: Sequence[str] | None
     sync: bool
     queue_batches: int

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from detector.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from detector.core.sources.base import Choice
     from detector.core.types import Image
 
     Path = str | os.PathLike[str]
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     Picture = Image | Path | PilPicture
 
 
-def as_image(picture: Picture) -> Image:
+def as_image(picture: Picture, choice: Choice | None = None) -> Image:
     """u8 BGR [h, w, 3] of any of them; an array is returned as it is.
 
     Raises UsageError for what is no picture, and SourceError for a file that cannot be read.
     """
     if isinstance(picture, (str, os.PathLike)):
-        return _read_picture(os.fspath(picture))
+        return _read_picture(os.fspath(picture), choice)
     if _is_pil(picture):
         return _from_pil(picture)
     image: Any = picture
@@ -80,7 +81,7 @@ def _from_pil(picture: Any) -> Image:
     return np.ascontiguousarray(pixels[:, :, ::-1])
 
 
-def _read_picture(path: str) -> Image:
+def _read_picture(path: str, choice: Choice | None) -> Image:
     from detector.core import sources
     from detector.core.errors.secrets import Address
     from detector.core.sources._addresses import is_address
@@ -95,7 +96,7 @@ def _read_picture(path: str) -> Image:
         raise UsageError(
             f"{shown}: is {'a camera' if arrives else what}; use stream({shown!r}) for it"
         )
-    with sources.open(path) as source:
+    with sources.open(path, choice=choice) as source:
         frame = source.read()
     assert frame is not None  # a source without a frame does not open
     return frame.image.copy()

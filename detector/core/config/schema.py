@@ -342,6 +342,13 @@ class InputConfig:
         number="float",
         short="Frame rate of a raw stream",
     )
+    grey_range: str = option(
+        "auto",
+        "Grey samples of more than 8 bits, as of thermal cameras, that are drawn black and white: "
+        "29300-31500; full: all that they can hold; auto: those in use if they are a small part.",
+        "LOW-HIGH",
+        short="Samples of deep grey that are black and white",
+    )
 
 
 PRESETS = (

@@ -28,14 +28,14 @@ LARGEST_HASHED = 2 << 30  # bytes; some two seconds of reading
 class HeldFile:
     """A regular file, open for reading. ``name`` opens the same file again."""
 
-    def __init__(self, path: str, link_folder: str) -> None:
+    def __init__(self, path: str, link_folder: str, suffix: str | None = None) -> None:
         self.path = path
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.before = os.fstat(self.descriptor)
         self.name = os.path.abspath(path)
         if DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
             # The suffix stays: FFmpeg guesses the format of raw streams by it.
-            suffix = Path(path).suffix
+            suffix = Path(path).suffix if suffix is None else suffix
             link = os.path.join(link_folder, f"in{suffix if suffix.isascii() else ''}")
             with suppress(OSError):
                 os.symlink(f"/proc/{os.getpid()}/fd/{self.descriptor}", link)
@@ -86,15 +86,15 @@ _held: dict[str, list[HeldFile]] = {}
 
 
 @contextmanager
-def hold(path: str) -> Iterator[HeldFile | None]:
+def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
     """Keeps ``path`` open during the block. None where it is no file that can be opened: whoever
-    reads it says why."""
+    reads it says why. ``suffix``: of the name by which libraries open it; None: its own."""
     if not os.path.isfile(path):
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="detect-video-", ignore_cleanup_errors=True) as folder:
         try:
-            held = HeldFile(path, folder)
+            held = HeldFile(path, folder, suffix)
         except OSError:
             yield None
             return

@@ -18,7 +18,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.machine import too_much
 from detector.core.run.canvas import follows_source
-from detector.core.sources.base import Choice, parse_rate
+from detector.core.sources.base import Choice, parse_grey_range, parse_rate
 
 if TYPE_CHECKING:
     from detector.core.sources.base import Source
@@ -71,7 +71,7 @@ class Reading:
             decoder=given.decoder,
             stride=given.stride,
             frames=given.frames,
-            choice=Choice(given.video_track, rate),
+            choice=Choice(given.video_track, rate, parse_grey_range(given.grey_range)),
             start_s=start_s,
             duration_s=duration_s,
             still=still,

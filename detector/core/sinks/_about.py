@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from fractions import Fraction
 from typing import Any
 
+from detector.core.types import SourceInfo
+
 DETECTIONS = "Detections"  # title of the subtitles that an overlay draws boxes with
+
+_TIMECODE = re.compile(r"(\d+):(\d+):(\d+)([:;.])(\d+)")
 
 
 def copy_about(of: Any, to: Any) -> None:
@@ -16,6 +22,43 @@ def copy_about(of: Any, to: Any) -> None:
             to.metadata[key] = of.metadata[key]
     if "title" not in to.metadata and (name := title_of(of)):
         to.metadata["title"] = name
+
+
+def is_timecode(text: str | None, fps: Fraction) -> bool:
+    """Whether QuickTime can count on from it: it leaves out numbers at 29.97 Hz and its multiples
+    alone."""
+    found = _TIMECODE.fullmatch(text or "")
+    return found is not None and (found[4] == ":" or round(fps) % 30 == 0)
+
+
+def tags_from(info: SourceInfo, pts: int) -> dict[str, str]:
+    """The source's tags for an output that begins with the frame at ``pts``."""
+    tags = dict(info.tags)
+    if found := _TIMECODE.fullmatch(tags.get("timecode", "")):
+        rate, lost = max(1, round(info.fps)), 0
+        hours, minutes, seconds, frame = map(int, found.group(1, 2, 3, 5))
+        minutes += hours * 60
+        if found[4] != ":":  # of 29.97 Hz: each minute lacks two numbers, but for every tenth
+            lost = rate // 15
+        frame += (minutes * 60 + seconds) * rate - lost * (minutes - minutes // 10)
+        frame += round((pts - info.start_pts) * info.time_base * info.fps)
+        if lost:
+            tens, rest = divmod(frame, 600 * rate - 9 * lost)
+            frame += lost * (9 * tens + max(0, rest - lost) // (60 * rate - lost))
+        second, frame = divmod(frame % (24 * 3600 * rate), rate)
+        clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+        tags["timecode"] = f"{clock}{found[4]}{frame:02}"
+    return tags
+
+
+def describe_data(stream: Any) -> str:
+    known = (stream.name, stream.metadata.get("handler_name"))
+    return " ".join(filter(None, known)) or "unknown"
+
+
+def is_data(stream: Any) -> bool:
+    """Whether it is a track of data, other than the time code, which is a tag."""
+    return stream.type == "data" and "timecode" not in stream.metadata
 
 
 def is_of_an_overlay(stream: Any) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 
 from detector.core.types import Frame
+
+LIKE_JPEG = (".avif", ".heic", ".heif", ".hif", ".jfif", ".mpo")  # of photos, with losses
 
 
 def picture_name(frame: Frame) -> PurePath | None:
@@ -12,6 +16,18 @@ def picture_name(frame: Frame) -> PurePath | None:
     if frame.name is not None:
         return PurePath(frame.name)
     return None if frame.path is None else PurePath(PurePath(frame.path).name)
+
+
+def format_of_copy(path: str | PurePath, known: Sequence[str]) -> str:
+    """The suffix of an annotated copy: the picture's own where that is ``known``, else JPEG's of
+    photos."""
+    own = PurePath(path).suffix
+    if own.lower() in known:
+        return own
+    with suppress(OSError), open(path, "rb") as file:
+        if file.read(3) == b"\xff\xd8\xff":
+            return ".jpg"
+    return ".jpg" if own.lower() in LIKE_JPEG else ".png"
 
 
 class FrameNames:

@@ -13,7 +13,7 @@ import cv2
 
 from detector.core.errors import OutputError
 from detector.core.sinks._folder import FolderSink
-from detector.core.sinks._naming import FrameNames, picture_name
+from detector.core.sinks._naming import FrameNames, format_of_copy, picture_name
 from detector.core.sinks._partial import Partial, output_errors
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
@@ -60,8 +60,8 @@ class PicturesSink(FolderSink):
                 f"cannot write pictures into {self.path}: it holds {frame.path}, a picture of the "
                 "source; choose another -o"
             )
-        own = picture_name(frame)
-        wanted = ".jpg" if own is None else own.suffix
+        named = picture_name(frame)
+        wanted = ".jpg" if named is None else format_of_copy(frame.path or named, ENCODED)
         if self.path.name == self.dataset and wanted.lower() not in TRAINED_ON:
             wanted = ".png"
         suffix, data = encode(frame.image, wanted, ".png")

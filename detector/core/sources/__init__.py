@@ -84,7 +84,8 @@ def open(
     Hands out every ``stride``-th frame, from the first, and at most ``frames`` of them. The first
     frame is decoded here, so that nothing is written for a source that has none. ``pixels``:
     "yuv420p" asks for planes where the source can give them. ``choice``: which track of a video,
-    and how fast. Raises SourceError, one line with the cure, and UsageError.
+    how fast, and which grey is black and white. Raises SourceError, one line with the cure, and
+    UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")
@@ -96,11 +97,10 @@ def open(
     wanted: dict[str, Any] = {}
     if pixels != "bgr" and pixels in kind.gives:
         wanted["pixels"] = pixels
-    if choice is not None and (choice.track is not None or choice.rate is not None):
-        if not kind.has_tracks:
-            flag = "--rate" if choice.track is None else "--video-track"
-            raise UsageError(f"{spec}: {flag} is for videos, and this is not one; omit it")
+    if choice is not None and kind.has_tracks:
         wanted["choice"] = choice
+    elif choice is not None:
+        choice.refuse_tracks(spec)
     source: Source = kind.open(spec, decoder=decoder, stride=stride, frames=frames, **wanted)
     return source
 
@@ -111,10 +111,11 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     Pictures named one by one are one source. A folder or pattern with videos is one source for its
     pictures and one for each video, except those that ``skip`` names.
     """
-    from detector.core.sources._contents import is_picture
+    from detector.core.sources._contents import PICTURE, kind_of
     from detector.core.sources._specs import NamedPictures
 
-    named = [spec for spec in specs if os.path.isfile(spec) and is_picture(spec)]
+    files = filter(os.path.isfile, specs)
+    named = [spec for spec in files if kind_of(spec, closely=True) == PICTURE]
     together = [NamedPictures(named)] if len(named) > 1 else []
     gathered: list[str] = []
     for spec in specs:

@@ -20,7 +20,7 @@ from urllib.parse import urljoin
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address, redact
 from detector.core.sources._addresses import is_web
-from detector.core.sources._contents import PICTURES, VIDEOS
+from detector.core.sources._contents import PICTURES, VIDEO, VIDEOS, kind_of_bytes
 from detector.core.sources._storage import explain
 from detector.core.sources._web import SILENT_S, Answer, CertificateError, WebPlace, ask
 
@@ -45,8 +45,6 @@ _MAGIC_OF_PICTURES = (
     (b"II*\0", "tiff"),
     (b"MM\0*", "tiff"),
 )
-_STILL = (b"avif", b"heic", b"heix", b"heim", b"heis", b"mif1")  # brands of HEIF
-_MAGIC_OF_VIDEOS = (b"\x1a\x45\xdf\xa3", b"RIFF", b"FLV", b"OggS", b"\0\0\1\xba", b"GIF8")
 _MULTIPART = re.compile(rb"\s*--[^\r\n]{1,200}\r?\n(?:[!-~]+:[^\r\n]*\r?\n)*content-type:", re.I)
 _PAGE = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
 _MPD = re.compile(rb"<(?:\w+:)?MPD\b[^>]*>", re.S)
@@ -252,7 +250,8 @@ def _picture(place: WebPlace, answer: Answer, head: bytes, length: int | None) -
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
         codec = "webp"
     name = place.name.lower()
-    if not codec and length is not None and name.endswith(PICTURES) and not _is_moving(head):
+    is_named = length is not None and name.endswith(PICTURES)
+    if not codec and is_named and kind_of_bytes(head) != VIDEO:
         codec = name.rpartition(".")[2]  # a picture of a kind that has no sign above
     if not codec.startswith("jp"):
         return codec
@@ -260,13 +259,6 @@ def _picture(place: WebPlace, answer: Answer, head: bytes, length: int | None) -
         return ""  # pictures that follow each other
     is_picture = answer.kind.startswith("image/") or name.endswith(PICTURES)
     return codec if is_picture or length is not None else ""
-
-
-def _is_moving(head: bytes) -> bool:
-    """Whether the first bytes are of a video, whatever its name is."""
-    if head[4:8] == b"ftyp":
-        return head[8:12] not in _STILL
-    return head.startswith(_MAGIC_OF_VIDEOS) or (head[:1] == head[188:189] == b"\x47")
 
 
 def _judge_endless(place: WebPlace, answer: Answer, head: bytes) -> Taken:

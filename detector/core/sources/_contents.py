@@ -1,13 +1,16 @@
-"""What lies in a folder: which names are pictures, which are videos, and what is below.
+"""What lies in a folder: which files are pictures, which are videos, and what is below.
 
-Opens no file but those that end in .avif, and imports no library.
+The suffix says which files are looked at, and their first bytes what they are. Imports no library.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from detector.core.errors import SourceError
@@ -32,6 +35,26 @@ VIDEOS = tuple(
 )
 
 
+PICTURE, VIDEO = "picture", "video"
+HEAD_BYTES = 512
+FIRST_JPEG_WITHIN = 1 << 20  # bytes
+# How files begin. A name decides where none of these does.
+_PICTURES = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF.{4}WEBP|8BPS|qoif|#\?RADIANCE|"
+    rb"v/1\x01|SDPX|XPDS|\xff\x4f\xff\x51|.{4}jP  .{12}(?!mjp2)|"
+    rb".{4}ftyp(?:hei[cxms]|avif|mif[12]|miaf|avci)",
+    re.DOTALL,
+)
+_VIDEOS = re.compile(
+    rb"\x1a\x45\xdf\xa3|FLV|OggS|GIF8|YUV4MPEG2|DKIF|nut/|\.RMF|RIFF.{4}AVI |\0\0\x01[\xb3\xba]|"
+    rb"\x06\x0e\x2b\x34|\x30\x26\xb2\x75\x8e\x66\xcf\x11|(?:.{4})?G.{187}G.{187}G|"
+    rb".{4}(?:moov|mdat|wide|pnot|styp|sidx|moof|ftypavis|jP  .{12}mjp2)",
+    re.DOTALL,
+)
+_UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")  # sequences, raw photos
+_NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
+
+
 class Contents(NamedTuple):
     """What a folder holds, or a pattern matches: files, folders that are not entered, and how many
     names lead to neither (dead links, pipes). Hidden names are left out."""
@@ -50,22 +73,58 @@ class Contents(NamedTuple):
 
 
 def is_picture(path: str) -> bool:
-    """By the name, but for a sequence of AVIF, which is a video."""
-    name = path.lower()
-    return name.endswith(PICTURES) and not (name.endswith(".avif") and _is_sequence(path))
+    return kind_of_name(path) is not None and kind_of(path) == PICTURE
 
 
 def is_video(path: str) -> bool:
+    return kind_of_name(path) is not None and kind_of(path) == VIDEO
+
+
+def kind_of_name(path: str) -> str | None:
     name = path.lower()
-    return name.endswith(VIDEOS) or (name.endswith(".avif") and _is_sequence(path))
+    return PICTURE if name.endswith(PICTURES) else VIDEO if name.endswith(VIDEOS) else None
 
 
-def _is_sequence(path: str) -> bool:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(12)[4:] == b"ftypavis"
-    except OSError:
+def kind_of(path: str, *, closely: bool = False) -> str | None:
+    """By the first bytes, else by the name. ``closely``: a stream of JPEGs, too."""
+    with suppress(OSError, ValueError):
+        about = os.stat(path)
+        if stat.S_ISREG(about.st_mode):
+            return _look_into(path, closely, about.st_size, about.st_mtime_ns)
+    return kind_of_name(path)
+
+
+@lru_cache(maxsize=1 << 16)  # a folder is listed several times
+def _look_into(path: str, closely: bool, size: int, changed_ns: int) -> str | None:
+    with open(path, "rb") as file:
+        head = file.read(FIRST_JPEG_WITHIN if closely else HEAD_BYTES)
+    if closely and holds_jpegs(head):
+        return VIDEO
+    named = kind_of_name(path)
+    # Raw photos of cameras begin as TIFF, and OpenCV would read their thumbnails.
+    is_raw = named is None and head[:2] in (b"II", b"MM")
+    is_by_name = is_raw or path.lower().endswith((".mjpg", ".mjpeg"))
+    return named if is_by_name else kind_of_bytes(head) or named
+
+
+def kind_of_bytes(head: bytes) -> str | None:
+    """PICTURE, VIDEO, or None where the beginning of a file does not tell."""
+    if _PICTURES.match(head):
+        return None if b"acTL" in head.partition(b"IDAT")[0] else PICTURE
+    brands = {head[at : at + 4] for at in range(8, head[3] if len(head) > 8 else 0, 4)}
+    is_movie = head[4:8] == b"ftyp" and brands.isdisjoint(_UNSURE)
+    return VIDEO if is_movie or _VIDEOS.match(head) else None
+
+
+def holds_jpegs(data: bytes) -> bool:
+    """Whether JPEGs of one size follow each other, as in a video. A JPEG with others behind it that
+    belong to it (MPO, gain maps) says so in front."""
+    from detector.core.sources._picture_size import claimed_size
+
+    if data[:3] != _NEXT_JPEG[2:] or (end := data.find(_NEXT_JPEG)) < 0 or b"MPF\0" in data[:end]:
         return False
+    size = claimed_size(data)
+    return size is not None and claimed_size(data[end + 2 :]) == size
 
 
 def list_folder(folder: str) -> Contents:

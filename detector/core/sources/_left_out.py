@@ -10,7 +10,14 @@ from collections.abc import Iterable
 
 from detector.core.errors.text import counted
 from detector.core.errors.writing import is_output
-from detector.core.sources._contents import Contents, is_picture, is_video, walk_files
+from detector.core.sources._contents import (
+    PICTURE,
+    VIDEO,
+    Contents,
+    is_picture,
+    kind_of_name,
+    walk_files,
+)
 
 MOST_SUFFIXES = 8  # that are named
 LONGEST_SUFFIX = 16
@@ -21,9 +28,11 @@ MOST_COUNTED = 10_000
 def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) -> str:
     """What a run of ``spec`` leaves out, with what to type; "" where nothing is. ``videos``: these,
     too. What earlier runs wrote does not count."""
-    others = [path for path in contents.files if not is_picture(path)]
-    if not videos:
-        others = [path for path in others if not is_video(path)]
+    others = [
+        path
+        for path in contents.files
+        if kind_of_name(path) is None or (videos and not is_picture(path))
+    ]
     others = [path for path in others if not is_output(path)]
     said = []
     if by_suffix := name_suffixes(Counter(map(suffix_of, others)), contents.strange):
@@ -60,8 +69,8 @@ def _describe_below(spec: str, folders: Iterable[str]) -> str:
         before = pictures + videos
         for path in walk_files(folder, entered) if not is_output(folder) else ():
             seen += 1
-            pictures += is_picture(path)
-            videos += is_video(path) and not is_output(path)
+            pictures += kind_of_name(path) == PICTURE
+            videos += kind_of_name(path) == VIDEO and not is_output(path)
             if seen >= MOST_COUNTED:
                 break
         if pictures + videos > before:

@@ -37,14 +37,18 @@ def claimed_size(data: bytes) -> Size | None:
 
 def why_not_decoded(data: bytes) -> str | None:
     """Why a picture is not decoded, in words for a message; None where it is."""
-    if (size := claimed_size(data)) is not None:
-        width, height = size
-        if width * height > MOST_PIXELS:
-            return f"{width}x{height} pixels, more than the {MOST_PIXELS // 10**6} million allowed"
-        if (needed := too_much(width * height * PIXEL_BYTES + len(data))) is not None:
-            return f"{width}x{height} pixels need {needed}"
+    if (size := claimed_size(data)) is not None and (why := why_too_large(*size, len(data))):
+        return why
     if data.startswith(PNG) and not _has_all_chunks(data):
         return "the picture is truncated or damaged"
+    return None
+
+
+def why_too_large(width: int, height: int, stored: int = 0) -> str | None:
+    if width * height > MOST_PIXELS:
+        return f"{width}x{height} pixels, more than the {MOST_PIXELS // 10**6} million allowed"
+    if (needed := too_much(width * height * PIXEL_BYTES + stored)) is not None:
+        return f"{width}x{height} pixels need {needed}"
     return None
 
 

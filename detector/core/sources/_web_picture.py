@@ -6,11 +6,12 @@ import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Unpack
 
 from detector.core.errors import SourceError
 from detector.core.sources._contents import PICTURES
 from detector.core.sources._web import WebPlace, open_web
-from detector.core.sources.base import Source
+from detector.core.sources.base import How, Source
 from detector.core.types import Frame, Image
 
 MOST_BYTES = 1 << 30
@@ -21,7 +22,7 @@ class WebPicture(Source):
 
     decoder = "opencv"
 
-    def __init__(self, place: WebPlace, codec: str, stride: int, frames: int | None) -> None:
+    def __init__(self, place: WebPlace, codec: str, **how: Unpack[How]) -> None:
         """Raises SourceError where it does not come whole, or cannot be read."""
         from detector.core.sources.pictures import PicturesSource
 
@@ -30,7 +31,7 @@ class WebPicture(Source):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="detect-video-"))
             self._path = _copy(place, folder, codec)
             try:
-                inner = PicturesSource.open(self._path, stride=stride, frames=frames)
+                inner = PicturesSource.open(self._path, **how)
             except SourceError as error:
                 raise SourceError(self._told(str(error))) from error
             self._inner: Source = stack.enter_context(inner)

@@ -7,11 +7,12 @@ which pictures it gives, so that a new source is that one file (and its test).
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict
 
 from detector.core.errors import SourceError, UsageError
 from detector.core.types import Frame, Image, ReadCounts, SourceInfo
@@ -20,14 +21,53 @@ if TYPE_CHECKING:
     from detector.core.timeline import OffTrack, Track
 
 
+class GreyRange(NamedTuple):
+    """Grey samples that are black and white. ``said``: why, in words."""
+
+    low: float
+    high: float
+    said: str = ""
+
+
+AUTO, FULL = "auto", "full"
+NO_GREY = "it has no grey samples of more than 8 bits, so --grey-range has no effect"
+_RANGE = re.compile(r"(-?\d+(?:\.\d+)?)[-:](-?\d+(?:\.\d+)?)")
+
+
+def parse_grey_range(text: str) -> str | GreyRange:
+    """``--grey-range``: AUTO, FULL, or what is black and what is white. Raises UsageError."""
+    if text in (AUTO, FULL):
+        return text
+    if (found := _RANGE.fullmatch(text)) and float(found[1]) < float(found[2]):
+        said = f"{found[1]} was mapped to black and {found[2]} to white, by --grey-range"
+        return GreyRange(float(found[1]), float(found[2]), said)
+    raise UsageError(
+        f"--grey-range {text!r}: give auto, full, or the samples that are black and white, such as "
+        "29300-31500"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What is read of a video that holds several things. ``track``: its number among the video
     tracks, from 1; None: the default one, else the largest. ``rate``: frames a second of a raw
-    stream; None: what it states."""
+    stream; None: what it states. ``grey``: of ``--grey-range``, for pictures too."""
 
     track: int | None = None
     rate: Fraction | None = None
+    grey: str | GreyRange = AUTO
+
+    def tell_grey(self, found: GreyRange | None) -> str:
+        """A note on what was done to grey samples; "" for nothing."""
+        if found is not None:
+            return found.said
+        return NO_GREY if isinstance(self.grey, GreyRange) else ""
+
+    def refuse_tracks(self, what: str) -> None:
+        """Raises UsageError where it is about more than ``grey``."""
+        if self.track is not None or self.rate is not None:
+            flag = "--rate" if self.track is None else "--video-track"
+            raise UsageError(f"{what}: {flag} is for videos, and this is not one; omit it")
 
 
 ANY = Choice()
@@ -54,13 +94,24 @@ def parse_rate(text: str) -> Fraction:
     return rate
 
 
+class How(TypedDict, total=False):
+    """Keywords of ``open``. Their defaults are those of ``sources.open``."""
+
+    decoder: str
+    stride: int
+    frames: int | None
+    pixels: str
+    choice: Choice
+
+
 class Source:
     """Iterable of Frame. A bad frame is counted in ``counts`` and skipped; it raises nothing."""
 
     # What Frame.picture may be: "bgr", "yuv420p". The ``open`` of a source that gives more than
     # "bgr" has an argument ``pixels``, what is wanted of it. ``pixels`` here is what it gives.
     gives: ClassVar[tuple[str, ...]] = ("bgr",)
-    # Whether its ``open`` has an argument ``choice``, which track is read, and how fast.
+    # Whether its ``open`` has an argument ``choice``: which track is read, and how fast, and what
+    # of grey samples is black and white.
     has_tracks: ClassVar[bool] = False
     # Sources are asked in ascending order whether they claim a spec. Video files come last: that
     # source takes every file that nobody else knows.

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from fractions import Fraction
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,14 @@ from numpy.typing import NDArray
 from detector.core.errors import SourceError
 from detector.core.errors.holding import name_to_open
 from detector.core.errors.text import counted
-from detector.core.sources._contents import FFMPEG_PICTURES, is_picture
+from detector.core.sources._contents import (
+    FFMPEG_PICTURES,
+    FIRST_JPEG_WITHIN,
+    PICTURE,
+    holds_jpegs,
+    kind_of,
+    kind_of_name,
+)
 from detector.core.sources._cv2 import cv2, fits
 from detector.core.sources._specs import (
     Gathered,
@@ -29,15 +37,10 @@ from detector.core.sources._specs import (
     look_into,
 )
 from detector.core.sources._unclaimed import is_live
-from detector.core.sources.base import SteppingSource
+from detector.core.sources.base import ANY, Choice, How, SteppingSource
 from detector.core.types import Frame, Image, SourceInfo
 
-# Bytes from the start in which a file says that it is an animation: before the pixels, and behind a
-# colour profile at most.
-ANIMATION_SAID_WITHIN = 4096
-# Bytes in which a HEIF lists its items, and an item that is a grid (ISO/IEC 23008-12).
-HEIF_DESCRIBED_WITHIN = 1 << 18
-_GRID = re.compile(rb"infe(\x02.{7}|\x03.{9})grid", re.DOTALL)
+HEAD_BYTES = 4096  # in which a file says that it is an animation, behind a colour profile at most
 MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
 
 
@@ -45,14 +48,15 @@ class PicturesSource(SteppingSource):
     """One frame per picture. ``Frame.index`` counts in the list: an unreadable one leaves a gap."""
 
     decoder = "opencv"
+    has_tracks = True
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """A folder, a file with a picture's suffix, or a pattern that is no file's name."""
+        """A folder, a file that holds a picture, or a pattern that is no file's name."""
         if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):
-            return os.path.exists(spec) and is_picture(spec)
+            return os.path.exists(spec) and kind_of(spec, closely=True) == PICTURE
         return is_numbered(spec) or (glob.has_magic(spec) and not is_live(spec))
 
     @classmethod
@@ -60,10 +64,11 @@ class PicturesSource(SteppingSource):
         list_pictures(spec)
 
     @classmethod
-    def open(
-        cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
-    ) -> PicturesSource:
-        source = cls(spec, list_pictures(spec), stride, frames)
+    def open(cls, spec: str, **how: Unpack[How]) -> PicturesSource:
+        choice = how.get("choice", ANY)
+        choice.refuse_tracks(spec)
+        paths = list_pictures(spec)
+        source = cls(spec, paths, how.get("stride", 1), how.get("frames"), choice)
         if not isinstance(spec, Gathered) and (contents := look_into(spec)) is not None:
             from detector.core.sources._left_out import describe_left_out
 
@@ -71,15 +76,22 @@ class PicturesSource(SteppingSource):
         return source
 
     def __init__(
-        self, spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None
+        self,
+        spec: str,
+        paths: Sequence[str],
+        stride: int = 1,
+        frames: int | None = None,
+        choice: Choice = ANY,
     ) -> None:
         super().__init__(stride, frames)
+        self._choice = choice
         self._paths = paths
         self._names = _output_names(paths)
         self._grabbed = 0
         self._left_out = ""  # said at the end, behind what is wrong with single pictures
-        # What was done to samples -> first picture, how many others, place of the note.
-        self._told: dict[str, tuple[str, int, int]] = {}
+        # What was done to samples, without their range -> first picture, with it; how many others;
+        # place of the note.
+        self._told: dict[str, tuple[tuple[str, str], int, int]] = {}
         self._first, first = self._first_readable(spec)
         self._first_image: Image | None = first
         self.info = SourceInfo(
@@ -133,30 +145,28 @@ class PicturesSource(SteppingSource):
         if image is None:
             self._note_bad(path)
             return None
-        if _is_animated(path):
-            self._note(
-                f"{path}: an animation: only its first picture is used; convert it to a "
-                "video to use all"
-            )
+        if kind_of_name(path) != PICTURE:
+            self._tell(path, "its name is not that of a picture, but it holds one")
         from detector.core.sources._tiff import read_taken
 
         name, taken = self._names[index], read_taken(path)
         return Frame(index, index, float(index), image, path, name=name, taken=taken)
 
     def _read(self, path: str, into: Image | None = None) -> Image | None:
-        image, said = read_and_tell(path, into)
-        if said:
+        image, said = read_and_tell(path, into, self._choice)
+        if image is not None and (said := said or self._choice.tell_grey(None)):
             self._tell(path, said)
         return image
 
     def _tell(self, path: str, said: str) -> None:
-        """One note for all pictures of which the same is to be said."""
-        first, others, at = self._told.get(said, (path, -1, len(self.notes)))
+        """One note for all pictures of which the same is to be said, but for numbers."""
+        kind = re.sub(r"[\d.]+ to [\d.]+", "", said)
+        first, others, at = self._told.get(kind, ((path, said), -1, len(self.notes)))
         if others < 0 and len(self.notes) >= MAX_NOTES:
             return
-        self._told[said] = first, others + 1, at
+        self._told[kind] = first, others + 1, at
         more = f" (and {counted(others + 1, 'other')})" if others >= 0 else ""
-        self.notes[at : at + 1] = [f"{first}{more}: {said}"]
+        self.notes[at : at + 1] = [f"{first[0]}{more}: {first[1]}"]
 
     def _take_first(self) -> Image | None:
         image, self._first_image = self._first_image, None
@@ -166,11 +176,7 @@ class PicturesSource(SteppingSource):
         self.counts.bad += 1
         if len(self.notes) < MAX_NOTES:
             why = _why_unread(path) or "cannot be read as a picture"
-            self._note(f"{path}: {why}, skipped")
-
-    def _note(self, what: str) -> None:
-        if len(self.notes) < MAX_NOTES:
-            self.notes.append(what)
+            self.notes.append(f"{path}: {why}, skipped")
 
     def close(self) -> None:
         super().close()
@@ -189,20 +195,6 @@ def _output_names(paths: Sequence[str]) -> list[str]:
         os.path.relpath(path, common) if name in often else name
         for path, name in zip(whole, names, strict=True)
     ]
-
-
-def _is_animated(path: str) -> bool:
-    """True for an animated WebP or PNG, of which cv2 reads the first picture. A GIF is a video."""
-    if not path.lower().endswith((".webp", ".png")):
-        return False
-    try:
-        with open(path, "rb") as file:
-            head = file.read(ANIMATION_SAID_WITHIN)
-    except OSError:
-        return False
-    if head[12:16] == b"VP8X":
-        return bool(head[20] & 2)
-    return b"acTL" in head.partition(b"IDAT")[0]
 
 
 def read_picture(path: str, into: Image | None = None) -> Image | None:
@@ -224,17 +216,19 @@ def read_size(path: str) -> tuple[int, int] | None:
     return None if image is None else (image.shape[1], image.shape[0])
 
 
-def read_and_tell(path: str, into: Image | None = None) -> tuple[Image | None, str]:
+def read_and_tell(
+    path: str, into: Image | None = None, choice: Choice = ANY
+) -> tuple[Image | None, str]:
     """``read_picture``, and what was done to samples of more than 8 bits; "" for nothing."""
     try:
         if path.lower().endswith(FFMPEG_PICTURES):
-            image, said = _decode_with_ffmpeg(path), ""
+            image, said = _decode_with_ffmpeg(path, choice)
         else:
             # numpy reads files whose names cv2.imread cannot take.
             data = np.fromfile(name_to_open(path), np.uint8)
-            image, said = _decode(data)
+            image, said = _decode(data, choice)
             if image is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
-                image = _decode_with_ffmpeg(path)
+                image, said = _decode_with_ffmpeg(path, choice)
     except (OSError, cv2.error, SourceError):
         return None, ""
     if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
@@ -243,46 +237,49 @@ def read_and_tell(path: str, into: Image | None = None) -> tuple[Image | None, s
     return into, said
 
 
-def _decode_with_ffmpeg(path: str) -> Image | None:
-    """The one frame of a "video". Raises SourceError."""
-    from detector.core.sources.video import av
+def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
+    """The one frame of a "video", and what was done to its samples. Raises SourceError."""
+    from detector.core.sources._heif import decode_grid, read_grid
+    from detector.core.sources.video._container import probe
+    from detector.core.sources.video.av import AvSource
 
-    if _is_made_of_tiles(path):
-        return None
-    with av.open(path, 1, 1, "bgr") as video:
-        frame = video.read()
-        return None if frame is None else frame.image.copy()
-
-
-def _is_made_of_tiles(path: str) -> bool:
-    """True for a HEIF whose picture is a grid of others, as telephones write them. PyAV hands out
-    the tiles, one by one, and not how they belong together."""
-    with open(name_to_open(path), "rb") as file:
-        head = file.read(HEIF_DESCRIBED_WITHIN)
-    return head[4:8] == b"ftyp" and _GRID.search(head) is not None
+    if (grid := read_grid(path)) is not None:
+        return decode_grid(path, grid), ""
+    video = probe(path, choice)
+    with AvSource(video) as source:
+        frame, grey = source.read(), video.grey
+        return None if frame is None else frame.image.copy(), grey.said if grey else ""
 
 
 def _why_unread(path: str) -> str | None:
-    """Words for a picture too large, cut off or of tiles; None where something else is wrong."""
-    try:
-        if _is_made_of_tiles(path):
-            return "it is made of tiles, which are not supported"
-        if path.lower().endswith(FFMPEG_PICTURES):
-            return None
-        from detector.core.sources._picture_size import why_not_decoded
+    """Words for a picture too large, cut off or of odd tiles; None where it is something else."""
+    from detector.core.sources._picture_size import why_not_decoded
 
-        return why_not_decoded(np.fromfile(name_to_open(path), np.uint8).tobytes())
+    try:
+        data = np.fromfile(name_to_open(path), np.uint8).tobytes()
     except OSError:
         return None
+    if data[4:8] == b"ftyp" and (b"grid" in data[:HEAD_BYTES] or b"iovl" in data[:HEAD_BYTES]):
+        return "its tiles cannot be put together"
+    return None if path.lower().endswith(FFMPEG_PICTURES) else why_not_decoded(data)
 
 
-def _decode(data: NDArray[np.uint8]) -> tuple[Image | None, str]:
+def _decode(data: NDArray[np.uint8], choice: Choice) -> tuple[Image | None, str]:
     from detector.core.sources._picture_size import why_not_decoded
 
     if not data.size or why_not_decoded(data.tobytes()):
         return None, ""
     from detector.core.sources._deep import decode_deep
 
-    if (deep := decode_deep(data)) is not None:
+    if (deep := decode_deep(data, choice.grey)) is not None:
         return deep
-    return cv2.imdecode(data, cv2.IMREAD_COLOR), ""
+    return cv2.imdecode(data, cv2.IMREAD_COLOR), _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
+
+
+def _name_unread(data: bytes) -> str:
+    """What is not used of a file of several pictures; "" where it has one. A GIF is a video."""
+    is_animated = data[12:16] == b"VP8X" and data[20] & 2
+    if is_animated or b"acTL" in data[:HEAD_BYTES].partition(b"IDAT")[0]:
+        return "an animation: only its first picture is used; convert it to a video to use all"
+    many = "a stream of pictures: only the first is used; give it by name to use all"
+    return many if holds_jpegs(data) else ""

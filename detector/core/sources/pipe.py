@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from detector.core.errors import UsageError
 from detector.core.sources._standard_input import SPEC, standard_input
-from detector.core.sources.base import ANY, Choice, Source
+from detector.core.sources.base import ANY, How, Source
 
 
 class PipeSource(Source):
@@ -21,18 +23,10 @@ class PipeSource(Source):
         standard_input().check()
 
     @classmethod
-    def open(
-        cls,
-        spec: str,
-        *,
-        decoder: str = "auto",
-        stride: int = 1,
-        frames: int | None = None,
-        pixels: str = "bgr",
-        choice: Choice = ANY,
-    ) -> Source:
-        if decoder == "opencv":
+    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+        if how.get("decoder") == "opencv":
             raise UsageError("-: opencv cannot read standard input; omit --decoder")
         from detector.core.sources.video._pipe import PipedSource
 
-        return PipedSource.open_first(stride, frames, pixels, choice)
+        stride, frames, pixels = how.get("stride", 1), how.get("frames"), how.get("pixels", "bgr")
+        return PipedSource.open_first(stride, frames, pixels, how.get("choice", ANY))

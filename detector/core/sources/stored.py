@@ -6,11 +6,11 @@ names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from detector.core.errors import UsageError
 from detector.core.sources._addresses import STORES, Place, StoredVideo, parse_address
-from detector.core.sources.base import ANY, Choice, Source
+from detector.core.sources.base import How, Source
 
 if TYPE_CHECKING:
     from detector.core.sources._ranges import RangedObject
@@ -27,22 +27,13 @@ class StoredSource(Source):
         return isinstance(spec, StoredVideo)
 
     @classmethod
-    def open(
-        cls,
-        spec: str,
-        *,
-        decoder: str = "auto",
-        stride: int = 1,
-        frames: int | None = None,
-        pixels: str = "bgr",
-        choice: Choice = ANY,
-    ) -> Source:
+    def open(cls, spec: str, **how: Unpack[How]) -> Source:
         place = parse_address(spec)
-        if decoder == "opencv":
+        if how.get("decoder") == "opencv":
             raise UsageError(f"{place}: opencv reads files only; omit --decoder")
         from detector.core.sources.video._stored import open_stored
 
-        return open_stored(open_place(place), decoder, stride, frames, pixels, choice)
+        return open_stored(open_place(place), **how)
 
 
 def open_place(place: Place) -> RangedObject:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources._addresses import is_web
-from detector.core.sources.base import ANY, Choice, Source
+from detector.core.sources.base import ANY, How, Source
 
 if TYPE_CHECKING:
     from detector.core.sources._answers import Taken
@@ -36,38 +36,29 @@ class WebSource(Source):
         _find_out(spec)
 
     @classmethod
-    def open(
-        cls,
-        spec: str,
-        *,
-        decoder: str = "auto",
-        stride: int = 1,
-        frames: int | None = None,
-        pixels: str = "bgr",
-        choice: Choice = ANY,
-    ) -> Source:
+    def open(cls, spec: str, **how: Unpack[How]) -> Source:
         from detector.core.sources._answers import PICTURE, PLAYLIST
         from detector.core.sources._web import WebPlace, open_web
 
         taken, place = _find_out(spec), WebPlace(spec)
-        if decoder == "opencv":
+        if how.get("decoder") == "opencv":
             raise UsageError(f"{place}: opencv reads files only; omit --decoder")
-        if choice != ANY and taken.kind in (PICTURE, PLAYLIST):
-            raise UsageError(
-                f"{place}: is a {taken.kind}, so --video-track and --rate do not apply; omit them"
-            )
+        if taken.kind in (PICTURE, PLAYLIST):
+            how.get("choice", ANY).refuse_tracks(str(place))
         if taken.kind == PICTURE:
             from detector.core.sources._web_picture import WebPicture
 
-            source: Source = WebPicture(place, taken.codec, stride, frames)
+            source: Source = WebPicture(place, taken.codec, **how)
         elif taken.kind == PLAYLIST:
             from detector.core.sources.video._listed import open_listed
 
-            source = open_listed(place, stride, frames, pixels)
+            source = open_listed(
+                place, how.get("stride", 1), how.get("frames"), how.get("pixels", "bgr")
+            )
         else:
             from detector.core.sources.video._stored import open_stored
 
-            source = open_stored(open_web(place), decoder, stride, frames, pixels, choice)
+            source = open_stored(open_web(place), **how)
         if taken.remark:
             source.notes.append(taken.remark)
         return source

@@ -109,8 +109,10 @@ class Study:
         from detector.core import sources
         from detector.core.sources.pictures import PicturesSource
 
+        choice = Reading.of(config).choice
         if self.dataset.video is None:
-            return PicturesSource(spec, [str(one.path) for one in self.dataset.pictures])
+            paths = [str(one.path) for one in self.dataset.pictures]
+            return PicturesSource(spec, paths, choice=choice)
         options = config.input
         frames = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
         return sources.open(
@@ -118,7 +120,7 @@ class Study:
             decoder=options.decoder,
             stride=options.stride,
             frames=frames,
-            choice=Reading.of(config).choice,
+            choice=choice,
             pixels="yuv420p",  # as a run reads it, whose rows must have the same figures
         )
 

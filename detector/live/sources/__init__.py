@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.sources._unclaimed import is_live
-from detector.core.sources.base import Source
+from detector.core.sources.base import Source, parse_grey_range
 from detector.core.types import Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
@@ -144,4 +144,10 @@ def terms_of(config: Config) -> Terms:
     from detector.live.sources.base import Terms
 
     live = config.live
-    return Terms(live.policy == "every", live.max_age, live.start_timeout, live.wait)
+    return Terms(
+        live.policy == "every",
+        live.max_age,
+        live.start_timeout,
+        live.wait,
+        grey=parse_grey_range(config.input.grey_range),
+    )

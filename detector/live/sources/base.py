@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
+from detector.core.sources.base import AUTO, GreyRange
 from detector.core.types import Arrival, Image
 from detector.live.sources.burden import Burden
 
@@ -66,6 +67,7 @@ class Terms:
     start_timeout_s: float = 20.0
     wait: bool = False  # for cameras that never sent a picture, for ever
     burden: Burden = field(default_factory=Burden, compare=False)  # of all of them together
+    grey: str | GreyRange = AUTO
 
     @property
     def give_up_s(self) -> float | None:

@@ -16,6 +16,8 @@ from av.video.reformatter import VideoReformatter
 
 from detector.core.sources._bgr import to_bgr
 from detector.core.sources._cv2 import fits, upright
+from detector.core.sources._grey import choose_for_video, follow, is_deep_grey, to_bgr_of_grey
+from detector.core.sources.base import AUTO, GreyRange
 from detector.core.types import Arrival, Image
 from detector.live.sources.base import CORRUPT, Picture
 from detector.live.sources.ffmpeg_log import Ears
@@ -142,7 +144,9 @@ class Decoder:
 class Converter:
     """Decoded pictures to BGR. Safe to use from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, grey: str | GreyRange = AUTO) -> None:
+        self._wanted = grey
+        self.grey: GreyRange | None = None  # of the last picture
         self._lock = threading.Lock()
         self._reformatter = VideoReformatter()  # one: its tables are kept while the size stays
 
@@ -151,7 +155,12 @@ class Converter:
         turn = frame.rotation % 360
         turn = turn if turn % 90 == 0 else 0
         with self._lock:
-            stored = to_bgr(self._reformatter, frame, frame.width, frame.height)
+            found = choose_for_video([frame], self._wanted) if is_deep_grey(frame) else None
+            self.grey = follow(self.grey, found)
+            if self.grey is not None:
+                stored = to_bgr_of_grey(frame, self.grey, frame.width, frame.height)
+            else:
+                stored = to_bgr(self._reformatter, frame, frame.width, frame.height)
             height, width = stored.shape[:2]
             if turn % 180 == 90:
                 width, height = height, width

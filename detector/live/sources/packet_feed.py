@@ -10,11 +10,12 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT
 from detector.core.types import Image
-from detector.live.sources.base import STOPPED, UNDECODED, Picture
+from detector.live.sources.base import STOPPED, UNDECODED, FeedFacts, Picture
 from detector.live.sources.decoding import Converter, Decoder
 from detector.live.sources.ffmpeg_log import Ears, Watch
 from detector.live.sources.hardware import codec_name
@@ -50,7 +51,7 @@ class PacketFeed(ThreadedFeed):
         self.receiving = Interrupt()
         self.packets = PacketQueue(self.terms.max_age_s, not self.terms.every, self.status.drop)
         self._decoder = Decoder(self.camera.name, self.status.drop, self.clock)
-        self._converter = Converter()
+        self._converter = Converter(self.terms.grey)
         # A camera's own ``rate`` wants pictures at even distances.
         sheds = self.may_shed and not self.terms.every and self.camera.rate is None
         self._needed: Callable[[], bool] = (lambda: False) if sheds else (lambda: True)
@@ -73,6 +74,11 @@ class PacketFeed(ThreadedFeed):
 
     def convert(self, picture: Picture, into: Image | None) -> Image:
         return self._converter.convert(picture.content, into)
+
+    def facts(self) -> FeedFacts:
+        facts, grey = super().facts(), self._converter.grey
+        said = (facts.note, "" if grey is None else grey.said)
+        return replace(facts, note="; ".join(filter(None, said)))
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
         before = self._needed

@@ -57,7 +57,7 @@ SIZED = {"p.png": _png, "p.jpg": _jpg, "p.webp": _webp, "p.tif": _tif, "p.bmp": 
 
 def make(random: Random) -> Case:
     name = random.choice(PICTURES)
-    if random.random() < 0.25:
+    if name in SIZED and random.random() < 0.25:
         data = SIZED[name](content(name), random.choice(SIDES), random.choice(SIDES))
     else:
         data = damage(random, content(name), [content(other) for other in PICTURES])

@@ -213,6 +213,7 @@ class _File:
         """Raises UnfitError, and what PyAV raises."""
         import av
 
+        from detector.core.sinks._about import tags_from
         from detector.core.sinks.overlay import ass, fonts
         from detector.core.sinks.overlay.carried import NAME
         from detector.core.sinks.overlay.packets import OPTIONS, Copying, packets_from
@@ -229,7 +230,8 @@ class _File:
         self._per_scale = ass.font_size(style.font) * face.larger
         self._container = av.open(str(path), "w", format="matroska", options=OPTIONS)
         try:
-            self._container.metadata.update(info.tags)
+            begin = info.start_pts if first.index == 0 else key
+            self._container.metadata.update(tags_from(info, begin))
             streams = source.add_to(self._container)
             size = round(self._per_scale * 0.64, 1)
             shape = self._width, self._height

@@ -20,7 +20,13 @@ import av
 
 from detector.core.errors.holding import bad_tags, name_to_open
 from detector.core.errors.text import counted
-from detector.core.sinks._about import copy_about, copy_fonts, is_of_an_overlay
+from detector.core.sinks._about import (
+    copy_about,
+    copy_fonts,
+    describe_data,
+    is_data,
+    is_of_an_overlay,
+)
 
 MOST_STREAMS = 64  # that may appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # what PyAV raises for a stream it cannot copy
@@ -110,6 +116,8 @@ class SourceCopy:
                 continue
             what = "sound" if stream.type == "audio" else "a subtitle track"
             self.notes.append(f"{what} cannot be copied into Matroska and was omitted: {why}")
+        if data := ", ".join(map(describe_data, filter(is_data, self.container.streams.data))):
+            self.notes.append(f"data tracks ({data}) were omitted: Matroska cannot hold them")
         return kept
 
     def scan(self, most: int | None = None, longest_gap_s: float = math.inf) -> Scan:

@@ -21,7 +21,7 @@ COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
 COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
 COPIED_IN_FLV = ("aac",)  # and MP3, but only at three rates
 COPIED = (*COPIED_IN_MOV, "opus", "flac")
-_NAMES = {"audio": "audio", "subtitle": "subtitle track"}
+_NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
 USUAL_RATE = 48000  # samples/s, where the source's own cannot be
 LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs
 SILENCE_S = 1  # of a block
@@ -36,7 +36,7 @@ class SoundRules:
     """What a container holds. ``copied``: codecs that stay as they are; the others are encoded by
     ``encoder``. ``rates``: samples/s that it takes. ``gapless``: it stores no stamps, so that gaps
     are filled with silence. ``most``: tracks of sound that it holds; None: any number.
-    ``subtitles``: codecs of those that it holds.
+    ``subtitles``, ``data``: codecs of those that it holds.
     """
 
     copied: tuple[str, ...]
@@ -46,6 +46,7 @@ class SoundRules:
     gapless: bool = False
     most: int | None = None
     subtitles: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
 
 
 class CarriedTrack:
@@ -84,7 +85,7 @@ class CarriedTrack:
         self._rules = rules
         self._filled_s = Fraction(0)  # of the output, where gaps are filled
         self._source, self._packets = source, packets
-        self.copied = source.type == "subtitle"
+        self.copied = source.type != "audio"
         if not self.copied:
             if source.codec_context is None:
                 raise ValueError("there is no decoder for it")
@@ -95,6 +96,8 @@ class CarriedTrack:
         self._reader = self._read_from(start, preroll)
 
     def _copy_stream(self, output: Any) -> Any:
+        if self._source.type == "data":
+            return output.add_data_stream(self._source.name)
         if self._source.type == "subtitle":  # some have no encoder, and need none
             return output.add_stream_from_template(self._source, opaque=True)
         return output.add_stream_from_template(self._source)
@@ -120,6 +123,8 @@ class CarriedTrack:
                 last_s = begin_s
                 if (self._rewinds, begin_s + (duration_s if preroll else 0)) >= start:
                     yield item
+            elif self._source.type == "data":
+                self.refused += 1
 
     def _items(self) -> Iterator[tuple[Any, Fraction]]:
         """Packets to copy, or decoded frames to encode, each with its duration in seconds."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import av
 
+from detector.core.sinks._about import is_timecode, tags_from
 from detector.core.sinks.video.audio import BROKEN, Moment, SoundRules
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.sinks.video.tracks import Tracks
@@ -48,11 +49,11 @@ class VideoFile:
         self.muxer_options: dict[str, str] = {}
         self._path, self.format, self.info = path, format, info
         self.quality, self.preset, self.crf = quality, preset, crf
-        has_tracks = info.has_audio or info.has_subtitles
+        has_tracks = info.has_audio or info.has_subtitles or info.has_data
         self._wants_tracks = audio and has_tracks and info.kind == "video"
         if self._wants_tracks and self.sound is None:
             self._wants_tracks = False
-            what = "sound" if info.has_audio else "subtitles"
+            what = "sound" if info.has_audio else "subtitles" if info.has_subtitles else "data"
             self.notes.append(f"{path.suffix} cannot hold {what}: it was omitted")
         if self._wants_tracks:
             for track in info.tracks:
@@ -145,7 +146,7 @@ class VideoFile:
         self._container = av.open(
             str(self._path), "w", format=self.format, options=self.muxer_options
         )
-        self._write_tags()
+        self._write_tags(frame)
         if isinstance(frame.picture, Planes):
             self.colours = frame.picture.colours
         self._stream = self.add_stream(self._container, *frame.size)
@@ -164,11 +165,13 @@ class VideoFile:
         if self._tracks is not None:
             self.notes += self._tracks.notes
 
-    def _write_tags(self) -> None:
+    def _write_tags(self, first: Frame) -> None:
         """What the source's container says of its content. Where the format has no place for it,
         a note says so."""
-        tags = self.info.tags
+        tags = tags_from(self.info, first.pts)
         held = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
+        if self.format in ("mp4", "mov") and not is_timecode(held.get("timecode"), self.info.fps):
+            held.pop("timecode", None)
         self._container.metadata.update(held)
         if (left := [key for key in tags if key not in held]) and not self._said_tags:
             self._said_tags = True

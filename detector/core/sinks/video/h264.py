@@ -69,7 +69,8 @@ SUBTITLES = {
     ),
     "mpegts": ("dvb_subtitle", "dvb_teletext"),
 }
-TAGS = {"mpegts": (), "flv": ("title",)}
+DATA = {"mp4": ("bin_data",), "mpegts": ("klv", "timed_id3")}
+TAGS = {"mpegts": (), "flv": ("timecode", "title")}
 
 
 class YuvFile(VideoFile):
@@ -129,6 +130,7 @@ class H264File(YuvFile):
             self.sound,
             copied=SOUNDS.get(self.format, COPIED),
             subtitles=SUBTITLES.get(self.format, ()),
+            data=DATA.get(self.format, ()),
             most=1 if self.format == "flv" else None,
         )
         self.tags = TAGS.get(self.format)

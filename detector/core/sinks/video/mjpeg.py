@@ -23,7 +23,7 @@ MOST_REPEATED = 30_000  # places in a row without a frame; FFmpeg's muxer refuse
 
 
 class MjpegFile(VideoFile):
-    tags = ("album", "artist", "comment", "copyright", "date", "genre", "title")
+    tags = ("album", "artist", "comment", "copyright", "date", "genre", "timecode", "title")
     sound = SoundRules(
         copied=(), encoder="pcm_s16le", bits_per_s=0, rates=range(8000, 48001), gapless=True
     )

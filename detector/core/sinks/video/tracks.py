@@ -17,7 +17,13 @@ from av.stream import Disposition
 
 from detector.core.errors.holding import bad_tags, how_to_open
 from detector.core.errors.text import counted
-from detector.core.sinks._about import copy_fonts, is_of_an_overlay, title_of
+from detector.core.sinks._about import (
+    copy_fonts,
+    describe_data,
+    is_data,
+    is_of_an_overlay,
+    title_of,
+)
 from detector.core.sinks.video.audio import BROKEN, CarriedTrack, Moment, SoundRules
 from detector.core.types import BACK_S, PipedTrack, SourceInfo
 
@@ -54,7 +60,7 @@ class Tracks:
             else:
                 self._container = av.open(**how_to_open(info.path), **bad_tags())
                 kinds = self._container.streams
-                streams = [*kinds.audio, *kinds.subtitles]
+                streams = [*kinds.audio, *kinds.subtitles, *filter(is_data, kinds.data)]
             chosen = self._choose(streams, rules, suffix)[:most]
             if not info.tracks:
                 feeds = self._read(info, chosen, start)
@@ -84,7 +90,11 @@ class Tracks:
             self.notes.append(
                 f"{describe(stream)} was omitted: {suffix} cannot hold {_codec(stream)}"
             )
-        return [*sound, *subtitles]
+        data = [stream for stream in streams if stream.type == "data"]
+        held = [one for one in data if one.name in rules.data and _is_known(one)]
+        if names := ", ".join(describe_data(one) for one in data if one not in held):
+            self.notes.append(f"data tracks ({names}) were omitted: {suffix} cannot hold them")
+        return [*sound, *subtitles, *held]
 
     def _read(
         self, info: SourceInfo, chosen: Sequence[Any], start: Moment
@@ -209,6 +219,11 @@ def _take_all(track: PipedTrack) -> Iterator[Any]:
         yield packet
     while (packet := track.take()) is not None:  # came just before it ended
         yield packet
+
+
+def _is_known(data: Any) -> bool:
+    """In MP4, what is no more than bytes to FFmpeg would be labelled as GoPro's."""
+    return data.name != "bin_data" or "GoPro" in data.metadata.get("handler_name", "")
 
 
 def describe(stream: Any) -> str:

@@ -27,9 +27,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import weakref
+from contextlib import ExitStack
+from typing import Unpack
 
 from detector.core import wings
-from detector.core.sources.base import ANY, Choice, Source, check_file
+from detector.core.errors.holding import hold
+from detector.core.sources._contents import PICTURE, kind_of_name
+from detector.core.sources.base import How, Source, check_file
 
 
 def decoders() -> list[str]:
@@ -50,17 +55,16 @@ class VideoSource(Source):
         return os.path.exists(spec) and not os.path.isdir(spec)
 
     @classmethod
-    def open(
-        cls,
-        spec: str,
-        *,
-        decoder: str = "auto",
-        stride: int = 1,
-        frames: int | None = None,
-        pixels: str = "bgr",
-        choice: Choice = ANY,
-    ) -> Source:
+    def open(cls, spec: str, **how: Unpack[How]) -> Source:
         check_file(spec)
-        module = importlib.import_module(f"{__name__}.{decoder}")
-        source: Source = module.open(spec, stride, frames, pixels, choice)
+        module = importlib.import_module(f"{__name__}.{how.pop('decoder', 'auto')}")
+        if kind_of_name(spec) != PICTURE or spec.lower().endswith(".avif"):
+            source: Source = module.open(spec, **how)
+            return source
+        with ExitStack() as stack:
+            # By such a suffix FFmpeg would take some for one picture.
+            stack.enter_context(hold(spec, suffix=""))
+            source = module.open(spec, **how)
+            weakref.finalize(source, stack.pop_all().close)
+        source.notes.append(f"{spec}: its name is that of a picture, but it holds a video")
         return source

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
@@ -19,13 +20,14 @@ from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, how_to_open, open_object
 from detector.core.errors.text import counted
 from detector.core.sources._bgr import TRANSFERS, is_plain, nearest_matrix
+from detector.core.sources._grey import choose_for_video, is_deep_grey
 from detector.core.sources._planes import why_no_planes
 from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
-from detector.core.sources.base import ANY, Choice
+from detector.core.sources.base import ANY, Choice, GreyRange
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._rates import is_raw, rate_of, time_base_for
-from detector.core.sources.video._tracks import choose_track, kept_tags
+from detector.core.sources.video._tracks import choose_track, data_tracks, kept_tags, read_timecode
 from detector.core.types import LONGEST_GAP_S, SourceInfo
 
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
@@ -33,6 +35,7 @@ CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a
 UNKNOWN_DURATION_S = 30 * 3600.0
 MOST_STREAMS = 64  # that may appear while a file is read
 FIRST_PICTURE_PACKETS = 64  # in which to look for the first picture
+GREY_LOOKS = 8  # pictures by which the range of grey is chosen
 HEAD_BYTES = 512  # of a file, by which a message says what it is
 PIPE_BYTES = 1 << 16  # asked of a pipe at once; it gives what it has
 
@@ -64,6 +67,7 @@ class Video:
     plain: bool  # its first picture is one that _bgr.py converts itself where it has to
     rotation: int | None  # degrees, as the first picture states it; None where that came late
     notes: tuple[str, ...]  # sentences for the session, about what was chosen
+    grey: GreyRange | None = None  # of samples of more than 8 bits; None: all that they can hold
 
     @property
     def ticks(self) -> int:
@@ -118,6 +122,7 @@ def probe(path: str, choice: Choice = ANY) -> Video:
         raw = is_raw(container)
         fps, guessed = rate_of(path, container, stream, choice.rate)
         duration_s = None if raw else _duration_s(container, stream)
+        grey = _choose_grey(container, stream, first, duration_s, choice)
         info = SourceInfo(
             path=path,
             kind="video",
@@ -134,7 +139,8 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             stream=stream.index,
             has_audio=bool(container.streams.audio),
             has_subtitles=bool(container.streams.subtitles),
-            tags=kept_tags(container.metadata),
+            has_data=bool(data_tracks(container)),
+            tags=kept_tags({**container.metadata, **read_timecode(stream, container)}),
             mirrored=first is not None and _is_mirrored(first),
             longest_gap_s=_longest_gap_s(container, duration_s),
         )
@@ -146,11 +152,14 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             decodable=codec is not None,
             names_in_log=(demuxer, codec.name if codec else ""),
             complaint=said[0] if said else "",
-            not_for_opencv=_not_for_opencv(path, container, stream, first, sized),
+            not_for_opencv="opencv would not stretch its grey samples"
+            if grey is not None
+            else _not_for_opencv(path, container, stream, first, sized),
             not_for_planes="it is turned" if info.mirrored else why_no_planes(first),
             plain=first is not None and is_plain(first),
             rotation=None if first is None else first.rotation % 360,
-            notes=tuple(filter(None, (chosen, guessed))),
+            notes=tuple(filter(None, (chosen, guessed, choice.tell_grey(grey)))),
+            grey=grey,
         )
 
 
@@ -198,6 +207,20 @@ def _first_picture(container: Any, stream: Any) -> Any:
     except av.error.FFmpegError:
         pass  # what is wrong with the data comes out when it is read
     return None
+
+
+def _choose_grey(
+    container: Any, stream: Any, first: Any, duration_s: float | None, choice: Choice
+) -> GreyRange | None:
+    """For a whole video, by pictures that are spread over it; of a pipe, by its first ones."""
+    if first is None or not is_deep_grey(first):
+        return None
+    pictures, ticks = [first], int((duration_s or 0) / stream.time_base)
+    for part in range(1, GREY_LOOKS):
+        with suppress(av.error.FFmpegError):
+            container.seek((stream.start_time or 0) + ticks * part // GREY_LOOKS, stream=stream)
+        pictures += filter(None, [_first_picture(container, stream)])
+    return choose_for_video(pictures, choice.grey)
 
 
 def _is_interlaced(stream: Any, first: Any) -> bool:

@@ -15,6 +15,7 @@ from detector.core.errors.text import counted
 from detector.core.sources._standard_input import SPEC, standard_input
 from detector.core.sources.base import ANY, Choice
 from detector.core.sources.video._container import demux, no_frame, probe
+from detector.core.sources.video._tracks import data_tracks
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
 
@@ -79,7 +80,8 @@ class PipedSource(AvSource):
     ) -> None:
         super().__init__(probe(SPEC, choice), stride, frames, pixels=pixels)
         streams = self._container.streams
-        self._tracks = tuple(map(PipedTrack, (*streams.audio, *streams.subtitles)))
+        others = (*streams.audio, *streams.subtitles, *data_tracks(self._container))
+        self._tracks = tuple(map(PipedTrack, others))
         self.info.tracks = self._tracks
         self._demuxing = self._demux_all()
         self._read_on = False

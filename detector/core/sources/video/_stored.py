@@ -20,10 +20,10 @@ from detector.core.types import Frame, Image
 
 def open_stored(
     stored: RangedObject,
-    decoder: str,
-    stride: int,
-    frames: int | None,
-    pixels: str,
+    decoder: str = "auto",
+    stride: int = 1,
+    frames: int | None = None,
+    pixels: str = "bgr",
     choice: Choice = ANY,
 ) -> StoredStepping:
     """Raises SourceError where it cannot be read, or not one frame can be decoded."""

@@ -29,6 +29,7 @@ TAGS = (
     "make",
     "model",
     "synopsis",
+    "timecode",
     "title",
 )
 APPLE = "com.apple.quicktime."  # phones put theirs in front
@@ -81,6 +82,18 @@ def kept_tags(metadata: Mapping[str, str]) -> dict[str, str]:
         if (name in TAGS or name.startswith(WITH_LANGUAGE)) and value.strip():
             kept.setdefault(name, value)
     return kept
+
+
+def read_timecode(stream: Any, container: Any) -> dict[str, str]:
+    """QuickTime keeps that of the first frame in a track of its own."""
+    tracks = (stream, *container.streams.data)
+    found = [one.metadata["timecode"] for one in tracks if "timecode" in one.metadata]
+    return {"timecode": found[0]} if found else {}
+
+
+def data_tracks(container: Any) -> list[Any]:
+    """Measurements and the like. A time code is a tag."""
+    return [one for one in container.streams.data if "timecode" not in one.metadata]
 
 
 def _rank(stream: Any) -> tuple[bool, bool, int]:

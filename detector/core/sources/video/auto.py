@@ -30,9 +30,11 @@ def open(
 ) -> SteppingSource:
     """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
     video = probe(path, choice)
-    source: AutoSource | ThreadedSource
+    source: AvSource | AutoSource
     as_planes = pixels != "bgr" and not video.not_for_planes
-    if not (video.decodable and (as_planes or (ARM64 and video.plain))):
+    if video.grey is not None:
+        source = AvSource(video, stride, frames, pixels=pixels)
+    elif not (video.decodable and (as_planes or (ARM64 and video.plain))):
         source = AutoSource(video, stride, frames)
         source.no_planes = "" if pixels == "bgr" else video.not_for_planes or "PyAV has no decoder"
     else:

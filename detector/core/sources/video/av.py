@@ -15,6 +15,7 @@ from av.video.reformatter import VideoReformatter
 
 from detector.core.sources._bgr import MATRICES, nearest_matrix, to_bgr
 from detector.core.sources._cv2 import fits, upright
+from detector.core.sources._grey import is_deep_grey, to_bgr_of_grey
 from detector.core.sources._planes import PlanesReader
 from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._clock import Clock
@@ -265,6 +266,8 @@ class AvSource(SteppingSource):
 
     def _convert(self, picture: Any) -> Image:
         width, height = self._stored_size()
+        if self.video.grey is not None and is_deep_grey(picture):
+            return to_bgr_of_grey(picture, self.video.grey, width, height)
         return to_bgr(self._reformatter, picture, width, height)
 
     def _stored_size(self) -> tuple[int, int]:

@@ -1,0 +1,148 @@
+"""Samples of more than 8 bits: which of them is drawn black, and which white.
+
+A thermal camera stores counts or hundredths of a kelvin, of which a scene uses a hundredth: drawn
+over all that 16 bits can hold, it is one shade of grey. So grey that uses little of its range is
+stretched from end to end: for each picture by itself, for a video once, by a sample of its
+pictures, and for a camera slowly, as its pictures change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.sources._cv2 import cv2
+from detector.core.sources.base import AUTO, FULL, GreyRange
+from detector.core.types import Image
+
+Samples = NDArray[Any]
+# Bits that cameras have, and the whole numbers in which they are stored.
+DEPTHS = (8, 10, 12, 14, 16, 24, 32)
+OVERSHOOT = 2.0  # floats of 0..1 go beyond 1 by so much, where they were sharpened or enlarged
+# Little is in use below this share of what the samples can hold, or of a depth that is guessed.
+NARROW, NARROW_GUESSED = 0.1, 0.25
+NOISE = 7  # levels
+OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
+BEYOND = 1 / 16  # of what is in use: ends that lie no further out are no outliers
+LOOKED_AT = 1 << 18  # samples of a picture, by which outliers are found
+FOLLOWED = 0.05  # share of its way to the ends of a camera's next picture
+_DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
+
+
+def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) -> GreyRange | None:
+    """For grey [h, w], or colours [h, w, 3], which are never stretched from end to end if their
+    depth is known. ``held``: bits of integers. None: 16 bits, all in use."""
+    is_grey, is_float = samples.ndim < 3, samples.dtype.kind == "f"
+    if is_grey and isinstance(wanted, GreyRange):
+        return wanted
+    low, high = find_ends(samples)
+    if np.isnan(high):
+        return GreyRange(0, 1, "its samples are all NaN or infinite")
+    if low < 0 or (is_float and high > 2**16):
+        said = f"its samples, {low:g} to {high:g}, were mapped to black to white"
+        return GreyRange(low, high, said)
+    if is_float:
+        bits = 0 if high <= OVERSHOOT else next(bits for bits in DEPTHS if high <= 2**bits)
+    else:
+        bits = held if is_grey and wanted == FULL else bits_in_use(samples, held)
+    most, share = 2**bits - 1 or 1, NARROW_GUESSED if 0 < bits < held else NARROW
+    if is_grey and wanted != FULL and NOISE * (not is_float) < high - low < share * most:
+        said = f"its grey samples use {low:.6g} to {high:.6g} of 0 to {most}, so they were"
+        said = f"{said} stretched to the full range (--grey-range full prevents it)"
+        return GreyRange(low, high, said)
+    if is_float:
+        said = f"its samples are floats; 0 to {most} were mapped to black to white"
+        return GreyRange(0, most, said)
+    if bits == held:
+        return None if held == 16 else GreyRange(0, most)
+    said = f"its samples use only {bits} of {held} bits, so they were stretched to the full range"
+    return GreyRange(0, most, said if high else "")
+
+
+def bits_in_use(samples: Samples, held: int) -> int:
+    """The depth that integers had before they were stored in ``held`` bits."""
+    used = int(samples.max()).bit_length()
+    # With one bit less it is all of the range, if of a dark picture.
+    if used >= held - 1 or (held == 16 and _was_widened(samples)):
+        return held
+    return next(depth for depth in (*DEPTHS, held) if depth >= used)
+
+
+def _was_widened(samples: Samples) -> bool:
+    """Whether 8 bits were spread over 16 when it was stored, so that the whole range is meant in a
+    dark picture, too: the lower byte of all samples is 0, or as the upper one."""
+    return not int(np.bitwise_or.reduce(samples, axis=None)) & 255 or not (samples % 257).any()
+
+
+def find_ends(samples: Samples) -> tuple[float, float]:
+    """The lowest and the largest sample but for a few outliers; NaN where none is a number."""
+    some = samples.reshape(-1)[:: max(1, samples.size // LOOKED_AT) | 1]
+    known, some = np.isfinite(samples), some[np.isfinite(some)]
+    if not some.size:
+        return np.nan, np.nan
+    places = [round((some.size - 1) * share) for share in (OUTLIERS, 1 - OUTLIERS)]
+    low, high = map(float, np.partition(some, places)[places])
+    beyond, all_known = (high - low) * BEYOND, samples[known]
+    return max(float(all_known.min()), low - beyond), min(float(all_known.max()), high + beyond)
+
+
+def stretch(samples: Samples, low: float, high: float) -> NDArray[np.uint8]:
+    """0..255 of ``low`` to ``high``; what lies beyond, or is no number, is black or white."""
+    if samples.dtype == np.uint16:
+        return _table(low, high)[samples]
+    shades = (samples.astype(np.float64) - low) * (255 / (high - low) if high > low else 0.0)
+    return np.rint(np.clip(np.nan_to_num(shades, posinf=0), 0, 255)).astype(np.uint8)
+
+
+@lru_cache(maxsize=4)
+def _table(low: float, high: float) -> NDArray[np.uint8]:
+    return stretch(np.arange(1 << 16), low, high)
+
+
+# ----------------------------------------------------------------------
+# Pictures of PyAV.
+
+
+def is_deep_grey(picture: Any) -> bool:
+    return _DEEP_GREY.fullmatch(picture.format.name) is not None
+
+
+def _read_samples(picture: Any) -> Samples:
+    """[h, w] of a picture that ``is_deep_grey``."""
+    name, plane = picture.format.name, picture.planes[0]
+    each = 2 if name.startswith("ya") else 1
+    size = -(-picture.format.components[0].bits // 16) * 2
+    kind = f"{'>' if name.endswith('be') else '<'}{'f' if 'f' in name else 'u'}{size}"
+    rows = np.frombuffer(plane, kind).reshape(plane.height, -1)[:, : plane.width * each : each]
+    return rows.astype(rows.dtype.newbyteorder("="))
+
+
+def choose_for_video(pictures: Sequence[Any], wanted: str | GreyRange) -> GreyRange | None:
+    """For a video that has these among its pictures. None: all that they can hold."""
+    seen = [_read_samples(one).reshape(-1) for one in pictures if is_deep_grey(one)]
+    some = np.concatenate([one[:: max(1, one.size * len(seen) // LOOKED_AT) | 1] for one in seen])
+    chosen = choose_range(some, pictures[0].format.components[0].bits, wanted)
+    is_whole = chosen is None or not chosen.said or chosen[:2] == (0, 1)
+    return None if is_whole or (wanted == FULL) else chosen
+
+
+def to_bgr_of_grey(picture: Any, range: GreyRange, width: int, height: int) -> Image:
+    """[height, width, 3] u8."""
+    shades = stretch(_read_samples(picture), range.low, range.high)
+    if shades.shape != (height, width):
+        shades = cv2.resize(shades, (width, height), interpolation=cv2.INTER_CUBIC)
+    image: Image = cv2.cvtColor(shades, cv2.COLOR_GRAY2BGR)
+    return image
+
+
+def follow(was: GreyRange | None, found: GreyRange | None) -> GreyRange | None:
+    """The range of a camera's next picture, for which ``found`` alone would be chosen."""
+    if was is None or found is None:
+        return found
+    low, high = (a + (b - a) * FOLLOWED for a, b in zip(was[:2], found[:2], strict=True))
+    return GreyRange(low, high, was.said)

@@ -1,0 +1,147 @@
+"""What a file holds decides how it is read, whatever its name is."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.core import sources
+from detector.core.api.pictures import as_image
+from detector.core.config.schema import OutputConfig
+from detector.core.errors import SourceError, UsageError
+from detector.core.run.outputs import OutputPlan
+
+from .clips import picture
+
+PHOTO = cv2.resize(picture(3, 96, 64), (240, 160))
+
+
+def encoded(suffix: str) -> bytes:
+    return cv2.imencode(suffix, PHOTO)[1].tobytes()
+
+
+def ffmpeg(path: Path, *options: str) -> Path:
+    source = ["-f", "lavfi", "-i", "testsrc2=s=64x48:r=10:d=0.6"]
+    subprocess.run(["ffmpeg", "-y", "-v", "error", *source, *options, str(path)], check=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.JPG", "-f mp4"),
+        ("a.HEIC", "-f mov"),
+        ("a.png", "-c:v mjpeg -f avi"),
+        ("a.tif", "-c:v mpeg2video -f mpegts"),
+        ("a.webp", "-f matroska"),
+        ("a.jpeg", "-f gif"),
+        ("a.jpg", "-c:v mjpeg -f mjpeg"),
+        ("a.bmp", "-c:v mpeg2video -f vob"),
+    ],
+)
+def test_a_video_by_the_name_of_a_picture(name: str, options: str, tmp_path: Path) -> None:
+    path = ffmpeg(tmp_path / name, *options.split())
+    (tmp_path / "b.jpg").write_bytes(encoded(".jpg"))
+    with sources.open(str(path)) as source:
+        assert (source.info.kind, len(list(source))) == ("video", 6)
+    assert "it holds a video" in source.notes[-1]
+    with pytest.raises(UsageError, match="is a video"):
+        as_image(path)
+    found = sources.gather([str(tmp_path)], lambda _: False)
+    is_stream = "-f mjpeg" in options
+    assert found == ([str(tmp_path)] if is_stream else [str(tmp_path), str(path)])
+    with sources.open(str(tmp_path)) as source:  # nobody reads a folder's photos to their end
+        assert len(list(source)) == 1 + is_stream
+    assert ("only the first is used" in source.notes[0]) == is_stream
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.mp4", encoded(".jpg")),
+        ("a.avi", encoded(".webp")),
+        ("a.ts", encoded(".tif")),
+        ("a.mkv", encoded(".png")),
+        ("a.mov", encoded(".bmp")),
+        ("a.mpg", encoded(".jp2")),
+        ("a.dat", encoded(".jpg")),
+    ],
+)
+def test_a_picture_by_another_name(name: str, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with sources.open(str(tmp_path / name)) as source:
+        assert [frame.size for frame in source] == [(160, 240)]
+    assert (source.info.kind, as_image(tmp_path / name).shape) == ("pictures", (160, 240, 3))
+    assert "but it holds one" in source.notes[0]
+    if name != "a.dat":  # in a folder the suffix says what is looked at
+        assert sources.pictures_of(str(tmp_path)) == [str(tmp_path / name)]
+
+
+def test_pictures_with_something_behind_them_stay_pictures(tmp_path: Path) -> None:
+    photo, clip = encoded(".jpg"), ffmpeg(tmp_path / "a.mp4").read_bytes()
+    about = b"\xff\xe2\0\x08MPF\0\0\0"
+    for name, data in {
+        "motion.jpg": photo + clip,
+        "gain map.jpg": photo[:2] + about + photo[2:] + photo,
+        "preview.jpg": photo + cv2.imencode(".jpg", PHOTO[::2, ::2])[1].tobytes(),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        with sources.open(str(tmp_path / name)) as source:
+            assert (source.info.kind, len(list(source)), source.notes) == ("pictures", 1, [])
+    raw = tmp_path / "photo.cr2"
+    raw.write_bytes(encoded(".tif"))
+    assert sources.find_claiming(str(raw)).__name__ == "VideoSource"
+
+
+# As an iPhone writes it: 3x2 tiles of HEVC, 64x64 each, cut to 150x100, and an item that says so.
+TILES = (Path(__file__).parent / "tiles.heic").read_bytes()
+COLOURS = np.array(
+    [
+        [(30, 60, 200), (40, 200, 60), (200, 60, 40)],
+        [(200, 200, 60), (60, 200, 200), (180, 60, 180)],
+    ]
+)
+WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
+
+
+@pytest.mark.parametrize("name", ["a.HEIC", "named.jpg"])
+@pytest.mark.parametrize(
+    ("turn", "shown"),
+    [
+        (b"irot\0", WHOLE),
+        (b"irot\3", np.rot90(WHOLE, -1)),
+        (b"imir\0", WHOLE[::-1]),
+        (b"imir\1", WHOLE[:, ::-1]),
+    ],
+)
+def test_tiles_of_a_heic_are_put_together(turn, shown, name: str, tmp_path: Path) -> None:
+    """libheif 1.23 shows them so."""
+    (tmp_path / name).write_bytes(TILES.replace(b"irot\0", turn))
+    image = as_image(tmp_path / name)
+    assert image.shape == shown.shape
+    assert np.abs(image - shown).max() <= 8
+    plan = OutputPlan(OutputConfig(save=("pictures",)), [str(tmp_path / name)])
+    with sources.open(str(tmp_path / name)) as source:
+        (path,) = plan.paths(str(tmp_path / name), source.info).values()
+    assert path.suffix == ".jpg"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TILES.replace(b"hvc1", b"abcd", 1),
+        TILES.replace(b"grid", b"iovl"),
+        TILES.replace(b"dimg", b"free"),
+        TILES[:700],
+    ],
+    ids=["one is lost", "overlay", "no list", "cut off"],
+)
+def test_tiles_that_do_not_fit_are_refused(data: bytes, tmp_path: Path) -> None:
+    """One of them would be a picture of 512x512 out of one of 4032x3024."""
+    (tmp_path / "a.heic").write_bytes(data)
+    with pytest.raises(SourceError, match=r"tiles.*heif-convert"):
+        sources.open(str(tmp_path / "a.heic"))
