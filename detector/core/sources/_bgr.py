@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +27,7 @@ TRANSFERS = frozenset((1, 2, 4, 5, 6, 7, 8, *range(11, 19)))
 PRIMARIES = frozenset((1, 2, *range(4, 13), 22))
 BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
+_DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
 FULL = 2  # FFmpeg's AVCOL_RANGE
 # Shares of red and blue in the brightness, by number of the matrix. Where a stream does not say
 # (2), swscale takes BT.601, and so do we.
@@ -52,6 +54,11 @@ def to_bgr(reformatter: VideoReformatter, picture: Any, width: int, height: int)
     plane: Any = bgr.planes[0]
     rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
     return rows[:, : width * 3].reshape(height, width, 3)
+
+
+def is_deep_grey(picture: Any) -> bool:
+    """Whether its grey samples have more than 8 bits: ``_grey`` converts it."""
+    return _DEEP_GREY.fullmatch(picture.format.name) is not None
 
 
 def is_plain(picture: Any) -> bool:

@@ -8,7 +8,6 @@ pictures, and for a camera slowly, as its pictures change.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core.sources._bgr import is_deep_grey
 from detector.core.sources._cv2 import cv2
 from detector.core.sources.base import AUTO, FULL, GreyRange
 from detector.core.types import Image
@@ -31,7 +31,6 @@ OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot p
 BEYOND = 1 / 16  # of what is in use: ends that lie no further out are no outliers
 LOOKED_AT = 1 << 18  # samples of a picture, by which outliers are found
 FOLLOWED = 0.05  # share of its way to the ends of a camera's next picture
-_DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
 
 
 def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) -> GreyRange | None:
@@ -106,10 +105,6 @@ def _table(low: float, high: float) -> NDArray[np.uint8]:
 
 # ----------------------------------------------------------------------
 # Pictures of PyAV.
-
-
-def is_deep_grey(picture: Any) -> bool:
-    return _DEEP_GREY.fullmatch(picture.format.name) is not None
 
 
 def _read_samples(picture: Any) -> Samples:

@@ -14,9 +14,9 @@ import numpy as np
 from av.codec.context import Flags
 from av.video.reformatter import VideoReformatter
 
-from detector.core.sources._bgr import to_bgr
+from detector.core.sources._bgr import is_deep_grey, to_bgr
 from detector.core.sources._cv2 import fits, upright
-from detector.core.sources._grey import choose_for_video, follow, is_deep_grey, to_bgr_of_grey
+from detector.core.sources._grey import choose_for_video, follow, to_bgr_of_grey
 from detector.core.sources.base import AUTO, GreyRange
 from detector.core.types import Arrival, Image
 from detector.live.sources.base import CORRUPT, Picture

@@ -19,8 +19,7 @@ from av.sidedata.sidedata import Type as SideDataType
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, how_to_open, open_object
 from detector.core.errors.text import counted
-from detector.core.sources._bgr import TRANSFERS, is_plain, nearest_matrix
-from detector.core.sources._grey import choose_for_video, is_deep_grey
+from detector.core.sources._bgr import TRANSFERS, is_deep_grey, is_plain, nearest_matrix
 from detector.core.sources._planes import why_no_planes
 from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
@@ -220,6 +219,8 @@ def _choose_grey(
         with suppress(av.error.FFmpegError):
             container.seek((stream.start_time or 0) + ticks * part // GREY_LOOKS, stream=stream)
         pictures += filter(None, [_first_picture(container, stream)])
+    from detector.core.sources._grey import choose_for_video
+
     return choose_for_video(pictures, choice.grey)
 
 

@@ -13,9 +13,8 @@ import numpy as np
 from av.codec.context import Flags
 from av.video.reformatter import VideoReformatter
 
-from detector.core.sources._bgr import MATRICES, nearest_matrix, to_bgr
+from detector.core.sources._bgr import MATRICES, is_deep_grey, nearest_matrix, to_bgr
 from detector.core.sources._cv2 import fits, upright
-from detector.core.sources._grey import is_deep_grey, to_bgr_of_grey
 from detector.core.sources._planes import PlanesReader
 from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._clock import Clock
@@ -267,6 +266,8 @@ class AvSource(SteppingSource):
     def _convert(self, picture: Any) -> Image:
         width, height = self._stored_size()
         if self.video.grey is not None and is_deep_grey(picture):
+            from detector.core.sources._grey import to_bgr_of_grey
+
             return to_bgr_of_grey(picture, self.video.grey, width, height)
         return to_bgr(self._reformatter, picture, width, height)
 
