@@ -22,7 +22,6 @@ from detector.core.config.schema import OutputConfig
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import refuse_kept
 from detector.core.errors.writing import MARK, has_permission, is_null_device
-from detector.core.sinks._naming import format_of_copy
 from detector.core.sinks._partial import refuse_being_written
 from detector.core.sinks.base import DRAWN, Sink
 from detector.core.sources._addresses import is_address, is_web
@@ -551,4 +550,6 @@ def _suffix_for(sink: type[Sink], spec: str) -> str:
         return sink.suffixes[0]
     if sources.pictures_of(spec) is None:
         return sink.suffixes[0]
+    from detector.core.sinks._naming import format_of_copy
+
     return format_of_copy(_name_of_file(spec), sink.one_picture).lower()

@@ -119,10 +119,10 @@ def kind_of_bytes(head: bytes) -> str | None:
 def holds_jpegs(data: bytes) -> bool:
     """Whether JPEGs of one size follow each other, as in a video. A JPEG with others behind it that
     belong to it (MPO, gain maps) says so in front."""
-    from detector.core.sources._picture_size import claimed_size
-
     if data[:3] != _NEXT_JPEG[2:] or (end := data.find(_NEXT_JPEG)) < 0 or b"MPF\0" in data[:end]:
         return False
+    from detector.core.sources._picture_size import claimed_size
+
     size = claimed_size(data)
     return size is not None and claimed_size(data[end + 2 :]) == size
 
