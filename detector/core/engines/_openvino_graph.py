@@ -103,7 +103,7 @@ class IrEvidence(Evidence):
             model = openvino.Model(
                 [ports[name] for name in names], self.model.get_parameters(), "probe"
             )
-            settings = {"INFERENCE_PRECISION_HINT": "f32"}
+            settings = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
             answers = openvino.Core().compile_model(model, "CPU", settings)(picture)
         except Exception:  # RuntimeError, of many kinds
             return None
