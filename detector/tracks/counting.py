@@ -1,12 +1,11 @@
 """What tracks do at lines and in zones: crossings, times in zones, how many are there.
 
 One point of each box counts: the middle of its lower edge, where an object stands on the ground, or
-its centre. A side of a line or zone is taken only when the point is so far behind it as boxes
-tremble (``Places.margin`` of the box's size): whoever stands on a line crosses it once, and whoever
-turns back on it does not. A track crosses a line when it was surely on one side and is surely on
-the other, and its way led through the line and not past its end. What it did between two
-sightings counts by the straight way, at lines and in zones. A track that is not seen for ``LOST_S``
-has ended where it was seen last; so have all tracks at a cut.
+its centre. A track takes a side of a line or zone only once its point is past it by more than the
+box jitter (``Places.margin`` of the box's size): what stands on a line crosses it once, and what
+turns back on it does not. It crosses a line when it was surely on one side, is surely on the other,
+and its way led through the line and not past its end; between two sightings the way is straight. A
+track not seen for ``LOST_S`` ended where it was seen last, as do all at a cut.
 """
 
 from __future__ import annotations
@@ -454,8 +453,7 @@ def _points(boxes: NDArray[np.floating], places: Places) -> tuple[Floats, Floats
 
 
 def _from_line(points: Floats, line: Floats) -> Floats:
-    """How far points are from the endless line: above 0 at the right hand of whoever looks from its
-    first point to its last."""
+    """How far points are from the endless line: above 0 on the right, seen from its first point."""
     a, b = line
     along = (b - a) / np.hypot(*(b - a))
     away: Floats = (points - a) @ np.array([-along[1], along[0]])

@@ -25,10 +25,8 @@ STEP_S = 1 / 30  # the papers' frame rate
 @dataclass(frozen=True, slots=True)
 class Form:
     """What the four numbers of a box are, and how they are thought to err (variances, [4]).
-
     ``of_boxes`` and ``to_boxes`` take and give [T, 4]. ``measured``: of a detection. ``drift`` and
-    ``drift_speed``: what a step adds. ``first`` and ``first_speed``: of a new track.
-    """
+    ``drift_speed``: what a step adds. ``first`` and ``first_speed``: of a new track."""
 
     of_boxes: Callable[[Floats], Floats]
     to_boxes: Callable[[Floats], Floats]

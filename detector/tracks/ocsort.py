@@ -71,15 +71,13 @@ class OcsortTracker(Tracker):
         self.frames += 1
 
     def _since(self) -> Floats:
-        """A box of each track some frames ago [T, 4]: the oldest of ``past`` that there is, else
-        the last one."""
+        """A box of each track some frames ago [T, 4]: the oldest of ``past``, else the last one."""
         known = np.isfinite(self.past[:, :, 0])
         oldest = self.past[np.arange(len(self)), np.argmax(known, axis=1)]
         return np.where(np.any(known, axis=1)[:, None], oldest, self.last)
 
     def _see(self, rows: Numbers, boxes: Floats, since: Floats) -> None:
-        """Directions, the ways of those that were lost, and what was seen: before the filter takes
-        the boxes in."""
+        """Note directions, lost tracks' ways and boxes seen, before the filter takes them in."""
         every = np.arange(len(rows))
         ways = _directions(since[rows], boxes)[every, every]
         known = (self.hits[rows] > 1) | ~np.isnan(self.direction[rows, 0])

@@ -21,10 +21,8 @@ CLOCK_S = 1e-6  # by which times of frames are rounded, at most
 
 
 class Tracker(ABC):
-    """Gives boxes of one camera or video the ids of their tracks, from 1.
-
-    A box joins a track of its own class only. ``conf``: boxes of lower scores begin no track.
-    """
+    """Gives boxes of one camera or video the ids of their tracks, from 1. A box joins a track of
+    its own class only; boxes that score below ``conf`` begin none."""
 
     form: ClassVar[Form] = CORNERS
     least_overlap: ClassVar[float]  # IoU
@@ -57,10 +55,9 @@ class Tracker(ABC):
         class_ids: Ids,
         time_s: float,
     ) -> Ids:
-        """The id of each box, [N], ``NONE`` where it has none. ``boxes`` xyxy [N, 4], ``scores``
-        [N], ``class_ids`` [N], of the frame at ``time_s``. A clock that goes back by more than
-        ``LOST_S`` has begun anew, as that of a camera that was switched on again: that ends all
-        tracks. By less it stands."""
+        """The id of each box, [N], ``NONE`` if it has none, of the frame at ``time_s``. ``boxes``
+        xyxy [N, 4], ``scores`` [N], ``class_ids`` [N]. A clock that goes back by more than
+        ``LOST_S``, as of a camera switched on again, ends all tracks; by less it stands."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None
@@ -140,7 +137,6 @@ class Tracker(ABC):
         return self.hits_needed
 
     def begin(self, boxes: Floats, scores: Floats, class_ids: Ids) -> None:
-        """New tracks of these boxes."""
         n = len(boxes)
         assert self._time_s is not None
         self.motion.add(boxes)

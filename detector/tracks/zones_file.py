@@ -1,8 +1,7 @@
 """The file of lines and zones, for all sources, and for single cameras and clips (docs/tracks.md).
 
-A section of ``cameras`` or ``clips`` goes on from what stands above, but for its lines and zones:
-they take the place of those.
-Points are checked here, as far as they can be without the source.
+A section of ``cameras`` or ``clips`` inherits what stands above, except its lines and zones. Points
+are checked here, as far as they can be without the source.
 """
 
 from __future__ import annotations

@@ -17,11 +17,9 @@ from detector.core.types import Detections
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``reference`` and ``other`` count detections, ``matched`` counts pairs.
-
-    ``share`` = 2 x matched / (reference + other), 1.0 where neither side has any. ``mean_iou`` and
-    ``mean_score_diff`` (absolute) are over pairs, NaN without one.
-    """
+    """``reference`` and ``other`` count detections, ``matched`` pairs. ``share`` = 2 x matched /
+    (reference + other), 1.0 if both are 0. ``mean_iou`` and ``mean_score_diff`` (absolute): over
+    pairs, NaN without any."""
 
     frames: int
     reference: int
@@ -35,8 +33,8 @@ class Agreement:
 def agreement(
     reference: Sequence[Detections], other: Sequence[Detections], iou: float = 0.5
 ) -> Agreement:
-    """``reference`` and ``other``: one Detections for each frame, of the same frames in the same
-    order. Raises ValueError where the numbers of frames differ."""
+    """One Detections for each frame, of the same frames in the same order. Raises ValueError if the
+    numbers of frames differ."""
     if len(reference) != len(other):
         raise ValueError(
             f"agreement needs the same frames on both sides; got {len(reference)} and {len(other)}"

@@ -49,10 +49,8 @@ class Judged:
 
 
 def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np.float64]:
-    """IoU [m, n] of boxes xyxy, [m, 4] and [n, 4]; an empty box gives 0.
-
-    ``of_found``: the intersection over the area of the found box, as a crowd is matched.
-    """
+    """IoU [m, n] of boxes xyxy, [m, 4] and [n, 4], 0 if empty. ``of_found``: the intersection over
+    the area of the found box, as a crowd is matched."""
     a, b = np.asarray(found, np.float64)[:, None], np.asarray(truth, np.float64)[None]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     both = np.maximum(sides, 0).prod(axis=-1)
@@ -63,8 +61,7 @@ def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np
 
 
 def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judged:
-    """``boxes`` [m, 4] and ``scores`` [m]: of one picture and class, in any order. Of equal scores
-    the first comes first."""
+    """``boxes`` [m, 4] and ``scores`` [m] of one picture and class; ties keep their order."""
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")[:MAX_DETECTIONS]
     if not len(truth.boxes):  # most pairs of a picture and a class, where there are many classes
         return Judged(np.asarray(scores, np.float64)[order], np.full(len(order), WRONG, np.int8), 0)
@@ -99,12 +96,11 @@ def confusion(
     conf: float,
     iou: float = 0.5,
 ) -> NDArray[np.int64]:
-    """Counts [classes + 1, classes + 1]: a row for each labelled class, a column for each detected
-    one. The last row is what was detected where nothing is labelled, the last column what was
-    labelled and missed.
+    """Counts [classes + 1, classes + 1], labelled classes by row, detected ones by column.
 
-    Detections that score ``conf`` or more, best first, each take the free box that fits best, of
-    whatever class. A detection on a box to ignore is not counted.
+    The last row holds detections without a label, the last column missed labels. Detections that
+    score ``conf`` or more, best first, each take the free box that fits best, of any class; those
+    on a box to ignore are not counted.
     """
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     for picture, one in zip(pictures, found, strict=True):

@@ -285,10 +285,8 @@ class SplitMs:
 @dataclass(frozen=True, slots=True)
 class StageRow:
     """One stage. ``share``: of its threads' wall time; times in milliseconds a frame.
-
-    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; None where the system does
-    not tell. ``cpu_ms``: of its own thread and of those that libraries run for it.
-    """
+    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``, None if unknown.
+    ``cpu_ms``: of its own thread and of those that libraries run for it."""
 
     stage: str
     thread: str
@@ -311,11 +309,11 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
-    """One thread; the four times add up to ``wall_ms``. Milliseconds a frame.
+    """One thread, milliseconds a frame; the four times add up to ``wall_ms``.
 
-    ``busy``, ``waiting`` and ``other``: on a core, ready for one, blocked; None where the
-    system does not tell. ``foreign``: other programs' part of its waits for a core, 0 to 1.
-    ``rest``: of its wall time, what the kernel's counts and the splits differ by.
+    ``busy``, ``waiting`` and ``other``: on a core, ready for one, blocked; None if unknown.
+    ``foreign``: other programs' part of its waits for a core, 0 to 1. ``rest``: of its wall time,
+    what the kernel's counts and the splits differ by.
     """
 
     thread: str
@@ -365,7 +363,6 @@ def unbooked_cpu_s(summary: Summary) -> float:
 
 
 def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
-    """One row for each stage that ran."""
     rows = []
     for name, stage in summary.stages.items():
         if not stage.calls:
@@ -472,7 +469,7 @@ SHOWN = 0.005  # a type with a smaller share is not named in the sentence
 
 
 def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
-    """None where the engine told nothing. The bytes of a layer are the numbers that it reads and
+    """None if the engine told nothing. The bytes of a layer are the numbers that it reads and
     writes, times the size of the type in which it was executed."""
     if not layers:
         return None
@@ -493,8 +490,7 @@ def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
 
 
 def text(shares: Mapping[str, PrecisionShare] | None) -> str:
-    """``int8 96% of MACs, fp32 4%``; in shares of layers where no layer has MACs; empty where the
-    engine told nothing."""
+    """``int8 96% of MACs, fp32 4%`` (of layers if none has MACs); empty if nothing was told."""
     if not shares:
         return ""
     if any(share["macs"] for share in shares.values()):
@@ -507,8 +503,7 @@ def text(shares: Mapping[str, PrecisionShare] | None) -> str:
 
 
 def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | None:
-    """A sentence where the precision asked for was executed in no layer. None where it was, or
-    where the engine told nothing."""
+    """A sentence if no layer ran as ``asked``; None if one did, or the engine told nothing."""
     if not shares or asked in (*FLOAT, "none"):
         return None
     if asked in shares and shares[asked]["layers"] > 0:

@@ -144,7 +144,6 @@ CAMERAS = (
 
 
 def cameras_table(summary: Summary) -> Table:
-    """The cameras of a live run at its end."""
     return Table("cameras", CAMERAS, streams_of(summary), "cameras")
 
 

@@ -1,20 +1,16 @@
 """What limits a run, what it would gain if that cost nothing, and what to try.
 
-It rests on what each stage needs, not on what it waited: its time without the waits for a core, of
-its own thread and of those that libraries run for it. So it names the same stage on a quiet machine
-and on a busy one. With these needs and the CPU time of all threads, the run can be explained: it
-takes as long as its slowest group, or as all of its CPU time on the cores there are.
+Stages are judged by what they need: their time without the waits for a core, of their own thread
+and of those that libraries run for it. So the same stage is named on a quiet and on a busy machine.
+A run takes as long as its slowest group needs, or as all of its CPU time on the cores there are.
 
-The gain takes what is left as it is now. A run without a stage is as slow as the slowest of the
-others, or as their CPU work on the cores there are; opening and closing files still takes its time;
-and the gain is no more than the time in which the stage ran. It is said only where it holds: where
-the run itself is explained, so that the gain and the estimate from the needs lie within ``APART``
-of each other, where the cores are not full, where other programs took little, and where it is
-small (``LARGEST``). Measured on two cores at 90%, it said 9%, and without inference the run was 66%
-faster.
+The gain leaves the rest as it is: without a stage, a run is as slow as the slowest of the others,
+or as their CPU work; opening and closing files still takes its time; and the gain is no more than
+the time in which the stage ran. It is said only where it holds: if it is within ``APART`` of the
+estimate from the needs, the cores are not full, other programs took little, and it is below
+``LARGEST``. Measured on two cores at 90%, it said 9%, and without inference the run was 66% faster.
 
-The stage that is named is the one that would bring most. Its share is that of its row in the
-ledger, so that a reader finds the very figure there.
+The stage that is named would bring most. Its share is that of its row in the ledger.
 """
 
 from __future__ import annotations
@@ -43,9 +39,8 @@ MOST = (
 NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
 OTHERS_MUCH = 0.05  # of all cores' time: a run beside more of others is no measure of itself
 APART = 0.1  # of the FPS: a bound is said if the estimate is no further from it
-# A gain above it is not said. What is left becomes faster, too, when a stage goes: its caches are
-# warm then. By scripts/gain_check that is up to 0.3 of the time that was saved, which is more than
-# APART of the FPS where the gain is above this.
+# A gain above it is not said: without a stage the rest becomes faster too, since its caches are
+# warm, by up to 0.3 of the time saved (scripts/gain_check). Above this that is more than APART.
 LARGEST = 0.25
 LEAST = 0.005  # of a frame's time; anything smaller rounds to 0%
 NEAR = 0.02  # of the FPS: stages whose gains lie no further apart bring as much as each other
@@ -115,11 +110,13 @@ class FrameTimes:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the run was asked to do, as far as an advice depends on it. ``outputs``: the kinds that
-    were written. ``encoding``: the option that says how the video is encoded, and its value;
-    ``encodings``: whether the video's format has such options. ``input``: of the network, height
-    and width; ``smaller_input``: the next smaller one that the model was trained for, if any.
-    ``between``: as ``RunFacts``."""
+    """What a run was asked to do, as far as advice depends on it.
+
+    ``outputs``: the kinds written. ``encoding``: the option that says how the video is encoded, and
+    its value; ``encodings``: whether its format has such options. ``input``, ``smaller_input``:
+    height and width of the network's, and of the next smaller one that it was trained for, if any.
+    ``between``: as ``RunFacts``.
+    """
 
     outputs: Collection[str] = ()
     encoding: tuple[str, str] | None = None
@@ -130,8 +127,8 @@ class Choices:
 
 
 def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
-    """Of the configuration's group ``output``: the option that says how a video is encoded, and its
-    value; None where nothing was said."""
+    """The option of group ``output`` that says how a video is encoded, and its value; None if
+    none is set."""
     for name in ("preset", "quality", "crf"):
         if output.get(name) is not None:
             return f"--{name}", str(output[name])
@@ -257,8 +254,8 @@ def period_without(times: FrameTimes, stage: str) -> float:
 
 
 def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
-    """Seconds that a frame would take at least if of each stage in ``left`` this share remained,
-    0 to 1."""
+    """Seconds that a frame takes at least if of each stage in ``left`` this share (0 to 1)
+    remained."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in left.items())
     rest = max(0.0, times.period_s - saved_s)
     if times.sync:  # codecs work on during the other stages, which no longer hide it
@@ -301,11 +298,10 @@ def estimate_without(times: FrameTimes, stage: str) -> float:
 def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
     """Whether the gain can be said of a change that leaves these shares of stages.
 
-    Not where the cores are full, before or after it: a stage that is gone then gives its cores to
-    the others, and how much faster these become, nothing tells but a measurement. In the plain loop
-    only what is left can fill them: libraries' threads. Nor where it is above LARGEST, nor where
-    closing files takes much of the run: measured with --save crops, the bound said 49%, and the
-    run was 17% faster, since the disk had worked during inference.
+    Not with full cores, before or after it: only a measurement tells how much faster freed cores
+    make the other stages (in the plain loop, only libraries' threads can fill them). Nor above
+    LARGEST, nor where closing files takes much of the run: with --save crops the bound said 49%,
+    and the run was 17% faster, since the disk had worked during inference.
     """
     if times.others_share > OTHERS_MUCH:
         return False
@@ -337,15 +333,13 @@ def limit_without(times: FrameTimes, stage: str) -> str | None:
 
 
 def gain_without(times: FrameTimes, stage: str) -> float:
-    """Growth of end-to-end FPS if ``stage`` took no time and all else stayed: 0.08 = 8% faster.
-    Infinite where nothing else takes time."""
+    """Growth of end-to-end FPS without ``stage``: 0.08 = 8% faster; infinite if nothing is left."""
     return _gain_to(times, period_without(times, stage))
 
 
 def gain_with_smaller_input(times: FrameTimes, choices: Choices) -> float:
-    """The same for the smaller input: no stage that works on the network's input becomes
-    faster than its area becomes smaller. Never more than inference that takes no time would bring,
-    which the user reads beside it. 0 where there is none."""
+    """The same for the smaller input, whose stages gain no more than its area shrinks; at most what
+    inference in no time would bring. 0 if there is none."""
     if choices.smaller_input is None:
         return 0.0
     gain = _gain_to(times, period_with(times, dict.fromkeys(OF_INPUT, _area_left(choices))))
@@ -403,11 +397,8 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
 
 
 def _stage_to_change(times: FrameTimes) -> str | None:
-    """The longest of the slowest group, unless another stage brings more. None where none ran.
-
-    By what the stages need, never by how long the run took: beside other programs the same stage
-    is to change as without them.
-    """
+    """The longest of the slowest group, unless another stage brings more; None if none ran. By
+    needs alone, so that other programs change nothing."""
     groups = times.groups
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]

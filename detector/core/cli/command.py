@@ -38,16 +38,13 @@ def subcommand(
     examples: Sequence[str] = (),
     cls: type[HelpfulCommand] = HelpfulCommand,
 ) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Makes a command of a function that returns its exit code (None: 0).
+    """Make a command of a function that returns its exit code (None: 0). A DetectVideoError becomes
+    one line on stderr and its exit code (exits.py).
 
-    ``options``: those of the configuration that the command takes. ``config_file`` adds --config.
-    ``json``: what --json prints; adds ``as_json``. ``quiet``: the help of --quiet. ``interrupted``:
-    what to say after a signal that nobody below took care of. ``light``: the command imports no
-    numpy, so it needs no threads.
-
-    ``examples``: command lines for --help.
-
-    A DetectVideoError becomes one line on stderr and its exit code (exits.py).
+    ``options``: those of the configuration that it takes. ``config_file`` adds --config. ``json``:
+    what --json prints; adds ``as_json``. ``quiet``: the help of --quiet. ``interrupted``: what to
+    say after a signal that nobody below handled. ``light``: it imports no numpy, so it needs no
+    threads. ``examples``: command lines for --help.
     """
     shared = list(options)
     if config_file:

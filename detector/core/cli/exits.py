@@ -1,7 +1,4 @@
-"""Turns errors into one line on stderr and the documented exit code.
-
-A user's mistake never prints a traceback.
-"""
+"""Turns errors into one line on stderr, never a traceback, and the documented exit code."""
 
 from __future__ import annotations
 
@@ -33,10 +30,8 @@ WRITING = "stopped at once; unfinished output stays under *.partial.*"
 
 @contextmanager
 def exit_codes(interrupted: str) -> Iterator[None]:
-    """Ends the process with the code of whatever the block raises.
-
-    ``interrupted``: what to say after a signal that nobody below took care of.
-    """
+    """End the process with the code of what the block raises. ``interrupted``: what to say after a
+    signal that nobody below handled."""
     with raise_on_signals():
         try:
             yield

@@ -23,10 +23,8 @@ LISTS = ("--classes", "--blur")  # options whose items people give as words of t
 
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
-    """What to write for another program's option, or for one of ours (``known``) with underscores.
-
-    None where it means nothing here.
-    """
+    """What to write for another program's option, or for one of ours (``known``) with underscores;
+    None if it means nothing here."""
     option = theirs.replace("_", "-")
     if (ours := HABITS.get(option)) is not None:
         return f"use {ours}" if ours.startswith("-") else ours
@@ -34,11 +32,9 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
-    """The command that another program's first word means here; None where it is none of them.
-
-    Raises UsageError for ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it.
-    ``known``: of a command its options (``takes_values``). A file of that name is a source.
-    """
+    """The command that another program's first word means here; None if it is none of them.
+    ``known``: a command's options (``takes_values``). A file of that name is a source. Raises
+    UsageError for ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it."""
     word = words[0]
     if os.path.lexists(word):
         return None
@@ -59,11 +55,8 @@ def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
-    """The answer to an option that the command does not have; None where it is nobody's.
-
-    Of several from elsewhere it is the whole command line, since one answer after the other would
-    take as many rounds.
-    """
+    """The answer to an option that the command does not have; None if it is nobody's. Several from
+    elsewhere are answered at once, by the whole command line."""
     ours = our_option(option, known := takes_values(ctx.command))
     if ours is None:
         return None
@@ -105,10 +98,8 @@ def _assigns(word: str) -> bool:
 
 
 def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.Context) -> None:
-    """Raises UsageError for ``in.mp4 --classes 0 2``, where 2 would be a webcam.
-
-    Not for a file, and not for a number where all sources may be cameras.
-    """
+    """Raises UsageError for ``in.mp4 --classes 0 2``, where 2 would be a webcam; not for a file,
+    nor for a number where all sources may be cameras."""
     for at, word in enumerate(words):
         if word not in LISTS:
             continue

@@ -141,10 +141,8 @@ class HelpfulCommand(click.Command):
         return given
 
     def take_topic(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """``args`` without the word behind --help, which is kept in the context.
-
-        Raises UsageError where it is neither a group nor an option. A file is a source as ever.
-        """
+        """``args`` without the word behind --help, which is kept in the context. Raises UsageError
+        if it is neither a group nor an option; a file stays a source."""
         at = next((at for at, word in enumerate(args) if word in FLAGS), None)
         if ctx.resilient_parsing or at is None or not args[at + 1 :] or not self._is_long(ctx):
             return args

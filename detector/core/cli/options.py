@@ -19,12 +19,9 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """One option for each leaf of the configuration, in its order.
-
-    ``groups``: of these groups; all where none is named. ``but``: not of these groups. ``only``,
-    ``without``: names of leaves. ``defaults``: those that the command has of its own, for its help.
-    An option that is not given is None, so that lower levels of the configuration show through.
-    """
+    """One option for each leaf of the configuration, in its order; None if not given, so that lower
+    levels show through. ``groups``, ``but``: of these groups (all by default), not of these.
+    ``only``, ``without``: names of leaves. ``defaults``: the command's own, for its help."""
     own = defaults or {}
     return [
         _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))

@@ -19,11 +19,8 @@ GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe has left (`| head`); so 
 
 
 class _Output(io.FileIO):
-    """The bytes of standard output. Where nobody reads them, they go nowhere.
-
-    That must not change the command's exit code: what it wrote to files is whole. Raises
-    OutputError, once, where they cannot be written for another reason.
-    """
+    """The bytes of standard output. If nobody reads them, they go nowhere, and the exit code stays:
+    files are whole. Raises OutputError, once, if they cannot be written for another reason."""
 
     _lost = False
 
@@ -52,10 +49,7 @@ class _Errors(_Output):
 
 
 def refuse_two_owners(owners: Mapping[str, bool]) -> None:
-    """Raises UsageError where more than one option writes to standard output.
-
-    ``owners``: option -> whether it does.
-    """
+    """Raises UsageError if several of ``owners`` (option -> whether) write to standard output."""
     given = [option for option, writes in owners.items() if writes]
     if len(given) > 1:
         raise UsageError(
@@ -83,11 +77,8 @@ def guard_streams() -> None:
 
 
 def keep_others_out() -> None:
-    """From now on standard output is ours alone: what libraries print there goes to standard error.
-
-    cv2 logs to standard output where OPENCV_LOG_LEVEL asks for it, in the middle of a document.
-    Where the caller put another stream in the place of ours, nothing is done.
-    """
+    """Keep standard output ours alone: what libraries print there (cv2 logs, with OPENCV_LOG_LEVEL)
+    goes to standard error. Does nothing if the caller put another stream in its place."""
     before = sys.stdout
     raw = getattr(getattr(before, "buffer", None), "raw", None)
     if isinstance(raw, _Output) and raw.fileno() == 1:
@@ -117,11 +108,8 @@ def _text(
 
 
 def _open_closed() -> None:
-    """Opens /dev/null for every standard stream that the caller closed (`>&-`).
-
-    Otherwise the first file that we open would get the stream's number, and what a library prints
-    would be written into that file.
-    """
+    """Open /dev/null for every standard stream that the caller closed (`>&-`): else our first file
+    would get its number, and what a library prints."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -25,11 +25,8 @@ Known = Callable[[str], Mapping[str, bool]]  # command -> its options, and wheth
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """``use detect-video in.mp4 --size 640.``, and what has no place in it.
-    ``words``: what follows ``command``.
-
-    Raises UsageError for a task that is absent.
-    """
+    """``use detect-video in.mp4 --size 640.``, and what has no place in it, for the ``words`` after
+    ``command``. Raises UsageError for a task that is absent."""
     line = _Line(known, ctx, command)
     rest = [*words]
     while rest:

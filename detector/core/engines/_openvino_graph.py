@@ -208,10 +208,8 @@ def _convolution_of(layer: Any) -> Any:
 
 def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
     """What ``model_info`` (Intel's Model API; Ultralytics writes it too) says of the picture, as
-    keys of ``InputDescription``; senseless values count as absent.
-
-    The API reads pictures as BGR, so that channels which it has to reverse are RGB.
-    """
+    keys of ``InputDescription``; senseless values count as absent. The API reads pictures as BGR,
+    so that channels which it has to reverse are RGB."""
     found: dict[str, Any] = {}
     if (reverse := info.get("reverse_input_channels", "").upper()) in ANSWERS:
         found["colour"] = "rgb" if ANSWERS[reverse] else "bgr"

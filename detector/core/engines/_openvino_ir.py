@@ -117,8 +117,7 @@ def read_ir(
     core: Any, path: Path, size: tuple[int, int], batch: int, pixels: Wanted, ends: Sequence[End]
 ) -> Any:
     """The model with our input, u8 RGB [batch, height, width, 3], and those of its outputs as
-    float32. Raises ModelError.
-    """
+    float32. Raises ModelError."""
     from openvino import Layout, Model, Type
     from openvino.preprocess import PrePostProcessor
 
@@ -253,8 +252,7 @@ class _Entry(NamedTuple):
 
 
 def _open(core: Any, path: Path) -> Any:
-    """The model of a file that looks like an IR: OpenVINO would try its readers of other formats
-    too."""
+    """The model of what looks like an IR: OpenVINO would try its readers of other formats too."""
     try:
         with path.open("rb") as file:
             start = file.read(READ_BYTES)

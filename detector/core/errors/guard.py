@@ -1,10 +1,8 @@
 """What a command must not overwrite: the files that it reads, and those that a run keeps.
 
-A guard stands for the time of one command (``guarded``). Whoever opens a file of the user's says so
-(``keep``), and the writers ask before they touch a name (``refuse_kept``): the one writer of whole
-files, the sinks, and the session. So a new reader or writer is covered by one line.
-
-Files are compared by device and inode. A link, a hard link, ``./x`` and ``a/../x`` are one file.
+A guard stands for one command (``guarded``). Readers of user files ``keep`` them; the writers (of
+whole files, the sinks, the session) ask ``refuse_kept``. Files are compared by device and inode, so
+a link, a hard link, ``./x`` and ``a/../x`` are one file.
 """
 
 from __future__ import annotations
@@ -86,10 +84,8 @@ def guarded() -> Iterator[None]:
 
 
 def keep(what: str, *paths: str | Path | None) -> None:
-    """These files are read by this command: nothing may overwrite them. ``what``: "the model".
-
-    A None and a path without a file are left out. Outside ``guarded`` it does nothing.
-    """
+    """Let nothing overwrite these files, which the command reads. ``what``: "the model". None and
+    missing files are skipped. Outside ``guarded`` it does nothing."""
     if (guard := _current.get()) is not None:
         guard.keep(what, lambda: [path for path in paths if path is not None])
 
@@ -107,8 +103,7 @@ def reserve(what: str, folder: Path, names: Iterable[str]) -> None:
 
 
 def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> None:
-    """Raises UsageError where writing ``target`` would overwrite a file that is kept, by any link
-    or name."""
+    """Raises UsageError if writing ``target`` would overwrite a kept file, by any link or name."""
     if (guard := _current.get()) is not None:
         guard.refuse(target, cure)
 

@@ -1,9 +1,8 @@
 """A file stays the same file while it is read, whatever happens to its name meanwhile.
 
-A video is opened several times during a run: by one decoder, by another behind damage, for its
-sound, for its digest. If somebody moved another file to its name in between, a run would mix the
-two. So the file is opened once (``hold``), and every other opening goes through that descriptor
-(``name_to_open``).
+A video is opened several times during a run, by decoders, for its sound, for its digest. A run
+would mix two files if another one moved to its name, so it is opened once (``hold``), and every
+other opening goes through that descriptor (``name_to_open``).
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ _held: dict[str, list[HeldFile]] = {}
 
 @contextmanager
 def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
-    """Keeps ``path`` open during the block. None where it is no file that can be opened: whoever
-    reads it says why. ``suffix``: of the name by which libraries open it; None: its own."""
+    """Keep ``path`` open during the block. None where it cannot be opened: its reader says
+    why. ``suffix``: of the name by which libraries open it; None: its own."""
     if not os.path.isfile(path):
         yield None
         return
@@ -107,17 +106,14 @@ def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
 
 
 def name_to_open(path: str) -> str:
-    """The name by which a library opens ``path``: the file that is held, else the absolute path.
-
-    An absolute path is never taken for a protocol ("clip:1.mp4" would be).
-    """
+    """The name by which a library opens ``path``: the held file, else the absolute path, which is
+    never taken for a protocol ("clip:1.mp4" would be)."""
     held = _held.get(path)
     return held[-1].name if held else os.path.abspath(path)
 
 
 class OpenObject(Protocol):
-    """One opening of an object that lies in a store, not in a file system. ``name``: its
-    address."""
+    """One opening of an object that lies in a store; ``name``: its address."""
 
     name: str
 
@@ -163,11 +159,8 @@ def hold_arguments(address: str, arguments: dict[str, Any]) -> Iterator[None]:
 
 
 def how_to_open(path: str) -> dict[str, Any]:
-    """The arguments by which PyAV opens ``path``: the name of a file, or an object that is held.
-
-    What lies in an object comes from elsewhere: FFmpeg may open nothing that it names (HLS,
-    concat).
-    """
+    """The arguments by which PyAV opens ``path``: a file's name, or a held object, for which FFmpeg
+    may open nothing that it names (HLS, concat)."""
     if held := _arguments.get(path):
         return dict(held[-1])
     found = open_object(path)

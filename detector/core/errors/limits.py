@@ -1,9 +1,8 @@
 """The limits against damaged and hostile model files, and the one variable that raises them all.
 
-Each limit is at least ten times what the largest real file has (docs/models.md has the table). A
-file that is larger still, and that the user trusts, is read with DETECT_VIDEO_MODEL_LIMITS=10,
-which makes every limit ten times as high. Limits of the format itself, or of the machine's memory,
-stay.
+Each is at least ten times what the largest real file has (docs/models.md has the table).
+DETECT_VIDEO_MODEL_LIMITS=10 makes all of them ten times as high, for a larger file that the user
+trusts. Limits of the format itself, or of the machine's memory, stay.
 """
 
 from __future__ import annotations

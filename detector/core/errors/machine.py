@@ -54,10 +54,8 @@ def adds_int8_in_16_bits() -> bool:
 
 @cache
 def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
-    """The memory of the computer, or of the container where that has less.
-
-    Not what is free now: what fits today must not be refused tomorrow because of a neighbour.
-    """
+    """The memory of the computer, or of the container if that has less. Not what is free now: what
+    fits today must not be refused tomorrow because of a neighbour."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = container_limit(proc, root)
     return min(there, limit) if limit else there
@@ -72,9 +70,7 @@ def resident_bytes(proc: Path = PROC) -> int | None:
 
 
 def too_much(needed: int) -> str | None:
-    """Words for a message where ``needed`` bytes are more than there are, or more than this process
-    may have by ``ulimit -v``; None where they fit.
-    """
+    """A message if ``needed`` bytes exceed the memory or ``ulimit -v``; None if they fit."""
     there, whose = machine_bytes(), "this machine has"
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < there:
@@ -100,8 +96,7 @@ def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def _limits_up(root: Path, path: str, name: str) -> list[int]:
-    """The limits of the process's own group and of those above it. A container may see its own
-    group as the root."""
+    """The limits of the process's group and those above; a container may see its own as root."""
     place = root / path.lstrip("/")
     found = []
     for folder in {root, place, *place.parents}:
@@ -114,5 +109,4 @@ def _limits_up(root: Path, path: str, name: str) -> list[int]:
 
 
 class NotHereError(Exception):
-    """A pass cannot run on this computer, with this engine or without some permission. Its text is
-    the reason."""
+    """A pass cannot run with this computer, engine or permission; the text is the reason."""

@@ -51,12 +51,11 @@ def parse_json(
     first_line: int = 1,
     halves: bool = False,
 ) -> Any:
-    """The content of a JSON text. ``origin``: the file. ``first_line``: where in it. ``halves``: a
-    text may hold halves of characters, as the name of a file that is no UTF-8 does in our own
-    documents.
+    """The content of a JSON text.
 
-    Raises ``error`` with file and line. NaN and Infinity are no JSON; a float beyond the range of
-    doubles is infinite, and whoever wants a finite one looks.
+    ``origin``: the file; ``first_line``: where in it. ``halves``: allow lone surrogates, as our own
+    documents have for file names that are not UTF-8. Raises ``error`` with file and line. NaN and
+    Infinity are refused; a float beyond the range of doubles is infinite, which callers check.
     """
     end = f"; {cure}" if cure else ""
     try:

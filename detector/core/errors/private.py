@@ -23,9 +23,8 @@ def user_cache() -> Path:
 
 
 def has_no_home(folder: Path) -> bool:
-    """Whether it is below the home of an account that has none. Its ``~`` must not become a folder
-    of that name below the current one.
-    """
+    """Whether it is below the home of an account that has none, whose ``~`` must not become a
+    folder below the current one."""
     return folder.parts[:1] == ("~",)
 
 
@@ -59,9 +58,8 @@ def open_own(path: Path) -> int:
 
 
 def who_else_may_write(path: Path) -> str | None:
-    """In words, which other account could change a file or folder; None where none can, or where it
-    is not there. A link is followed. Root may always: it could as well change the program.
-    """
+    """Which other account could change a file or folder, in words; None if none can, or it is
+    absent. A link is followed. Root may always: it could as well change the program."""
     try:
         about = path.stat()
     except OSError:

@@ -53,8 +53,8 @@ def read_bytes(
     """The content of a file, or of a pipe or device that ends, of at most ``limit`` bytes.
 
     ``what``: what it should be, with its article ("a list of names"). Raises ``error`` with one
-    line that names the file: it cannot be read, is too large, or is a pipe that stays silent.
-    ``cure`` says what the user can do where the system refuses.
+    line that names the file: it cannot be read (``cure``: what the user can do), is too large, or
+    is a silent pipe.
     """
     try:
         # Without O_NONBLOCK a pipe that nobody writes to would already hold the call that opens it.
@@ -89,8 +89,7 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
 
 
 def _read(file: int, limit: int) -> bytes | None:
-    """None where there are more than ``limit`` bytes. Raises OSError, and TimeoutError where a pipe
-    stays silent."""
+    """None above ``limit`` bytes. Raises OSError, and TimeoutError for a silent pipe."""
     about = os.fstat(file)
     if about.st_size > limit:
         return None

@@ -74,10 +74,8 @@ def has_secrets() -> bool:
 
 
 class Address:
-    """The address of a stream. As text it is ``shown``; only whoever opens it reads ``whole``.
-
-    ``hide_path``: the path is a secret too, as in the address of a webhook.
-    """
+    """A stream's address: as text it is ``shown``; only what opens it reads ``whole``.
+    ``hide_path``: the path is a secret too, as in a webhook's address."""
 
     __slots__ = ("shown", "whole")
 

@@ -1,9 +1,8 @@
 """Text from outside on its way out: names of files, classes and layers, metadata, messages.
 
-Anybody may have written it. On a terminal a control character steers the terminal, and a bidi
-override shows a name as another one. In a spreadsheet a text that begins with ``=`` is a formula.
-JSON documents keep the text as it is, since JSON has escapes of its own. Secrets go out nowhere
-(secrets.py).
+Anybody may have written it: control characters steer a terminal, a bidi override shows another
+name, and in a spreadsheet a text that begins with ``=`` is a formula. JSON documents keep it as it
+is, with escapes of their own. Secrets go out nowhere (secrets.py).
 
 Our own words about numbers are here too (``counted``).
 """
@@ -29,8 +28,7 @@ _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
 def counted(count: int, noun: str, verb: str = "") -> str:
-    """``1 frame``, ``2 frames``, ``2 classes``, ``2 tries``; with a verb, given as that of one:
-    ``1 frame was``, ``2 frames were``."""
+    """``1 frame``, ``2 frames``, ``2 classes``; with a verb ``1 frame was``, ``2 frames were``."""
     if count == 1:
         return f"1 {noun} {verb}".rstrip()
     return f"{count} {_plural(noun)} {VERBS.get(verb, verb)}".rstrip()

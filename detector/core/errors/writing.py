@@ -33,16 +33,14 @@ NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 def whole_file(
     target: Path, cure: str, *, ours: bool = False, private: bool = False
 ) -> Iterator[Path]:
-    """Gives a path beside ``target`` to write to.
+    """Give a path beside ``target``, which becomes ``target`` if the block ends well, else is
+    removed. A killed process leaves at most a hidden file. A link is followed, so that it outlives
+    the run; what is written to /dev/null is thrown away. The umask decides who may read the file,
+    or with ``private`` this account alone.
 
-    The file becomes ``target`` when the block ends well and is removed when it does not. A process
-    that is killed leaves at most a hidden file. A link is followed, so that it outlives the run.
-    What is written to /dev/null is thrown away. The umask decides who may read the file, unless it
-    is ``private``: then this account alone.
-
-    Raises OutputError for every OSError; ``cure`` says what the user can do about it. Raises
-    UsageError where the command reads ``target``, unless it is ``ours``: a name that the user did
-    not choose, and whose owner has checked it.
+    Raises OutputError for every OSError (``cure``: what the user can do), and UsageError if the
+    command reads ``target``, unless it is ``ours``: a name that the user did not choose, and whose
+    owner has checked it.
     """
     if not ours:
         refuse_kept(target, cure)
@@ -68,10 +66,8 @@ def whole_file(
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder for temporary files, which is gone with all that it holds when the block ends.
-
-    Other than tempfile's, it is also gone where a signal ends the run while it is removed.
-    """
+    """A folder for temporary files, removed with all that it holds when the block ends; unlike
+    tempfile's, also where a signal ends the run while it is removed."""
     folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
     try:
         folder.mkdir(mode=0o700)
@@ -92,11 +88,8 @@ def write_whole(
     ours: bool = False,
     private: bool = False,
 ) -> None:
-    """Writes a file whole or not at all, and makes its folder where there is none.
-
-    ``private``: the file, and the folders that are made, are for this account alone. Raises what
-    ``whole_file`` raises.
-    """
+    """Write a file whole or not at all, and make its folder if needed; ``private``: both for this
+    account alone. Raises what ``whole_file`` raises."""
     try:
         if private:
             make_private_folder(target.parent)
@@ -109,11 +102,8 @@ def write_whole(
 
 
 def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None:
-    """Gives a finished file its final name, in the order that a power loss cannot turn around:
-    content, name, folder.
-
-    ``file``: a descriptor of ``temporary``, where the caller has one.
-    """
+    """Give a finished file its final name, in an order that survives a power loss: content, name,
+    folder. ``file``: a descriptor of ``temporary``, if the caller has one."""
     if file is None:
         with temporary.open("rb+") as opened:
             os.fsync(opened.fileno())
@@ -124,11 +114,9 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
-    """Whether this process may open ``path`` so; by default, make files in that folder.
-
-    Asked for the effective account: for the real one, access(2) leaves out the capabilities that a
-    container or a service may have given it.
-    """
+    """Whether this process may open ``path`` so; by default, make files in that folder. Asked for
+    the effective account: access(2) of the real one ignores the capabilities that a container or a
+    service gave it."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -164,10 +152,8 @@ def remove_hidden_files(folder: Path) -> None:
 
 
 def take_lock(file: int) -> bool:
-    """Locks an open file until it is closed, or the process dies. False where another has the lock.
-
-    True where the file system has no locks: a run goes on without one.
-    """
+    """Lock an open file until it is closed or the process dies; False if another has the lock. True
+    where the file system has no locks: a run goes on without one."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -205,8 +191,7 @@ def _hidden_name(target: Path) -> Path:
 
 
 def is_output(path: str) -> bool:
-    """Whether a run wrote this file or folder, or is writing it, as far as the file system can
-    tell."""
+    """Whether a run wrote or is writing this path, as far as the file system can tell."""
     try:
         return any(name.startswith(MARK) for name in os.listxattr(path))
     except (OSError, AttributeError):

@@ -1,6 +1,4 @@
-"""Builds what a run would build by itself, before the run; or writes the graph that would run to an
-ONNX file.
-"""
+"""Builds before a run what it would build by itself, or writes its graph to an ONNX file."""
 
 from __future__ import annotations
 
@@ -38,12 +36,9 @@ def parse_batches(text: str) -> tuple[int, int]:
 
 
 def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
-    """Builds what an engine needs to run a model, unless it is there.
-
-    Returns facts for the user, as JSON values.
-
-    Raises UsageError for a range that the engine cannot have, and whatever preparing raises.
-    """
+    """Build what an engine needs to run a model, unless it is there. Returns facts for the user, as
+    JSON values. Raises UsageError for a range that the engine cannot have, and whatever preparing
+    raises."""
     config = _with_engine(config, batches)
     engine = config.runtime.engine
     engines.load_library(engine, to_build=True)
@@ -64,10 +59,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
 
 
 def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
-    """Writes the ONNX graph that the engine would get.
-
-    Raises ModelError if ONNX itself refuses it.
-    """
+    """Write the ONNX graph that the engine would get. Raises ModelError if ONNX refuses it."""
     config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
     runtime = config.runtime
     start = time.perf_counter()
@@ -100,8 +92,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
 
 def _open_with_graph(config: Config) -> Network:
     """The network of which a file is to be built. Raises ModelError where one engine built its file
-    already.
-    """
+    already."""
     network = open_network(config)
     if network.plan is not None:
         only = engines.only_engine(network.plan)

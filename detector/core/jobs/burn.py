@@ -50,12 +50,11 @@ class Burnt:
 
 
 def burn(spec: str, config: Config, taken: set[Path]) -> Burnt:
-    """Writes X-burnt.mp4 of the overlay X.mkv, or what -o names.
+    """Write X-burnt.mp4 of the overlay X.mkv, or what -o names.
 
     Of ``config`` the groups output (-o, --quality, --preset, --crf), drawing and input (--decoder)
-    count. A drawing option that is not given is as in the run. ``taken``: outputs that were written
-    before.
-    Raises SourceError where ``spec`` is no overlay, UsageError and OutputError.
+    count; a drawing option that is not given is as in the run. ``taken``: outputs written before.
+    Raises SourceError if ``spec`` is not an overlay, UsageError and OutputError.
     """
     from detector.core.sinks.overlay.carried import Overlay
 
@@ -202,8 +201,7 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
 def _matched(
     frames: Iterator[Frame], rows: Iterator[Row], shift: int, base: Fraction
 ) -> Iterator[tuple[Frame | None, Row]]:
-    """Each row with its picture, by time; None where there is none. Pictures without a row are left
-    out."""
+    """Each row with its picture, by time, or None; pictures without a row are skipped."""
     from detector.core.sinks.overlay.packets import to_ms
 
     frame, ms = _next(frames)

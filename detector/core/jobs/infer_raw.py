@@ -1,6 +1,4 @@
-"""Decoded outputs for arrays that somebody hands over: what a comparison with another
-implementation needs.
-"""
+"""Decoded outputs for given arrays, as a comparison with another implementation needs them."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ CURE = "choose another with --output"
 
 
 def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int, ...]]:
-    """Runs every picture of ``given`` through the model and engine of ``config``, and writes
+    """Run every picture of ``given`` through the model and engine of ``config``, and write
     ``output``.
 
     ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size.
@@ -45,10 +43,7 @@ def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int,
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """The u8 pictures of an .npz by name, as [N, H, W, 3]; other arrays in it are left alone.
-
-    Raises UsageError.
-    """
+    """The u8 pictures of an .npz by name, [N, H, W, 3]; others are ignored. Raises UsageError."""
     found: dict[str, NDArray[np.uint8]] = {}
     try:
         with np.load(path, allow_pickle=False) as arrays:

@@ -22,12 +22,9 @@ def listing() -> list[dict[str, Any]]:
 
 
 def facts(request: ModelRequest) -> dict[str, Any]:
-    """Everything about one model, counted on its graph.
-
-    A known model whose weights are not here is counted with random numbers in their place. If the
-    absent file holds its layers as well, only the figures of its description are given. Raises
-    ModelError.
-    """
+    """Everything about one model, counted on its graph. Absent weights are replaced by random
+    numbers; if the absent file holds the layers too, only the figures of the description are given.
+    Raises ModelError."""
     entry = known_model(request.model) if request.model in known() else None
     try:
         return _count(_open(request), entry)
@@ -76,9 +73,7 @@ def family_listing() -> list[dict[str, Any]]:
 
 
 def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
-    """The facts of a network that could be opened. Of a file that one engine built for itself no
-    graph is left that could be counted.
-    """
+    """The facts of an opened network. A file that one engine built has no graph to be counted."""
     counted = network.plan is None
     return {
         "name": entry.name if entry else network.name,

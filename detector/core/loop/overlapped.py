@@ -37,11 +37,8 @@ from detector.core.types import Detections, Frame
 def frames_overlapped(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields each frame after its sinks have written it.
-
-    Its picture is used again as soon as the next frame is asked for. Closing the generator early
-    stops and joins the threads.
-    """
+    """Yield each frame after its sinks have written it; the next one may reuse its picture. Closing
+    the generator early stops and joins the threads."""
     crew = _Crew(parts, timeline, progress)
     with timeline.track("writer") as track:
         crew.start()

@@ -101,8 +101,7 @@ class Parts:
     # be called. It returns within a second. False for the first row means "not yet": it is asked
     # again. False for a later row lets the batch go as it is.
     arrive: Callable[[AnyTrack, int, int], bool] | None = None
-    # Pictures are taken when a worker is free for them, and not before, so that none grows old in a
-    # queue.
+    # Take pictures only when a worker is free for them, so that none goes stale in a queue.
     fresh: bool = False
     # Frame, detections in source pixels -> those that are kept; in the span of nms.
     keep: Callable[[Frame, Detections], Detections] | None = None
@@ -155,19 +154,13 @@ class Batch:
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:
-    """Places for the pictures in flight.
-
-    Each starts empty (None). The source makes the first picture of a place, which is then reused.
-    """
+    """Places for pictures in flight: empty (None) until the source makes one, then reused."""
     return Pool("image", [None] * image_count(parts))
 
 
 def image_count(parts: Parts) -> int:
     """How many pictures may be in flight: those of all requests and one batch being written.
-
-    ``image_bytes`` limits them, but never below one batch and one picture: a batch could otherwise
-    not be filled.
-    """
+    ``image_bytes`` limits them, but never below one batch and one picture, which fill a batch."""
     info, batch = parts.source.info, len(parts.requests[0].slot)
     # A batch that is read, one that is written, and those in the engine.
     ahead = 0 if parts.schedule is None else (parts.concurrency + 2) * parts.schedule.spared
@@ -201,13 +194,9 @@ def fill(
     request: BatchRequest,
     number: int,
 ) -> Batch | None:
-    """Reads and preprocesses until the slot is full or the source ends; None where nothing was
-    left.
-
-    The rows have the order of the source. Spans carry the frame's number in this run, from 0.
-    Frames that are not inferred take no row; a batch of cameras does not wait for more because of
-    them.
-    """
+    """Read and preprocess until the slot is full or the source ends; None if nothing was left. Rows
+    keep the source's order; spans carry the frame's number in this run, from 0. Frames that are not
+    inferred take no row, and a batch of cameras does not wait for more because of them."""
     batch, most = Batch(number, request, [], []), len(request.slot)
     if parts.arrive is None:
         most = longest_batch(most, len(images))
@@ -300,9 +289,7 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
 
 
 def decode(track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int) -> list[Any]:
-    """The candidates of each inferred picture in the batch. They are copies, so the request may go
-    back.
-    """
+    """The candidates of each inferred picture, as copies, so that the request may go back."""
     decoded: list[Any] = []
     head = batch.head or parts.head
     for place, frame in enumerate(batch.frames):

@@ -39,10 +39,8 @@ class _Channel:
 
 
 class Pool(_Channel, Generic[T]):
-    """Items that are lent and given back.
-
-    A thread that waits for one waits for the threads downstream, so the wait is ``wait_output``.
-    """
+    """Items that are lent and given back. A thread that waits for one waits for the threads
+    downstream, so the wait is ``wait_output``."""
 
     def __init__(self, name: str, items: Iterable[T]) -> None:
         super().__init__(name)
@@ -70,10 +68,7 @@ class Pool(_Channel, Generic[T]):
 
 
 class Queue(_Channel, Generic[T]):
-    """First in, first out, at most ``capacity`` inside.
-
-    After ``finish`` the getters empty it, and then get None.
-    """
+    """First in, first out, at most ``capacity``; after ``finish`` the rest comes out, then None."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)
@@ -114,11 +109,8 @@ class Queue(_Channel, Generic[T]):
 
 
 class InOrder(_Channel, Generic[T]):
-    """Items arrive numbered, in any order, and leave as 0, 1, 2...
-
-    At most ``capacity`` may arrive ahead of the next one. The next one itself is always let in,
-    however many wait inside, so no deadlock is possible.
-    """
+    """Items arrive numbered, in any order, and leave as 0, 1, 2... At most ``capacity`` may arrive
+    ahead of the next one, which is always let in, so no deadlock is possible."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)

@@ -22,10 +22,7 @@ from detector.core.types import Detections, Frame
 def frames_in_turn(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields each frame after its sinks have written it.
-
-    Its picture is used again as soon as the next frame is asked for.
-    """
+    """Yield each frame after its sinks have written it; the next one may reuse its picture."""
     with timeline.track("main") as track:
         yield from deliver(track, parts, progress, _detect(track, parts, progress))
 

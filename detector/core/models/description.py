@@ -449,8 +449,7 @@ def bind(
     described: OutputsDescription, dims: Mapping[str, Dims], size: tuple[int, int]
 ) -> Bound | str:
     """``dims``: the outputs of the graph, in their order. ``size``: (height, width) of the input.
-    Returns words that say what does not fit, where something does not.
-    """
+    Returns words that say what does not fit, if something does not."""
     try:
         return _Binder(dims, size).bind(described)
     except _MisfitError as exc:

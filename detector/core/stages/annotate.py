@@ -46,9 +46,7 @@ _HAND_PICKED = (
 
 
 def _palette(n: int) -> tuple[Color, ...]:
-    """n distinct colours, BGR: the hand-picked ones, then hues a golden angle apart at three
-    lightnesses.
-    """
+    """n colours, BGR: the hand-picked ones, then hues a golden angle apart at three lightnesses."""
     i = np.arange(n - len(_HAND_PICKED))
     hsv = np.stack([i * 67 % 180, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(
         np.uint8
@@ -58,9 +56,7 @@ def _palette(n: int) -> tuple[Color, ...]:
 
 
 def _ink(color: Color) -> Color:
-    """White text on a dark colour, black on a light one: a contrast of 3 : 1 at least, as WCAG 2
-    counts it.
-    """
+    """White text on dark, black on light: a contrast of 3 : 1 at least, as WCAG 2 counts it."""
     blue, green, red = ((channel / 255) ** 2.2 for channel in color)
     return (255, 255, 255) if 0.0722 * blue + 0.7152 * green + 0.2126 * red < 0.29 else (0, 0, 0)
 
@@ -82,9 +78,8 @@ class Style:
     """How boxes and labels look.
 
     ``line_width``: pixels, None: from the picture's size. ``font_scale``: 1.0 is the size chosen
-    for the picture. ``blurred``: ids of the classes whose boxes are pixelated. ``remark``: a
-    sentence at the bottom left of the picture, which whoever sees it must know. ``font``: of the
-    labels; None: OpenCV's own.
+    for the picture. ``blurred``: ids of classes whose boxes are pixelated. ``remark``: a sentence
+    at the bottom left that viewers must know. ``font``: of the labels; None: OpenCV's own.
     """
 
     line_width: int | None = None
@@ -122,9 +117,8 @@ class Layout:
     """Where everything goes in one picture: what ``annotate`` draws, and others write down.
 
     ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 behind the last one; best
-    score first. ``shades``: of PALETTE. ``corners``: in the order in which they are drawn.
-    ``dots``: boxes that have one instead of a label. ``dashed``: boxes of objects that were not
-    detected in this picture.
+    score first. ``shades``: of PALETTE. ``corners``: in drawing order. ``dots``: boxes that have
+    one instead of a label. ``dashed``: boxes of objects not detected in this picture.
     """
 
     line: int
@@ -138,9 +132,8 @@ class Layout:
 
 
 def lay_out(width: int, height: int, detections: Detections, style: Style) -> Layout:
-    """Where boxes and labels go in a picture of this size. The best score's label takes its place
-    first. Line width and text grow with the picture, and text shrinks where boxes are many.
-    """
+    """Where boxes and labels go in a picture of this size, the best score's label first. Line width
+    and text grow with the picture, and text shrinks where boxes are many."""
     size = _side(width, height)
     line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
     if not len(detections.boxes) and not style.remark:
@@ -195,12 +188,9 @@ def _kinds(detections: Detections) -> NDArray[np.int64]:
 
 
 def annotate(picture: Picture, detections: Detections, style: Style = Style()) -> None:
-    """Draws each box with its label ("person 0.91") into ``picture``, in place: u8 BGR [h, w, 3],
-    or planes of YUV.
-
-    Objects of ``style.blurred`` are pixelated before anything is drawn. The best score's box is
-    drawn last, so that it lies on top. Labels come after all boxes.
-    """
+    """Draw each box with its label ("person 0.91") into ``picture``, in place: u8 BGR [h, w, 3], or
+    planes of YUV. Objects of ``style.blurred`` are pixelated first. The best score's box is drawn
+    last, to lie on top; labels come after all boxes."""
     height, width = size_of(picture)
     if style.blurred:
         pixelate(picture, detections, style.blurred)
@@ -295,12 +285,8 @@ def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:
 def _place_labels(
     layout: Layout, places: Places, detections: Detections, scale: float, style: Style
 ) -> list[int]:
-    """Adds the labels of all boxes, best score first, and their corners. Returns the boxes that no
-    label fits.
-
-    What does not fit with its score is tried without it, then with the score alone: the colour
-    tells the class.
-    """
+    """Add the labels of all boxes, best score first, and their corners. Returns the boxes that no
+    label fits, even without its score, or with the score alone: the colour tells the class."""
     ids, shades, boxes = detections.class_ids.tolist(), layout.shades, layout.boxes
     font, crowded = style.font, len(boxes) > FEW
     first = {class_id: i for i, class_id in reversed(list(enumerate(ids)))}
@@ -342,9 +328,8 @@ def _place_labels(
 
 
 def _doubtful(layout: Layout) -> list[bool]:
-    """Of each label of a box, whether it could be another's: it touches the outline of another box
-    of the same colour. One that lies whole inside a larger box, or beside it, hangs on its own.
-    """
+    """For each label of a box, whether it touches the outline of another box of its colour. One
+    that lies whole inside a larger box, or beside it, is clear."""
     placed = [one for one in layout.labels if one.number is not None]
     own = np.array([one.number for one in placed])
     sides = [(p.x, p.y, p.x + p.label.width, p.y + p.label.height) for p in placed]
@@ -361,8 +346,7 @@ def _doubtful(layout: Layout) -> list[bool]:
 
 def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:
     """A thick corner where a label hangs on its box. In a crowd boxes of one colour cross, and the
-    arms show to which of them a label belongs, and on which side of it the box lies.
-    """
+    arms show to which of them a label belongs, and on which side of it the box lies."""
     x1, y1, x2, y2 = box
     right, bottom = CORNERS[place]
     x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
@@ -391,11 +375,8 @@ def _render(
 
 
 def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:
-    """Makes the objects of these classes unrecognisable: whole boxes in coarse blocks, in place.
-
-    A block is an area's mean, so what was there cannot be computed back. A box is at most
-    ``BLOCKS`` blocks wide along its shorter side, whatever its size.
-    """
+    """Make the objects of these classes unrecognisable, in place: whole boxes become blocks of
+    their mean, at most ``BLOCKS`` along the shorter side, which cannot be computed back."""
     height, width = size_of(picture)
     for (x1, y1, x2, y2), class_id in zip(
         detections.boxes.tolist(), detections.class_ids.tolist(), strict=True

@@ -39,8 +39,7 @@ def watched(head: Read, model: str, classes: int, cure: str) -> Read:
 
 
 def impossible(found: Candidates, classes: int) -> str | None:
-    """What no detector finds, as words; None where there is nothing of the kind. ``found``: at
-    least one candidate."""
+    """What no detector finds, in words, or None. ``found``: at least one candidate."""
     best = float(found.scores.max())
     if best > MOST_SCORE:
         return f"a detection has a score of {best:.4g}, outside 0..1"

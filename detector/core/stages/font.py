@@ -39,10 +39,8 @@ class Text(NamedTuple):
 
 
 class Font:
-    """A font in memory. Letters that it lacks are drawn in Pillow's own, which has Latin ones.
-
-    Raises OSError where ``data`` is no font that can be scaled (TTF, OTF, TTC).
-    """
+    """A font in memory; letters that it lacks are drawn in Pillow's own (Latin). Raises OSError if
+    ``data`` is not a scalable font (TTF, OTF, TTC)."""
 
     def __init__(self, data: bytes) -> None:
         sample = ImageFont.truetype(BytesIO(data), SAMPLE)
@@ -66,11 +64,8 @@ class Font:
         return True
 
     def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
-        """The runs of these texts with a gap between them, in the order from left to right.
-
-        A text that begins from right to left puts what follows it to its left. Raises UsageError
-        for a damaged letter.
-        """
+        """The runs of these texts with a gap between them, from left to right; a text that begins
+        right to left puts what follows to its left. Raises UsageError for a damaged letter."""
         size = max(SMALLEST, round(EM * scale))
         gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
         runs: list[Text] = []

@@ -54,9 +54,7 @@ def xyxy(boxes: Floats) -> Floats:
 
 
 def sound(boxes: Floats) -> NDArray[np.bool_]:
-    """[M]: whether a box is finite and float32 can hold its area. No picture has 1e13 pixels a
-    side.
-    """
+    """[M]: whether a box is finite and float32 holds its area (no picture is 1e13 pixels wide)."""
     below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
@@ -69,9 +67,8 @@ Indices = NDArray[np.intp]
 
 
 def no_candidates() -> Candidates:
-    """No candidates: boxes [0, 4], scores [0], class ids [0]. Heads return early with them, because
-    a numpy call on an empty array takes a microsecond too, and cameras often see nothing.
-    """
+    """No candidates: boxes [0, 4], scores [0], class ids [0]. Heads return early with them, since a
+    numpy call on an empty array takes a microsecond too, and cameras often see nothing."""
     return Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 
 
@@ -87,13 +84,12 @@ class Survivors(NamedTuple):
 def survivors(
     outputs: Sequence[Floats], anchors: int, threshold: float, *, anchors_last: bool
 ) -> Survivors | None:
-    """Cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the threshold;
-    NaN never does. None where there is no such cell.
+    """Cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the threshold
+    (NaN never does), counted by y, x, anchor, or by anchor, y, x; None if there is none.
 
-    The second sieve is as safe as the first: the product of two probabilities is below each of
-    them. Where classes are few it comes before anything is copied, because a network without
-    trained objectness has all of its cells there. Cells of a map are counted, and come, by y, x,
-    anchor, or by anchor, y, x.
+    Both sieves are safe: the product of two probabilities is below each of them. With few classes
+    the second runs before anything is copied, since a network without trained objectness has all of
+    its cells there.
     """
     places, found, first = [], [], 0
     for output in outputs:
@@ -161,12 +157,9 @@ class AnchoredLayer:
 
 
 def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
-    """Candidates whose objectness x best class score reaches ``conf``; by layer, anchor, y, x.
-
+    """Candidates whose objectness x best class score reaches ``conf``, by layer, anchor, y, x.
     ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
-    not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
-    memory with ``outputs``.
-    """
+    not clipped."""
     if len({(len(layer.anchors), layer.classes) for layer in layers}) > 1:
         return join(
             [
@@ -188,10 +181,7 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
 
 def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
     """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
-    probabilities.
-
-    Rows by layer, anchor, y, x. The plain twin of ``anchor_maps``: for comparisons, not for speed.
-    """
+    probabilities, by layer, anchor, y, x. The plain twin of ``anchor_maps``."""
     table, columns = _anchored_table(tuple(layers), _sizes(outputs)), layers[0].classes + 5
     dense, first = np.empty((1, len(table), columns), np.float32), 0
     for output, layer in zip(outputs, layers, strict=True):
@@ -252,12 +242,8 @@ class YoloLayer:
 @np.errstate(invalid="ignore", over="ignore")  # a broken network's inf and NaN end in ``keep``
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
     """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by
-    y, x, anchor.
-
-    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
-    not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
-    memory with ``outputs``.
-    """
+    y, x, anchor. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy
+    network pixels, not clipped."""
     if len({(len(layer.anchors), layer.classes, layer.new_coords) for layer in layers}) > 1:
         return join(
             [
@@ -285,10 +271,7 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
     """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
-    probabilities.
-
-    Rows by layer, y, x, anchor. The plain twin of ``darknet_yolo``: for comparisons, not for speed.
-    """
+    probabilities, by layer, y, x, anchor. The plain twin of ``darknet_yolo``."""
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
         cells = all_cells([output], len(layer.anchors), anchors_last=True)
@@ -302,8 +285,7 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
 @lru_cache(64)
 def _darknet_table(layers: tuple[YoloLayer, ...], sizes: Sizes) -> Floats:
     """[N, 8]: of every cell, column and row, anchor's width and height, width and height of the
-    cell, scale_x_y, and what the scale adds on each side.
-    """
+    cell, scale_x_y, and what the scale adds on each side."""
     rows = []
     for layer, (height, width) in zip(layers, sizes, strict=True):
         y, x, a = np.indices((height, width, len(layer.anchors))).reshape(3, -1)
@@ -331,8 +313,7 @@ def _darknet_centres_sizes(
     centres: Floats, cells: Floats, table: Floats, new_coords: bool
 ) -> Floats:
     """cx, cy, w, h [M, 4] in network pixels; ``centres`` [M, 2] in 0..1 of the cell, the raw
-    ``cells`` [M, 5+C], and their rows of the table.
-    """
+    ``cells`` [M, 5+C], and their rows of the table."""
     if new_coords:
         sizes = np.square(np.clip(cells[:, 2:4], -1e6, 1e6)) * 4
     else:

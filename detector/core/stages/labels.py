@@ -1,9 +1,8 @@
 """Where labels go in a picture full of boxes, and how their text is drawn.
 
-A label may hide neither another label nor the object that it names, and no face where there is
-another place. Each label tries places around
-its box, with less and less text, and takes the first that is free. Where none is, a dot marks the
-box; where not even that fits, the box stays bare: its colour still tells the class.
+A label may hide neither another label nor its object, and no face where there is another place.
+Each label tries places around its box, with less and less text, and takes the first free one. If
+there is none, a dot marks the box, or it stays bare: its colour still tells the class.
 """
 
 from __future__ import annotations
@@ -57,9 +56,7 @@ class Label:
 def render(
     text: str, scale: float, fill: Color, ink: Color, score: str = "", font: Font | None = None
 ) -> Label:
-    """The label of this text and score. Frames repeat theirs: a class name and one of a hundred
-    scores. ``font`` None: OpenCV's own.
-    """
+    """The label of this text and score, kept: frames repeat theirs. ``font`` None: OpenCV's own."""
     pad = max(1, round(FONT_HEIGHT * scale / 5))
     if font is not None:
         return Label(_write_in_font(font, text, score, scale, pad, fill, ink))
@@ -114,8 +111,7 @@ def drawable(name: str, class_id: int, font: Font | None = None) -> str:
 
 def reason_against(name: str, font: Font | None = None) -> str:
     """Why a label cannot show this name: "letters" that the font lacks, or "order", because they
-    join or run from right to left and nothing here can do that. Empty where it can.
-    """
+    join or run from right to left and nothing here can do that. Empty if it can."""
     name = unicodedata.normalize("NFC", name)
     if name.isascii():
         return ""
@@ -204,10 +200,8 @@ class Places:
         return found
 
     def _lefts(self, rows: NDArray[np.int64], widths: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Left edges [n, 4]: at the box's left, at its right, right of it, left of it.
-
-        What leaves the picture is moved back into it.
-        """
+        """Left edges [n, 4]: at the box's left, at its right, right of it, left of it; moved back
+        into the picture if they leave it."""
         x1, x2 = self._x1[rows].round() - self._line, self._x2[rows].round() + self._line
         return _within(x1, x2 - widths, x2, x1 - widths, self._width - widths)
 
@@ -247,8 +241,7 @@ def _hides(
     boxes: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """What each label would hide at each left and top, [n, 4, 4]: shares of ``boxes`` (x1, y1, x2,
-    y2 [4, M]), added up.
-    """
+    y2 [4, M]), added up."""
     hidden = np.empty((len(lefts), 4, 4), np.float32)
     x1, y1, x2, y2 = boxes
     per_area = 1 / np.maximum((x2 - x1) * (y2 - y1), 1)

@@ -25,14 +25,13 @@ def nms(
     classes: Sequence[int] | None = None,
     names: tuple[str, ...] = (),
 ) -> Detections:
-    """Equal to plain greedy NMS: the best box is kept and suppresses every later one with IoU >
-    ``iou``.
+    """Equal to plain greedy NMS: the best box is kept and suppresses later ones with IoU > ``iou``,
+    of its own class only, or of any with ``agnostic``.
 
-    ``iou`` None: nothing is suppressed, for networks whose boxes are final. Boxes suppress their
-    own class only, or any with ``agnostic``. ``classes`` keeps these ids and drops the rest before
-    anything is suppressed. Ties go to the lower index. At most ``max_det`` are returned, best
-    first; what the limit cut off, of scores from ``conf`` on, is counted in ``Detections.cut``.
-    Boxes stay in network pixels, unclipped.
+    ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes`` drops other
+    ids first. Ties go to the lower index. At most ``max_det`` are returned, best first;
+    ``Detections.cut`` counts what that cut off, of scores from ``conf`` on. Boxes stay in network
+    pixels, unclipped.
     """
     boxes, scores, class_ids = candidates
     if not len(scores):
@@ -60,10 +59,7 @@ def nms(
 def _greedy_apart(
     boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
 ) -> NDArray[np.intp]:
-    """The same as ``_greedy``, one group at a time.
-
-    At the thresholds of ``eval`` there are thousands of boxes of many classes.
-    """
+    """The same as ``_greedy``, group by group: ``eval`` has thousands of boxes of many classes."""
     kept = []
     for group in np.unique(groups):
         members = np.nonzero(groups == group)[0]
@@ -72,9 +68,7 @@ def _greedy_apart(
 
 
 def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -> NDArray[np.intp]:
-    """Indices that survive, ascending. ``boxes`` [N, 4] best first; only equal ``groups`` [N]
-    suppress each other.
-    """
+    """Surviving indices, ascending. ``boxes`` [N, 4] best first; only equal ``groups`` suppress."""
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     kept = np.zeros(0, np.intp)
     for start in range(0, len(boxes), BLOCK):
@@ -98,10 +92,8 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """[len(first), len(second)]: same group and IoU > ``iou``.
-
-    It compares products instead of dividing, so that empty boxes need no special case.
-    """
+    """[len(first), len(second)]: same group and IoU > ``iou``. Products are compared, so that empty
+    boxes need no special case."""
     # Columns that lie together in memory: each is read once a row of the square.
     a = np.ascontiguousarray(boxes[first].T)[:, :, None]
     b = np.ascontiguousarray(boxes[second].T)[:, None]
@@ -117,15 +109,13 @@ def _suppresses(
 def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
     """Candidates of classes that are mapped before NMS: the head of ``eval``.
 
-    A detection run asks for the best class of a box. Average precision needs more: every class of a
-    box is a detection of its own, and a class that several of the model's go into (vehicle: car,
-    bus, truck, motorcycle) has the highest of their scores. If classes were mapped after NMS, a
-    lorry that is detected as truck and as bus would count twice.
+    Average precision needs every class of a box, and for a class that several of the model's go
+    into (vehicle: car, bus, truck, motorcycle) the highest of their scores. If classes were mapped
+    after NMS, a lorry that is detected as truck and as bus would count twice.
 
-    ``dense`` is [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
-    multiplied). ``groups`` holds, for each mapped class, the ids of those that go into it. There is
-    one candidate for every row and mapped class whose objectness x highest probability reaches
-    ``conf``, in the order of rows, then classes.
+    ``dense``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
+    multiplied). ``groups``: the model's ids for each mapped class. A candidate is a row and mapped
+    class whose objectness x highest probability reaches ``conf``, by rows, then classes.
     """
     rows = dense[0]
     rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities end at 1; NaN compares false

@@ -72,9 +72,8 @@ def draw_boxes(
     planes: Planes, corners: Sequence[tuple[Point, Point]], colours: Sequence[Shade], line: int
 ) -> None:
     """The outlines between two corner pixels each, in turn, as wide as ``cv2.rectangle`` draws
-    them. An outline is one of one pixel in another, which cv2 draws ten times as fast as a thick
-    one with its round corners.
-    """
+    them: outlines of one pixel in each other, ten times as fast as a thick one with round
+    corners."""
     reach = _reach(line)
     y, u, v = planes.y, planes.u, planes.v
     for ((x1, y1), (x2, y2)), shade in zip(corners, colours, strict=True):
@@ -147,9 +146,7 @@ def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
 
 def pixelate_planes(planes: Planes, area: tuple[int, int, int, int], few: tuple[int, int]) -> None:
     """Blocks of their mean in ``area`` (left, top, right, bottom, pixels): ``few`` (columns, rows).
-
-    Colours that reach out of it by a pixel are hidden with it.
-    """
+    Colours that reach out of it by a pixel are hidden with it."""
     left, top, right, bottom = area
     rows, columns = slice(top // 2, (bottom + 1) // 2), slice(left // 2, (right + 1) // 2)
     for part in (

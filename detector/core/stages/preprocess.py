@@ -35,8 +35,7 @@ def letterbox(
 
     ``geometry``:
       "centre"             scale = min(W/w, H/h), size round(w*scale) x round(h*scale), padding
-      split evenly with the
-                           odd pixel right and below (YOLOv5, v7, v8...)
+                           split evenly, the odd pixel right and below (YOLOv5, v7, v8...)
       "top-left"           the same size, at the top left (mmdet)
       "top-left-truncate"  the same scale, size int(w*scale) x int(h*scale), at the top left (YOLOX)
       "stretch"            both axes scaled on their own, no padding (darknet)
@@ -116,11 +115,9 @@ def _nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
 
 
 def _planes_to_rgb(planes: Planes, inner: Image) -> None:
-    """The planes are resized apart, and only what is left of them becomes RGB.
-
-    Colours are taken to lie in the middle of their four pixels, as ``resize`` has it. Most streams
-    place them a quarter of their distance to the left, which is less than a network's pixel.
-    """
+    """Resize the planes apart, and make RGB only of what is left of them. Colours are taken to lie
+    in the middle of their four pixels, as ``resize`` has it; most streams place them a quarter of
+    their distance to the left, which is less than a network's pixel."""
     height, width = inner.shape[:2]
     small = [
         plane if plane.shape == (height, width) else resize(plane, (width, height))
@@ -132,10 +129,9 @@ def _planes_to_rgb(planes: Planes, inner: Image) -> None:
 
 @lru_cache(maxsize=16)
 def _as_swscale(colours: Colours) -> NDArray[np.float32]:
-    """``yuv_to_rgb`` as dark as swscale makes its BGR, which other pictures come through: it rounds
-    each product down, of which red and blue have two and green has three. A level more or less
-    decides about objects at the edge of the threshold.
-    """
+    """``yuv_to_rgb`` as dark as swscale's BGR, through which other pictures come: it rounds each
+    product down (red and blue have two, green three). A level decides at the edge of the
+    threshold."""
     matrix = yuv_to_rgb(colours).copy()
     matrix[:, 3] -= (1.0, 1.5, 1.0)
     return matrix
@@ -162,11 +158,8 @@ def smallest_input(
     longest: int, stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
     """(height, width) of the smallest input whose longest side is ``longest`` and that holds a
-    picture.
-
-    The other side is the next multiple of ``stride``. It is for "centre" geometry, where padding
-    only costs time.
-    """
+    picture; the other is the next multiple of ``stride``. For "centre" geometry, where padding only
+    costs time."""
     scale = longest / max(source_width, source_height)
     width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
     return -(-height // stride) * stride, -(-width // stride) * stride
@@ -175,12 +168,9 @@ def smallest_input(
 def input_of_shape(
     own: tuple[int, int], stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
-    """(height, width) of the input in which a letterboxed picture gets most pixels, where it may
-    have about the area of ``own`` (height, width).
-
-    Both sides are multiples of ``stride``, and no side is below ``LEAST_CELLS`` of them. Of two
-    inputs that show the picture equally large it is the smaller one. For "centre" geometry.
-    """
+    """(height, width) of the input in which a letterboxed picture gets most pixels, of about the
+    area of ``own`` (height, width): sides are multiples of ``stride``, at least ``LEAST_CELLS`` of
+    them, and of equals the smaller input is taken. For "centre" geometry."""
     most = own[0] * own[1] * MOST_AREA[0] // MOST_AREA[1]
     least = LEAST_CELLS * stride
     sizes = (
@@ -200,9 +190,7 @@ def input_of_shape(
 def place(
     source_width: int, source_height: int, width: int, height: int, geometry: str
 ) -> tuple[int, int, int, int, Letterbox]:
-    """Left, top, width and height of the picture inside the network's input, and the mapping back.
-    Pixels.
-    """
+    """Left, top, width, height (pixels) of the picture in the network's input; the mapping back."""
     if geometry == "stretch":
         letter = Letterbox(
             width / source_width, height / source_height, 0, 0, source_width, source_height

@@ -43,8 +43,7 @@ WHOLE = 0.01  # the number of a class is that close to a whole one
 class Columns:
     """Columns ``first`` to ``first + count`` of output number ``output``; without a count, all from
     ``first`` on. ``across``: the output is [1, columns, N] instead of [1, N, columns]. An output
-    [1, N] is one column.
-    """
+    [1, N] is one column."""
 
     output: int = 0
     first: int = 0
@@ -125,10 +124,9 @@ def _foreground(scores: Floats, background: str) -> Floats:
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """Candidates whose best class score reaches ``conf``, in the order of the rows; with
-    ``reading.several`` one for each class that reaches it. A score is objectness x class
-    probability where there is an objectness.
-    """
+    """Candidates whose best class score reaches ``conf``, in row order; with ``reading.several``
+    one for each class that reaches it. A score is objectness x class probability, if there is an
+    objectness."""
     scores = view(outputs, reading.scores)
     at, class_ids, found = _reaching(outputs, scores, conf, reading)
     if not len(at):
@@ -176,10 +174,8 @@ def _reaching(
 def _best(
     classes: Floats, threshold: np.float32
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], Floats]:
-    """Rows whose best class reaches the threshold, that class, and its value.
-
-    The maximum comes first: it reads 80 classes of 8,400 contiguous cells in half a millisecond.
-    """
+    """Rows whose best class reaches the threshold, that class, and its value. The maximum comes
+    first: it reads 80 classes of 8,400 contiguous cells in half a millisecond."""
     if not classes.shape[0] or not classes.shape[1]:
         return np.empty(0, np.intp), np.empty(0, np.int64), np.empty(0, np.float32)
     best = classes.max(axis=1)
@@ -280,12 +276,9 @@ def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Flo
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """The detections whose score reaches ``conf``, in their order. Rows that pad a list have a
-    score of zero, or stand behind the count.
-
-    A class may be any number: below zero, beyond the names, or ``NOT_WHOLE``. It is not left out,
-    so that stages/doubt.py can end the run.
-    """
+    """The detections whose score reaches ``conf``, in order; rows that pad a list score zero, or
+    are beyond the count. A class may be any number, even ``NOT_WHOLE``, so that stages/doubt.py can
+    end the run."""
     boxes, scores, classes = _finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
     keep &= ~np.isnan(classes)

@@ -31,11 +31,9 @@ def parse_share(text: str) -> float:
 
 
 class Stillness:
-    """Tells frames in which nothing moved, and keeps the detections that they repeat.
-
-    ``is_still`` is called in the order of the source by whoever reads it, ``remember`` and
-    ``recall`` in the same order by whoever writes, in another thread. Cameras are kept apart.
-    """
+    """Tell frames in which nothing moved, and keep the detections that they repeat. ``is_still`` is
+    called in source order by the reading thread, ``remember`` and ``recall`` by the writing one.
+    Cameras are kept apart."""
 
     def __init__(self, share: float) -> None:
         """``share``: of the network's input, 0..1, that may change in a still frame."""

@@ -191,10 +191,8 @@ def join_tiles(
     conf: float = 0.0,
 ) -> Detections:
     """The detections of all inputs as those of one picture, best first, by the rule above.
-
     ``found``: of each input, boxes in pixels of the whole picture; ``shown``: what it shows.
-    ``agnostic``, ``max_det`` and ``conf``: as of ``nms``.
-    """
+    ``agnostic``, ``max_det`` and ``conf``: as of ``nms``."""
     boxes = np.concatenate([one.boxes for one in found])
     scores = np.concatenate([one.scores for one in found])
     class_ids = np.concatenate([one.class_ids for one in found])
@@ -257,8 +255,7 @@ def _pairs(
 
 
 def _is_same(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
-    """[K]: IoU of pairs above ``SAME``. Products are compared, so that empty boxes need no special
-    case."""
+    """[K]: IoU of pairs above ``SAME``, by products, so that empty boxes need no special case."""
     together = _intersections(a, b)
     same: NDArray[np.bool_] = together > np.float32(SAME) * (_areas(a) + _areas(b) - together)
     return same

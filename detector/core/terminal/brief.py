@@ -242,8 +242,7 @@ def _advice(summary: Summary) -> Iterator[str]:
 
 
 def _notes(summary: Summary) -> tuple[Sequence[str], int]:
-    """Those that a reader needs now, and how many others there are. How a run was set up is no news
-    after the first time."""
+    """The notes needed now, and how many others there are: setup is news the first time only."""
     background = set(summary.background)
     notes = [note for at, note in enumerate(summary.notes) if at not in background]
     if summary.precision_effect:

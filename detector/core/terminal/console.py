@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 
 class SafeConsole(Console):
-    """Prints each text as it is written: brackets are no markup, colons no emoji, and a control
-    character is an escape (errors/text.py). A text is one line; several lines are a Group.
-
-    Colours come from styles alone, so what looks like a style in a name is none.
-    """
+    """Prints each text as it is: no markup, no emoji, control characters as escapes
+    (errors/text.py). A text is one line; several lines are a Group. Colours come from styles
+    alone."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, emoji=False, **settings)

@@ -56,8 +56,7 @@ def _engines(findings: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Name, whether it is usable, its precisions, the reasons against it, and what else it can run
-    on."""
+    """Name, whether it is usable, precisions, reasons against it, and what else it can run on."""
     for engine in findings["engines"]:
         usable = "no" if not engine["usable"] else "yes" if engine["tried"] else "yes (not tried)"
         able = [name for name, reason in engine["precisions"].items() if reason is None]

@@ -1,7 +1,4 @@
-"""Tables and lines on a terminal for the small commands.
-
-``models`` (list, show) and ``build`` (also the progress of a build inside a run).
-"""
+"""Tables and lines for ``models`` (list, show) and ``build``, also of a build inside a run."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ def _fp32(model: dict[str, Any], unit: float) -> float | None:
 
 
 def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None:
-    """The known models, one line each."""
     console.print(draw_table(console, Table("models", MODELS, models), one_line=True))
     console.print(
         "GFLOPs = 2 x GMACs of convolutions and matrix products; published: the GFLOPs that the "
@@ -64,7 +60,6 @@ def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None
 
 
 def print_families(console: SafeConsole, families: Sequence[dict[str, Any]]) -> None:
-    """The families of ONNX files, one line each."""
     console.print(draw_table(console, Table("families", FAMILIES, families)))
     console.print(
         "If an .onnx file is not recognised, name its family with --family NAME",
@@ -74,7 +69,6 @@ def print_families(console: SafeConsole, families: Sequence[dict[str, Any]]) -> 
 
 
 def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
-    """Everything about one model, one name and value a line."""
     names = model["names"]
     most = "at most " if model["macs_at_most"] else ""
     lines = {
@@ -120,8 +114,7 @@ def _divided(value: int | None, unit: float) -> float | None:
 def progress_bar(
     console: SafeConsole, shown: bool, *, one_line: bool = False
 ) -> Iterator[Callable[[str, int, int], bool]]:
-    """A line for each thing that is being done, or ``one_line`` for all. Nothing where it is not
-    ``shown``."""
+    """A line for each thing that is being done, or ``one_line`` for all; none unless ``shown``."""
     if not shown:
         yield lambda doing, done, of: True
         return

@@ -87,8 +87,7 @@ def line(
     path: str, written: int, total: int | None, elapsed_s: float, timeline: Any, width: int = 80
 ) -> Line:
     """``in.mp4  ━━━━━━  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``, in ``width``
-    columns: the last figures give way, then the bar, then the middle of the name.
-    """
+    columns: the last figures give way, then the bar, then the middle of the name."""
     rate = written / elapsed_s if elapsed_s > 0 else 0.0
     known = total if total and total >= written else None
     figures = [
@@ -112,8 +111,7 @@ def line(
 
 
 def shorten(name: str, width: int) -> str:
-    """``name`` in at most ``width`` columns of a terminal, with its middle left out:
-    ``a-very-lo...me.mp4``."""
+    """``name`` in at most ``width`` columns, its middle left out: ``a-very-lo...me.mp4``."""
     if cell_len(name) <= width:
         return name
     if width < len(GAP) + 2:

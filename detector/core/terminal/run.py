@@ -51,13 +51,13 @@ def print_run(
     closing: Sequence[str] = (),
     faster: Sequence[str] = (),
 ) -> None:
-    """Prints what a person is told after a run, most wanted first: what was found and where it is,
+    """Print what a person is told after a run, most wanted first: what was found and where it is,
     the two rates, what limits the run, and where a frame's time went.
 
-    ``verbose`` prints all of it, with percentiles, threads and the seconds of each phase; else
-    there is what brief.py says. Pictures have no steady state, so nothing is said about what
-    limits them. ``closing``: lines that others have to say; ``faster``: what they measured to be
-    faster. Sets ``console`` to at least 80 columns.
+    ``verbose`` adds percentiles, threads and the seconds of each phase; else brief.py decides.
+    Pictures have no steady state, so nothing is said about what limits them. ``closing``: lines
+    that others have to say; ``faster``: what they measured to be faster. Sets ``console`` to at
+    least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):
@@ -154,8 +154,7 @@ def _detections(summary: Summary) -> str:
 
 
 def _precision(summary: Summary) -> list[str]:
-    """What was executed. Whoever took the precision, the user or ``auto``: the line before says
-    it."""
+    """What was executed; the line before says who took the precision, the user or ``auto``."""
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
     if summary.precision_executed:

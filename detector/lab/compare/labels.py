@@ -109,11 +109,9 @@ class Labels:
 def open_labels_of(
     labels: str, mapping: str | None, source: str, opened: Source, config: Config
 ) -> Labels:
-    """The labels of ``source``. ``opened``: the same, with its first frame read.
-
-    Raises SourceError for labels that are unreadable or of other pictures, and UsageError for a
-    damaged mapping or if --frames and --stride leave no labelled frame.
-    """
+    """The labels of ``source``. ``opened``: the same, with its first frame read. Raises SourceError
+    for labels that are unreadable or of other pictures, and UsageError for a damaged mapping or if
+    --frames and --stride leave no labelled frame."""
     from detector.core import sources
     from detector.lab.analysis.accuracy.average_precision import check_installed
 

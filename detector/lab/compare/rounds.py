@@ -58,8 +58,8 @@ class Plan:
 
     ``config``: the other options, the same for all. ``rounds``: timed turns of each variant; None:
     until every row is decided, or ``seconds`` have passed. ``labels``: of a round's frames, if any.
-    ``models``: side by side; none: ``config``'s. ``dataset``: for average precision. ``usual``: the
-    engine and precision of a plain run, which have a row too. ``dice``: draws the order of turns.
+    ``models``: side by side; none: ``config``'s. ``dataset``: for average precision. ``usual``: a
+    plain run's engine and precision, which have a row too. ``dice``: draws the order of turns.
     """
 
     source: str
@@ -96,11 +96,9 @@ class Plan:
 
 
 def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
-    """Run the plan. Return the document, and the variants with their raw rounds.
-
-    Leaves neither process nor file behind. A variant that fails has its ``error``; the others
-    continue. Raises SourceError and UsageError for labels that do not fit the model, before timing.
-    """
+    """Run the plan. Return the document, and the variants with their raw rounds. No process or file
+    is left behind. A variant that fails has its ``error``; the others continue. Raises SourceError
+    and UsageError for labels that do not fit the model, before timing."""
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
     turns = len(variants) + (plan.rounds is None)  # with the baseline's twin
@@ -310,9 +308,7 @@ def _check_all(
     crew: Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
 ) -> str | None:
     """Compare what the variants of one model detect in the same pictures with fp32, untimed.
-
-    Returns the name of the reference; None if no engine here can run fp32.
-    """
+    Returns the name of the reference; None if no engine here can run fp32."""
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)
     for at, variant in numbered:
@@ -386,10 +382,8 @@ def _judge_all(
 
 
 def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
-    """Average precision of a variant, measured after all rounds.
-
-    So it is in no time or peak of memory. What goes wrong here becomes a note.
-    """
+    """Average precision of a variant, after all rounds, so that it is in no time or peak of memory.
+    What goes wrong here becomes a note."""
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None
     bound = labels.bind(facts.class_names)

@@ -437,10 +437,8 @@ def _count(network: Network) -> ModelCounts:
 
 
 def peak_memory_mb() -> float | None:
-    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None).
-
-    Not ``ru_maxrss``: that one starts at the size of the process that made this one.
-    """
+    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None). Not
+    ``ru_maxrss``, which starts at the size of the process that made this one."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

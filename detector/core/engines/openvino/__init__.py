@@ -93,11 +93,8 @@ class OpenvinoEngine(Engine):
 
     @classmethod
     def import_library(cls) -> None:
-        """Imports openvino without its telemetry, which sends an event from inside the import,
-        asked or not.
-
-        openvino falls back to a stub of its own where ``openvino_telemetry`` cannot be imported.
-        """
+        """Import openvino without its telemetry, which sends an event from inside the import, asked
+        or not: a stub is used if ``openvino_telemetry`` cannot be imported."""
         if "openvino" in sys.modules:
             return
         name = "openvino_telemetry"

@@ -99,8 +99,7 @@ def _read(core: Any, network: Network) -> Any:
 
 def check_contract(compiled: Any, network: Network) -> None:
     """The compiled graph must match the description: else it would write past the end of our
-    arrays.
-    """
+    arrays."""
     found = tuple(
         [
             (port.element_type.get_type_name(), tuple(port.partial_shape.to_shape()))
@@ -119,11 +118,8 @@ def check_contract(compiled: Any, network: Network) -> None:
 
 
 def hint_of(network: Network, options: EngineOptions) -> str:
-    """What the plugin computes in where the graph does not say.
-
-    Layers that stay float in int8 run in bf16 where that is known to be harmless: a calibration
-    measures it (``quantize.calibrate.FLOAT_IN_BF16``).
-    """
+    """What the plugin computes in where the graph does not say. Layers that stay float in int8 run
+    in bf16 if a calibration found that harmless (``quantize.calibrate.FLOAT_IN_BF16``)."""
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16", "fp16"):
         raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")

@@ -30,17 +30,16 @@ NO_LAYERS = ("Const", "Input", "Output")
 # drops it, and with it the convolution's name among the original ones.
 WITHOUT_BIASES = "/WithoutBiases"
 RUNS_OF_A_MEAN = 16  # under the profiler, before the graph is compiled again
-# u8 in these layers is the picture, which is moved or cast. In all others it is quantised
-# arithmetic.
+# u8 is the picture in these layers, which move or cast it; elsewhere it is quantised.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
 class OpenvinoLayerProfiler:
     """The graph compiled with PERF_COUNT: the request reports the time of every layer as the mean
-    of all runs so far.
+    of all runs so far, in whole microseconds.
 
-    The means are in whole microseconds. A single run is the difference of two sums, so its error
-    grows with the number of runs. Therefore the graph is compiled again every RUNS_OF_A_MEAN runs.
+    A single run is the difference of two sums, so its error grows with the number of runs, and the
+    graph is compiled again every RUNS_OF_A_MEAN runs.
     """
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
@@ -122,11 +121,9 @@ def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
 def name_swallowed(
     layers: Sequence[LayerExecution], graph: onnx.GraphProto
 ) -> list[LayerExecution]:
-    """Adds each convolution that no layer names to the layer whose result it reads.
-
-    Without AVX-512 the plugin computes a depthwise convolution inside the 1x1 before it
-    (``jit_avx2_dw_1x1_f32`` of openvino 2026.4), and names neither it nor its activation.
-    """
+    """Add each convolution that no layer names to the layer whose result it reads. Without AVX-512
+    the plugin computes a depthwise convolution inside the 1x1 before it (``jit_avx2_dw_1x1_f32`` of
+    openvino 2026.4), and names neither it nor its activation."""
     layer_of = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
     makers = {name: node.name for node in graph.node for name in node.output}
     added: dict[str, int] = {}

@@ -1,13 +1,11 @@
 """Q/DQ pairs that OpenVINO does not need, removed.
 
-The graph has a pair behind every node that ONNX Runtime runs in integers, because ONNX Runtime
-has a kernel for each of them. OpenVINO has one kernel for a convolution with all the elementwise
-work behind it. A pair in between makes it write the convolution's result as u8 and read it again.
-So these pairs are removed:
-1. behind nodes that only move or choose values, if the values had the same steps before: nothing
-is rounded there;
-2. between a convolution or elementwise work and elementwise work: one rounding less, at the end
-of the kernel.
+The graph has a pair behind every node for which ONNX Runtime has an integer kernel. OpenVINO has
+one kernel for a convolution with the elementwise work behind it; a pair in between makes it write
+the result as u8 and read it again. So pairs are removed
+
+1. behind nodes that only move or choose values, if these had the same steps before: no rounding;
+2. between a convolution or elementwise work and elementwise work: one rounding less.
 
 Measured with two requests in flight on 2 cores (docs/settings.md): 11 to 33 % less time.
 """

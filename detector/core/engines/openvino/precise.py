@@ -14,19 +14,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-# What the ONNX front end appends to a convolution; the sum with its
-# bias has the node's name.
+# What the ONNX front end appends to a convolution; the sum with its bias has the node's name.
 WITHOUT_BIASES = "/WithoutBiases"
 PASSIVE = ("Const", "Parameter", "Result")
 
 
 def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
-    """A copy of the model in which the nodes of these names are marked.
-
-    ``core``: an ``openvino.Core``.
-
-    Raises OSError where nothing can be written to the folder for temporary files.
-    """
+    """A copy of the model in which the nodes of these names are marked. ``core``: an
+    ``openvino.Core``. Raises OSError if no temporary file can be written."""
     import openvino
 
     with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:

@@ -82,9 +82,7 @@ class TrtEngine(Engine):
 
     @classmethod
     def absent(cls) -> str | None:
-        """TensorRT without a driver crashes: nothing of it is touched before the driver has
-        answered.
-        """
+        """TensorRT crashes without a driver: nothing of it is touched before that answers."""
         from detector.core.engines.trt import driver
 
         if reason := driver.absent():

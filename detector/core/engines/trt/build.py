@@ -1,7 +1,6 @@
 """Builds a plan from a graph, in one way for TensorRT 10.15 to 11 and TensorRT for RTX.
 
-The network is strongly typed: the types of the graph are the types that run. The file has, in
-order: a graph for any batch, the key of a plan, the progress monitor, the build.
+The network is strongly typed: the types of the graph are the types that run.
 """
 
 from __future__ import annotations
@@ -38,11 +37,9 @@ class BatchHeldError(Exception):
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a graph of fixed batch whose batch is chosen at run time.
-
-    A plan for a range of batches needs such a graph. A Reshape that keeps the batch as its first
-    dimension gets 0 for it, which copies it. Raises BatchHeldError.
-    """
+    """A copy of a graph of fixed batch whose batch is chosen at run time, for plans of a range of
+    batches. A Reshape that keeps the batch as its first dimension gets 0 for it, which copies it.
+    Raises BatchHeldError."""
     import onnx
     from onnx import shape_inference
 
@@ -124,10 +121,8 @@ def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
 
 
 def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict[str, Any]:
-    """Everything that makes another plan necessary, as JSON values. Raises EngineError.
-
-    A plan fits only the graph and the library that it was built with, and a GPU (``Edition.key``).
-    """
+    """Everything that makes another plan necessary, as JSON values: the graph, the library, and a
+    GPU (``Edition.key``). Raises EngineError."""
     settings = read(options)
     return {
         "graph": _digest(network),
@@ -139,10 +134,8 @@ def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict
 
 
 def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a plan built for the key ``found`` runs what ``wanted`` asks for.
-
-    Everything must be equal, except that the wanted batches may lie within its range.
-    """
+    """Whether a plan built for the key ``found`` runs ``wanted``: all must be equal, except that
+    the wanted batches may lie within its range."""
     low, _, high = found.get("batches") or (0, 0, 0)
     first, _, last = wanted["batches"]
     return (
@@ -160,10 +153,8 @@ def _digest(network: Network) -> str:
 
 
 def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
-    """An ``IProgressMonitor`` that hands every step to ``progress``. It never raises.
-
-    ``cancelled`` is set when ``progress`` returns False; ``raised`` holds what it raised.
-    """
+    """An ``IProgressMonitor`` that hands every step to ``progress`` and never raises.
+    ``cancelled``: ``progress`` returned False; ``raised``: what it raised."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -323,10 +314,8 @@ def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> Non
 
 
 def _profiles(trt: Any, builder: Any, definition: Any, settings: Settings) -> list[Any]:
-    """Optimisation profiles: none for a fixed batch, two for a range of batches.
-
-    One is for the smallest batch alone and tuned for it, the other for the whole range.
-    """
+    """Optimisation profiles: none for a fixed batch; for a range, one tuned for the smallest batch
+    alone, and one for all."""
     low, best, high = settings.batches
     if low == high:
         return []
@@ -380,8 +369,7 @@ def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
 
 
 def _load_timings(config: Any, cache: Path) -> None:
-    """Loads the cache. A file that is absent, refused or not ours means an empty cache, which only
-    costs time."""
+    """Load the cache. Absent, refused or not ours, it counts as empty, which only costs time."""
     known = store.read_sealed(cache) or b""
     timings = config.create_timing_cache(known) or config.create_timing_cache(b"")
     if timings is not None:

@@ -277,7 +277,6 @@ EDITIONS = (FULL, RTX)
 
 
 def edition_named(engine: str) -> Edition:
-    """The library of an engine."""
     return next(one for one in EDITIONS if one.engine == engine)
 
 

@@ -32,8 +32,7 @@ class OpenTrt(Engine):
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
         """An engine of its own, from the same plan: a profiler is never attached to one whose FPS
-        are reported.
-        """
+        are reported."""
         from detector.core.engines.trt.layers import TrtLayerProfiler
 
         profiled = cls(network, options)
@@ -84,9 +83,7 @@ class OpenTrt(Engine):
         )
 
     def _read_plan(self, network: Network, options: EngineOptions) -> tuple[bytes, str]:
-        """The plan and what to call it: the user's own, the one that was built beforehand, or one
-        built now.
-        """
+        """The plan and what to call it: the user's own, one built beforehand, or one built now."""
         if file := network.plan or options.artefact:
             return Path(file).read_bytes(), file
         with tempfile.TemporaryDirectory(prefix="detect-video-") as place:
@@ -129,10 +126,8 @@ class OpenTrt(Engine):
             open_request(graphs)
 
     def _check_outputs(self, tensors: list[Tensor]) -> list[str]:
-        """Names of the outputs in the network's order.
-
-        Raises EngineError if the plan's tensors are not the network's.
-        """
+        """Names of the outputs in the network's order. Raises EngineError if the plan's tensors are
+        not the network's."""
         network, batch = self._network, self._network.batch
         given = [tensor for tensor in tensors if tensor.is_input]
         results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
@@ -165,10 +160,7 @@ class OpenTrt(Engine):
         return list(names)
 
     def _name_ranges(self, context: Any) -> None:
-        """NVTX ranges carry the layers' names.
-
-        With a detailed plan each launch would carry all the details as well.
-        """
+        """Let NVTX ranges carry layers' names alone: a detailed plan would add all details."""
         verbosity = self._trt.ProfilingVerbosity
         if self._engine.profiling_verbosity == verbosity.DETAILED:
             context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
@@ -208,9 +200,8 @@ class OpenTrt(Engine):
         return self._last_ms[0]
 
     def close(self) -> None:
-        """Frees the contexts before the engine, the engine before the runtime, and all of them
-        before the memory. All that can be freed is, whatever fails; the first failure is raised.
-        """
+        """Free the contexts, then the engine, the runtime and the memory. All that can be freed is,
+        whatever fails; the first failure is raised."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
@@ -248,8 +239,7 @@ class OpenRtx(OpenTrt):
 
 def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:
     """The message for lack of memory, with a batch that fits: by what TensorRT says a context
-    needs, else half.
-    """
+    needs, else half."""
     text = (
         f"out of GPU memory: {network.name} at batch {options.batch} in {options.requests} requests"
     )

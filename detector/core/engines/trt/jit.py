@@ -24,10 +24,8 @@ WARM_UP, TIMED = 3, 9  # runs; capture happens in the first, as NVIDIA documents
 
 
 class Contexts:
-    """Makes the execution contexts of one loaded plan.
-
-    ``artefact``: the plan's file, if this program built it; without one nothing is kept.
-    """
+    """Makes the execution contexts of one loaded plan. ``artefact``: the plan's file, if this
+    program built it; without one nothing is kept."""
 
     def __init__(self, edition: Edition, engine: Any, artefact: str | None, gpu: Gpu) -> None:
         self._edition, self._engine = edition, engine
@@ -55,11 +53,8 @@ def _file(artefact: Path, gpu: Gpu) -> Path:
 
 
 def choose_graphs(open_request: Callable[[bool], TrtRequest]) -> tuple[TrtRequest, bool, str]:
-    """Times the network as single kernels and as one CUDA graph, by the device's own clock.
-
-    Returns the faster request, whether it uses a graph, and a line for the user. The other request
-    is released.
-    """
+    """Time the network as single kernels and as one CUDA graph, by the device's own clock. Returns
+    the faster request, whether it uses a graph, and a line for the user; the other is released."""
     plain, recorded = open_request(False), open_request(True)
     took = {False: _device_ms(plain), True: _device_ms(recorded)}
     graphs = took[True] < took[False]

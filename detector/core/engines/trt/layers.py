@@ -49,11 +49,8 @@ UNKNOWN = "unknown"
 def executed(
     trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None
 ) -> list[LayerExecution]:
-    """The layers in the engine's order; empty where the plan was built without their names.
-
-    ``graph``: the graph that the plan was built from. None where it is not known; the nodes then
-    have the names that the plan kept.
-    """
+    """The layers in the engine's order; empty if the plan was built without their names. ``graph``:
+    what the plan was built from; if None, nodes have the names that the plan kept."""
     inspector = engine.create_engine_inspector()
     # The context fixes the shapes: without it types are "N/A due to dynamic shapes".
     inspector.execution_context = context
@@ -123,11 +120,8 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
 
 
 def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Gives every node to one layer, so that its cost counts once.
-
-    Of several layers that name it, the first that does more than move values gets it. ``told``
-    holds (only moves values, nodes) for each layer.
-    """
+    """Give every node to one layer, so that its cost counts once: of several that name it, the
+    first that does more than move values. ``told``: (only moves values, nodes) of each layer."""
     owners: dict[str, int] = {}
     for wanted in (False, True):
         for at, (moves, nodes) in enumerate(told):
@@ -141,10 +135,8 @@ def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, .
 
 
 def kept_times(trt: Any) -> Any:
-    """An ``IProfiler`` that keeps the times it is told.
-
-    ``taken()`` returns them as (layer, ms) in order, and forgets them.
-    """
+    """An ``IProfiler`` that keeps the times it is told. ``taken()`` returns them as (layer, ms) in
+    order, and forgets them."""
 
     class KeptTimes(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -152,10 +144,7 @@ def kept_times(trt: Any) -> Any:
             self._told: list[tuple[str, float]] = []
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            """TensorRT's C++ calls this.
-
-            No exception may pass through it, so nothing here raises.
-            """
+            """Called by TensorRT's C++, through which no exception may pass: nothing raises."""
             self._told.append((layer_name, ms))
 
         def taken(self) -> list[tuple[str, float]]:

@@ -101,10 +101,9 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
-    """The plan's tensors. Only the library that built it can read them, on a GPU that it fits.
-
-    Raises EngineError for what this machine lacks, and ModelError for a plan that does not fit it.
-    """
+    """The plan's tensors, as only the library that built it reads them, on a GPU that it fits.
+    Raises EngineError for what this machine lacks, and ModelError for a plan that does not fit
+    it."""
     edition = edition_of(plan)
     assert edition is not None  # ``split`` has seen to it
     what = edition.describe(plan)
@@ -135,10 +134,8 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
 def _input_size(
     path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata
 ) -> tuple[int, int]:
-    """(height, width) of the one input.
-
-    Raises ModelError unless it takes pictures, in the size that the header states.
-    """
+    """(height, width) of the one input. Raises ModelError unless it takes pictures, in the size
+    that the header states."""
     given = [tensor for tensor in found if tensor.is_input]
     seen = ", ".join(map(str, found))
     shape = given[0].shape if len(given) == 1 else ()

@@ -25,11 +25,9 @@ HARMLESS = re.compile("Empty initializer|The logger passed into")
 
 
 def kept_log(trt: Any) -> Any:
-    """An ``ILogger`` that keeps the last errors and the first warnings, and prints nothing.
-
-    TensorRT returns None or False where a call fails and says the reason in its log. ``errors()``
-    returns the errors and forgets them.
-    """
+    """An ``ILogger`` that prints nothing and keeps the last errors and first warnings: where a call
+    fails, TensorRT returns None or False and logs the reason. ``errors()`` returns the errors and
+    forgets them."""
 
     class KeptLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -129,11 +127,9 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
 def deserialize(
     edition: Edition, plan: bytes, log: Any, gpu: Gpu, host_code: bool = False
 ) -> tuple[Any, Any]:
-    """Returns (runtime, ICudaEngine). The runtime must live as long as the engine.
-
-    ``host_code``: a version-compatible plan may start the runtime that it carries. The driver must
-    have answered before (``driver.absent``). Raises PlanError.
-    """
+    """Returns (runtime, ICudaEngine); the runtime must live as long as the engine. ``host_code``: a
+    version-compatible plan may start the runtime that it carries. The driver must have answered
+    before (``driver.absent``). Raises PlanError."""
     built_by = edition_of(plan)
     if built_by is not edition:
         raise PlanError(_by_another(edition, built_by))

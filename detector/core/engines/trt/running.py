@@ -18,10 +18,8 @@ IN_FLIGHT = 2  # the copies of one request hide behind the work of the other
 
 
 class TrtRequest(Request):
-    """``last_ms`` is one place for all requests: the device's time of the run that ended last.
-
-    It includes upload and read-back.
-    """
+    """``last_ms``: one place for all requests, the device's time of the run that ended last, with
+    upload and read-back."""
 
     def __init__(
         self, edition: Edition, memory: DeviceMemory, log: Any, last_ms: list[float | None]
@@ -40,12 +38,9 @@ class TrtRequest(Request):
         batch: int,
         foreign: bool,
     ) -> None:
-        """Allocates on the device. ``release`` frees it, also after a preparation that failed
-        midway.
-
-        ``make_context``: returns an execution context, or None where the library refuses.
-        ``foreign``: the plan is not ours, so its input may be float or NCHW instead of u8 NHWC.
-        """
+        """Allocate on the device; ``release`` frees it, also after a failed preparation.
+        ``make_context``: returns an execution context, or None if the library refuses. ``foreign``:
+        the plan is not ours, so its input may be float or NCHW instead of u8 NHWC."""
         self._stream = self._own(self._memory.stream())
         self._begin = self._own(self._memory.event())
         self._end = self._own(self._memory.event())
@@ -138,11 +133,8 @@ class TrtRequest(Request):
         return self._context
 
     def release(self) -> None:
-        """Frees the device's memory. May be called twice; the memory must be active.
-
-        Arrays that a caller still holds stay readable. What cannot be freed keeps nothing else from
-        it; the first error is raised at the end.
-        """
+        """Free the device's memory, which must be active; may be called twice. Arrays that a caller
+        holds stay readable. All that can be freed is; the first error is raised at the end."""
         if self._released:
             return
         self._released = True
@@ -158,11 +150,9 @@ class TrtRequest(Request):
 
 
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
-    """The slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to be filled from it before each run.
-
-    The second is None where the input is u8 NHWC, as in our graphs: the page-locked array is then
-    the slot itself. Most plans from elsewhere take float NCHW, and the slot is plain memory.
-    """
+    """The slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to be filled from it before each run:
+    None if it is u8 NHWC, as in our graphs, where it is the slot itself. Most plans from elsewhere
+    take float NCHW, and the slot is plain memory."""
     if host.dtype == np.uint8 and host.shape[1] != CHANNELS:
         return host, None
     seen = host.transpose(0, 2, 3, 1) if host.shape[1] == CHANNELS else host

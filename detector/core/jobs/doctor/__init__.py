@@ -123,10 +123,7 @@ LITTLE_SPACE_BYTES = 500 << 20  # a plan of TensorRT and the timing cache beside
 
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
-    """All findings, as JSON values.
-
-    ``quick``: nothing is run; an engine is usable if its library is installed.
-    """
+    """All findings, as JSON values. ``quick``: run nothing; installed engines count as usable."""
     found = [_engine(name, quick) for name in engines.names()]
     given = config.runtime.engines_dir
     folders = {
@@ -158,13 +155,10 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 
 
 def _engine(name: str, quick: bool) -> dict[str, Any]:
-    """``reason``: why the engine is not usable, with the command that helps.
-
-    ``precisions``: each with None, or with the reason why it cannot run. ``builds``: whether its
-    files can be built here although it cannot run; None for an engine that builds where it runs.
-    ``offers``: the devices and other ways to run that its library lists here
-    (``engines.base.Offer``).
-    """
+    """``reason``: why the engine is not usable, with the command that helps. ``precisions``: each
+    with None, or why it cannot run. ``builds``: whether its files can be built here although it
+    cannot run; None for an engine that builds where it runs. ``offers``: devices and other ways to
+    run that its library lists here (``engines.base.Offer``)."""
     facts = {
         "name": name,
         "usable": False,
@@ -205,9 +199,7 @@ def _timed_encoders() -> dict[str, Any]:
 def _default_job(
     found: list[dict[str, Any]], folders: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
-    """Whether ``detect-video in.mp4`` would run: tried on a clip, or judged by what is installed
-    (``quick``).
-    """
+    """Whether ``detect-video in.mp4`` would run, by a clip, or by what is installed (``quick``)."""
     try:
         engine, why = engines.choose_by_rank()
     except EngineError as error:
@@ -230,10 +222,8 @@ def _default_job(
 
 
 def _folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Facts of a folder. ``replaceable``: where it cannot be written, a run takes a temporary one.
-
-    If it is not there yet, those of the nearest folder above it, in which it would be made.
-    """
+    """Facts of a folder, or of the nearest one above in which it would be made. ``replaceable``: if
+    it cannot be written, a run takes a temporary one."""
     place = path.resolve()
     while not place.exists():
         place = place.parent

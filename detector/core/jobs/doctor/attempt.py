@@ -34,11 +34,8 @@ SIDE = 64  # pixels of the clip's frames
 
 
 def try_engine(engine: str) -> dict[str, Any]:
-    """``error``: None, or why the engine cannot run.
-
-    ``precisions``: each with None, or with the reason why it cannot. ``offers``: other devices and
-    ways to run (``engines.base.Offer``).
-    """
+    """``error``: None, or why the engine cannot run. ``precisions``: each with None, or why it
+    cannot. ``offers``: other devices and ways to run (``engines.base.Offer``)."""
     return _ask(engine)
 
 

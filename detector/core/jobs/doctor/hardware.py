@@ -1,8 +1,4 @@
-"""The CPU, the GPUs and the counters of this machine, and what they mean for a run.
-
-Counters and the NVTX tool come first, then NVIDIA's driver and GPUs, then the CPU and the settings
-of thread pools.
-"""
+"""The CPU, the GPUs and the counters of this machine, and what they mean for a run."""
 
 from __future__ import annotations
 
@@ -19,12 +15,9 @@ RAPL = Path("/sys/class/powercap")
 
 
 def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
-    """Which counters this user can read.
-
-    ``rapl``: zones of the CPU's energy counter -> whether each can be read. ``schedstat``: the time
-    that a thread was ready to run and had no core. ``perf_event_paranoid``: above 2, perf counts
-    nothing for ordinary users.
-    """
+    """Which counters this user can read. ``rapl``: zones of the CPU's energy counter -> whether
+    each can be read. ``schedstat``: the time that a thread was ready and had no core.
+    ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users."""
     return {
         "rapl": {
             zone.name: _readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))
@@ -35,10 +28,7 @@ def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
 
 
 def nvtx_tool() -> dict[str, Any]:
-    """``tool``: what NVTX_INJECTION64_PATH names.
-
-    ``attached``: whether ranges of this process reach it.
-    """
+    """``tool``: what NVTX_INJECTION64_PATH names; ``attached``: whether our ranges reach it."""
     from detector.core.timeline.nvtx_ranges import TOOL, ThreadRange, attach
 
     tool = os.environ.get(TOOL)
@@ -79,10 +69,7 @@ PATIENCE_S = 20.0
 
 
 def nvidia() -> dict[str, Any]:
-    """What nvidia-smi says about driver and GPUs.
-
-    ``reason``: why there is no GPU to use, None where there is one.
-    """
+    """What nvidia-smi says of driver and GPUs; ``reason``: why there is no GPU to use, or None."""
     module = _first_line(Path("/proc/driver/nvidia/version"))
     found, reason = _list_gpus()
     return {

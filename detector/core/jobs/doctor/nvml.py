@@ -21,10 +21,8 @@ class Gpu:
     """A handle of NVML. Its methods raise NVML's own errors where a card does not tell."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """``device``: of the engine ("cuda:1"); where that is no GPU, the first of the computer.
-
-        Raises NotHereError where there is no library, no driver or no GPU.
-        """
+        """``device``: of the engine ("cuda:1"); else the computer's first GPU. Raises NotHereError
+        if there is no library, driver or GPU."""
         try:
             import pynvml
 
@@ -46,7 +44,6 @@ class Gpu:
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
     def memory(self) -> GpuBytes:
-        """The GPU's memory now."""
         whole = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         return GpuBytes(self._of_this_process(), int(whole.used), int(whole.total))
 

@@ -1,9 +1,7 @@
 """The layouts of outputs, one file each: what columns mean, what proves it, and the head for them.
 
-ONNX files, TensorRT plans, OpenVINO IR and our own files ask this table. A new layout is one file
-here with a ``LAYOUT`` (base.py says what it declares). It is imported with the others, when a file
-has to be recognised; a run of a darknet or YOLO file imports none. Their first lines are the list
-of what there is.
+ONNX files, TensorRT plans, OpenVINO IR and our own files ask this table; it is imported only when a
+file has to be recognised. A new layout is one file here with a ``LAYOUT`` (base.py).
 
 The number of rows tells most: 3 boxes a cell, 1 box a cell, or a few hundred detections. Where two
 layouts have the same shape, the graph itself is asked (formats/onnx/evidence.py), or the header.

@@ -26,7 +26,7 @@ class Decoder:
 
     ``head``, ``dense``: as ``Network`` has them, once ``heads`` has given them their arguments.
     ``watched``: nothing in a file proves what its numbers mean, so a run watches for what cannot
-    be so.
+    be.
     """
 
     name: str
@@ -40,8 +40,7 @@ class Decoder:
         return partial(self.head, **given), partial(self.dense, **given)
 
     def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, as JSON has them: whatever is measured in pixels of the input is free of
-        its size."""
+        """The arguments as JSON; what is measured in input pixels is free of the input's size."""
         raise NotImplementedError
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,10 +72,10 @@ class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``given`` does it. ``outputs``:
-    names that the head reads, in its order; ``bare``: of them, those without a batch axis.
-    ``classes``, ``strides``: if known. ``family``: whose input is assumed if nothing names one.
-    ``geometry``, ``pad_value``: of the input, if the layout's file says them. ``joined``: outputs
-    that are made of several, one for each stride: name -> those.
+    names that the head reads, in its order; ``bare``: those without a batch axis. ``classes``,
+    ``strides``: if known. ``family``: whose input is assumed if nothing names one. ``geometry``,
+    ``pad_value``: if the layout's file says them. ``joined``: outputs made of several, one for each
+    stride: name -> those.
     """
 
     reading: Reading | None
@@ -93,7 +92,6 @@ class Bound:
     joined: Mapping[str, Joined] = field(default_factory=dict)
 
     def heads(self, classes: int) -> tuple[Head, Dense]:
-        """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
         if self.decoder is not None:
             return self.decoder.heads(self.given, classes)
         assert self.reading is not None

@@ -104,8 +104,8 @@ class ReadingDecoder(Decoder):
 
 
 def without_size(reading: Reading) -> dict[str, Any]:
-    """As JSON has it. Whatever is measured in pixels of the input is a word or a number of strides,
-    so that the file can be opened at another size."""
+    """As JSON, with lengths in input pixels as words or numbers of strides, so that the file can be
+    opened at another size."""
     values = asdict(reading)
     values["unit"] = "pixels" if reading.unit == PIXELS else "fraction"
     if reading.cells is not None:

@@ -14,12 +14,9 @@ from detector.core.models.layouts.seen import Dims, Seen
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output of a plan.
-
-    ``shape``: -1 for a side that is chosen at run time. ``profiles``: of an input, the (smallest,
-    best, largest) shape of each optimisation profile. ``dtype``: numpy's name, or TensorRT's where
-    numpy has none.
-    """
+    """One input or output of a plan. ``shape``: -1 for a side that is chosen at run time.
+    ``profiles``: an input's (smallest, best, largest) shape of each optimisation profile.
+    ``dtype``: numpy's name, or TensorRT's where numpy has none."""
 
     name: str
     is_input: bool
@@ -34,9 +31,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ReadyMade(Seen):
-    """``tensors``: the outputs. ``names``: () where they are unknown. ``finished``: its header says
-    that it gives detections that need no NMS. ``about``: what its header calls the model.
-    """
+    """``tensors``: the outputs. ``names``: () if unknown. ``finished``: its header says that it
+    gives detections that need no NMS. ``about``: what its header calls the model."""
 
     path: Path
     tensors: Sequence[Tensor]

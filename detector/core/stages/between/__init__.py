@@ -41,12 +41,12 @@ class Schedule(Protocol):
 
 
 class Stage(ABC):
-    """One stage for one source. The file that declares it imports nothing large: every run asks it
-    whether it is wanted.
+    """One stage for one source.
 
-    ``what`` begins a sentence of the verdict ("Following the objects"); ``advice`` says which
-    options take work out of it. Stages come by ``order``, then by name. One that can do without
-    the network in some frames has a ``schedule``: for the others it gets no detections.
+    Its file imports nothing large: every run asks it whether it is wanted. ``what`` begins a
+    sentence of the verdict ("Following the objects"); ``advice`` says which options take work out
+    of it. Stages come by ``order``, then by name. One that can do without the network in some
+    frames has a ``schedule``: for the others it gets no detections.
     """
 
     what: ClassVar[str]
@@ -63,8 +63,7 @@ class Stage(ABC):
 
     @classmethod
     def lowest_conf(cls, options: Mapping[str, Any]) -> float:
-        """The lowest score of the boxes that it wants to see, where that is below --conf. Then it
-        takes what is below --conf out itself."""
+        """The lowest score that it wants, if below --conf; it then drops those below --conf."""
         return 1.0
 
     @classmethod
@@ -108,7 +107,6 @@ def places() -> Mapping[str, str]:
 
 
 def find(name: str) -> type[Stage]:
-    """The class of a stage that is there."""
     made: type[Stage] = getattr(
         importlib.import_module(places()[name]), f"{name.capitalize()}Stage"
     )

@@ -152,11 +152,8 @@ def _read_by(node: onnx.NodeProto) -> Iterator[str]:
 
 
 class Tapped:
-    """A side's tensors inside its graph, for one picture.
-
-    The engine runs the graph with an output added; if that fails or changes its own outputs, a cut
-    graph that ends at the tensor.
-    """
+    """A side's tensors inside its graph, for one picture. The engine runs the graph with an output
+    added; if that fails or changes its own outputs, a cut graph that ends at the tensor."""
 
     def __init__(self, side: Any, slots: Sequence[Array], outputs: Sequence[Array]) -> None:
         """``slots``: pictures up to the frame in question, to show state kept between them."""

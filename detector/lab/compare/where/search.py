@@ -47,9 +47,9 @@ BOX_PIXELS = 0.01  # of the same candidates, two correct NMS and heads agree to 
 class Side:
     """One configuration, as the functions that its loop calls.
 
-    ``frames``: the first so many. ``input_shape``: height and width. ``open``: an engine with one
-    request on a network, which may be a part of ``network``; ``network`` is what the engine runs,
-    in its precision. ``draw``: into the frame's picture.
+    ``frames``: the first so many. ``input_shape``: height and width. ``network``: what the engine
+    runs, in its precision. ``open``: an engine with one request on a network, which may be a part
+    of that. ``draw``: into the frame's picture.
     """
 
     name: str
@@ -304,12 +304,9 @@ class _Tensors:
         return self.describe(point)
 
     def scan(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
-        """A layer that is far off although the outputs are within the rounding of a coarse type,
-        which hides what one layer of many does. None where there is none, and for fp32, which hides
-        nothing.
-
-        All tensors are read in a few runs. A layer is named where the step that it makes is one.
-        """
+        """A layer that is far off although the outputs are within the rounding of a coarse type;
+        None if there is none, and for fp32, which hides nothing. All tensors are read in a few
+        runs. A layer is named where the step that it makes is one."""
         if self._tolerance <= tolerance_of("fp32") or not self._points:
             return None
         self._step("all tensors")

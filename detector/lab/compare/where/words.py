@@ -47,10 +47,8 @@ def where_command(
     picture: str,
     step: Callable[[str], object],
 ) -> tuple[Where, int]:
-    """The document, and the exit code: 0 if no stage differs, else 8.
-
-    ``given``: A and B as typed. ``flags``: options of both. Raises UsageError for unknown words.
-    """
+    """The document, and the exit code: 0 if no stage differs, else 8. ``given``: A and B as typed.
+    ``flags``: options of both. Raises UsageError for unknown words."""
     from detector.core import sources
 
     refuse_cameras([source])

@@ -22,8 +22,7 @@ from detector.core.errors import EngineError, UsageError
 
 class Stream(Protocol):
     """A non-default stream: its own work is done in order, without any order relative to other
-    streams.
-    """
+    streams."""
 
     handle: int
 
@@ -35,10 +34,7 @@ class Event(Protocol):
         """Puts the event behind all work that the stream has now."""
 
     def wait(self) -> None:
-        """Returns when the stream has reached the event; waits for nothing else.
-
-        The CPU sleeps meanwhile.
-        """
+        """Return when the stream has reached the event, no later; the CPU sleeps meanwhile."""
 
     def ms_since(self, earlier: Any) -> float:
         """Milliseconds on the device between two events that have happened."""
@@ -47,33 +43,23 @@ class Event(Protocol):
 
 
 class Buffer(Protocol):
-    """The same array twice: page-locked on the host, and on the device.
-
-    ``host`` may outlive ``free``.
-    """
+    """One array twice, page-locked on the host and on the device; ``host`` may outlive ``free``."""
 
     host: NDArray[Any]
     address: int  # on the device
 
     def upload(self, stream: Any) -> None:
-        """Puts the copy host -> device on the stream; the host array must not change before it is
-        done.
-        """
+        """Queue the copy host -> device; the host array must not change before it is done."""
 
     def download(self, stream: Any) -> None:
-        """Puts the copy device -> host on the stream; the host array is stale before an event after
-        it.
-        """
+        """Queue the copy device -> host; the host array is stale before an event after it."""
 
     def free(self) -> None: ...
 
 
 class DeviceMemory(Protocol):
-    """One GPU's memory, by one package.
-
-    ``active()`` must be entered in each thread that calls anything else. ``notes``: lines for the
-    user.
-    """
+    """One GPU's memory, by one package. ``active()`` must be entered in each thread that calls
+    anything else. ``notes``: lines for the user."""
 
     name: str
     notes: tuple[str, ...]
@@ -111,11 +97,9 @@ INSTALL = {
 
 
 def choose_provider(asked: str) -> str:
-    """The provider that ``--device-memory`` means.
-
-    ``auto``: torch where this process has loaded it with CUDA, else pycuda where it is installed,
-    else cuda-python, else torch. Raises UsageError and EngineError.
-    """
+    """The provider that ``--device-memory`` means. ``auto``: torch if this process has loaded it
+    with CUDA, else pycuda if it is installed, else cuda-python, else torch. Raises UsageError and
+    EngineError."""
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: give auto, {', '.join(PROVIDERS)}")
@@ -134,10 +118,7 @@ def choose_provider(asked: str) -> str:
 
 
 def open_memory(name: str, device: int) -> DeviceMemory:
-    """Opens a provider that ``choose_provider`` chose, on a GPU.
-
-    Raises whatever the provider raises.
-    """
+    """Open a provider that ``choose_provider`` chose, on a GPU; raises whatever that raises."""
     make: Callable[[int], DeviceMemory] = importlib.import_module(
         f"{__package__}.{PROVIDERS[name]}"
     ).Memory

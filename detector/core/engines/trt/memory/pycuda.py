@@ -1,7 +1,4 @@
-"""Device memory through pycuda.
-
-The primary context is retained, and pushed in each thread that works with it.
-"""
+"""Device memory through pycuda: the primary context is retained, and pushed in each thread."""
 
 from __future__ import annotations
 
@@ -88,8 +85,5 @@ class Memory:
         return PycudaEvent(self._driver)
 
     def close(self) -> None:
-        """Releases the primary context, as soon as no caller holds a page-locked array any more.
-
-        pycuda frees such an array in its context.
-        """
+        """Release the context once no caller holds a page-locked array, which is freed in it."""
         self._context = None

@@ -154,10 +154,8 @@ class Evidence(Seen):
         return HOW_TO_SAY.format(f"{self.graph.name}{self.suffix}")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
-        """Whether rows of six end in a score and the number of a class, not in two scores.
-
-        The file names another number of classes than two, or whole numbers become the last column.
-        """
+        """Whether rows of six end in a score and a class number, not in two scores: the file names
+        another number of classes than two, or whole numbers become the last column."""
         if columns != 6:
             return False
         if not self.fits_names(2):
@@ -177,10 +175,9 @@ class Evidence(Seen):
         return node
 
     def sides(self, name: str) -> str:
-        """How boxes come from the last layer of their head: "linear" where they are its logistic
-        (DETR), "moved" where a query's own place is added before that (Conditional DETR), "" for
-        any other. Constants are folded: whether the place was computed does not tell.
-        """
+        """How boxes come from the last layer of their head: "linear" if they are its logistic
+        (DETR), "moved" if a query's own place is added before (Conditional DETR), else "".
+        Constants are folded, so whether the place was computed does not tell."""
         node = self._past_moves(name)
         if node is None or node.op_type != "Sigmoid":
             return ""
@@ -232,8 +229,8 @@ class Evidence(Seen):
         return " ".join(words)
 
     def parts(self, name: str, columns: int) -> list[int]:
-        """How wide the parts are that an output's columns were joined of, in their order; [] where
-        the output does not end in such a Concat."""
+        """How wide the parts are that an output's columns were joined of, in their order; [] if the
+        output does not end in such a Concat."""
         node = self.maker(name)
         while node is not None and node.op_type == "Transpose":
             node = self.maker(node.input[0])

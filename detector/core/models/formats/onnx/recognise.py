@@ -58,9 +58,8 @@ class Recognition:
 def recognise(
     evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """What a folded graph is. ``asked``, ``described``: the user's family and description. Raises
-    ModelError with the shapes seen and what would be needed.
-    """
+    """What a folded graph is; ``asked``, ``described``: the user's family and description. Raises
+    ModelError with the shapes seen and what would be needed."""
     metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)
@@ -128,10 +127,8 @@ def _as_asked(
 
 
 def _by_tensors(evidence: Evidence) -> Recognition | None:
-    """The family whose tensors' names, shapes and signs are those of the graph.
-
-    Raises ModelError where several are, and the probe does not decide.
-    """
+    """The family whose tensors' names, shapes and signs are the graph's. Raises ModelError if
+    several are and the probe does not decide."""
     fitting = []
     for known in families().values():
         if known.outputs is None or not _has_signs(evidence, known):
@@ -243,11 +240,8 @@ def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
 
 
 def _refuse_masks(evidence: Evidence) -> None:
-    """Refuses the segmentation models of YOLOv5 and YOLOv8.
-
-    Their rows end in coefficients for masks, which have a quarter of the input's size. Read as
-    detections, the coefficients would be classes.
-    """
+    """Refuse the segmentation models of YOLOv5 and YOLOv8: read as detections, the coefficients for
+    masks at the end of their rows would be classes."""
     graph = evidence.graph
     quarter = (evidence.height // MASK_SCALE, evidence.width // MASK_SCALE)
     maps = [name for name in graph.outputs if len(evidence.dims(name)) == 4]
@@ -300,11 +294,8 @@ def _refusal(evidence: Evidence) -> str:
 def class_names(
     path: Path, result: Recognition, metadata: Metadata, given: Path | None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The names from ``given``, else the file's own, else the description's, else those beside the
-    file, else COCO's.
-
-    The list holds warnings for the user.
-    """
+    """The names from ``given``, else the file's own, the description's, those beside the file, or
+    COCO's; and warnings for the user."""
     classes, described = result.bound.classes, listed_names(result.description)
     if given is None and metadata.names is not None:
         if classes is not None and len(metadata.names) != classes:
