@@ -66,11 +66,13 @@ def by_distances(boxes, scores, strides, *, bins=1, centre=0.0, anchors=1):
 
 
 CONF = 0.5
+NANODET = {"cls_pred_stride_": (3, "Sigmoid"), "dis_pred_stride_": (32, "")}
+YUNET = {"cls_": (1, "Sigmoid"), "obj_": (1, "Sigmoid"), "bbox_": (4, ""), "kps_": (10, "")}
 CASES = {
     # case: file, heads, strides, more of ``levels``, of boxes and of pixels
     "NanoDet": (
         "m",
-        {"cls_pred_stride_": (3, "Sigmoid"), "dis_pred_stride_": (32, "")},
+        NANODET,
         (8, 16, 32),
         {},
         {"bins": 8, "centre": 0.5},
@@ -116,8 +118,7 @@ def test_a_family_equals_its_own_arithmetic(tmp_path, case, suffix):
 
 
 def test_yunet_equals_opencv(tmp_path):
-    heads = {"cls_": (1, "Sigmoid"), "obj_": (1, "Sigmoid"), "bbox_": (4, ""), "kps_": (10, "")}
-    path = levels(heads, pixels="convolved", scale=1 / 255).save(tmp_path / "face.onnx")
+    path = levels(YUNET, pixels="convolved", scale=1 / 255).save(tmp_path / "face.onnx")
     own = cv2.FaceDetectorYN.create(path, "", (SIDE, SIDE), CONF, 0.3, 5000)
     wanted = own.detect(noise())[1]
     assert len(wanted) > 5

@@ -25,6 +25,7 @@ from detector.core.models.base import Network
 from detector.core.run.prepare import convert_network
 from tests.conftest import CHECKOUT
 from tests.models import exports
+from tests.models.test_onnx_levels import NANODET, YUNET, levels
 from tests.networks import open_network
 
 PRECISIONS = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
@@ -93,6 +94,10 @@ GRAPHS: dict[str, Made] = {
     },
     "yolox_nano-export": _exported("yolox_nano", exports.yolox, stated=False),
     "yolox_s-decoded-export": _exported("yolox_s", lambda: exports.yolox(True), stated=False),
+    "nanodet-levels-export": _exported("m", lambda: levels(NANODET), stated=False),
+    "yunet-levels-export": _exported(
+        "face", lambda: levels(YUNET, pixels="convolved", scale=1 / 255), stated=False
+    ),
 }
 
 
