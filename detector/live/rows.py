@@ -21,10 +21,11 @@ from typing import ClassVar
 
 from detector.core.errors import OutputError
 from detector.core.errors.text import counted
-from detector.core.errors.writing import has_permission, take_lock, utf8
+from detector.core.errors.writing import utf8
 from detector.core.sinks.jsonl import encode_row, row
 from detector.core.types import Detections, Frame
 from detector.live.base import utc_text
+from detector.live.camera_folder import hold, is_at, open_file
 from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
@@ -77,7 +78,7 @@ class DayRows:
         try:
             if now >= self._next_look_ns:
                 self._next_look_ns = now + LOOK_NS
-                if self._fd >= 0 and not self._still_there():
+                if self._fd >= 0 and not is_at(self._path, self._fd):
                     self._close_file()
             if day != self._day or self._fd < 0:
                 self._open(day)
@@ -107,19 +108,10 @@ class DayRows:
                     os.ftruncate(self._fd, before)
             raise
 
-    def _still_there(self) -> bool:
-        """Whether the name still means our file: somebody may have moved it away."""
-        try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
-        except FileNotFoundError:
-            return False
-
     def _open(self, day: str) -> None:
         self._close_file()
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{self.stem}-{day}{self.suffix}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(path, flags, 0o666)
+        fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
         try:
             self._repair(fd, path)
             if self.head and not os.fstat(fd).st_size:
@@ -196,25 +188,21 @@ class CameraRows(DayRows):
     ) -> None:
         """As ``DayRows``. Raises OutputError if the folder is not writable, or in use."""
         super().__init__(folder, camera, notice, zone, clock=clock)
-        self._lock = self._take_folder()
+        self.made_folder = not self._folder.exists()
+        self._lock = hold(self._folder)
+        today = self._folder / f"{self.stem}-{datetime.now(zone).date()}{self.suffix}"
+        if today.is_symlink():
+            self.close()
+            raise OutputError(f"{today}: is a link, and rows belong in a file; remove it")
 
-    def _take_folder(self) -> int:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            writable = has_permission(self._folder)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write into {self._folder}: {error.strerror or error}; "
-                "choose another folder with -o"
-            ) from error
-        if not writable or not take_lock(lock):
-            os.close(lock)
-            why = "another run is using it; wait for it" if writable else "no permission"
-            raise OutputError(
-                f"cannot write into {self._folder}: {why}, or choose another folder with -o"
-            )
-        return lock
+    def _open(self, day: str) -> None:
+        if self._lock < 0 or not is_at(self._folder, self._lock):  # it was moved away
+            self.close()
+            try:
+                self._lock = hold(self._folder)
+            except OutputError as error:
+                raise OSError(errno.EAGAIN, str(error)) from error
+        super()._open(day)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Adds the row of a picture. ``age_ms`` is from its arrival to now."""

@@ -171,6 +171,8 @@ def test_a_file_or_folder_that_is_taken_away_is_made_again(tmp_path: Path, said:
     path.parent.rmdir()
     clock.ns += 2 * NS
     rows.write(frame_at(2, 0), Detections.empty())
+    with pytest.raises(OutputError, match="another run"):
+        CameraRows(tmp_path, camera(), said.append)
     rows.close()
     assert [row["frame"] for row in read(path)] == [2]
     assert rows.figures().lost == 0

@@ -16,14 +16,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from detector.core.errors import OutputError
-from detector.core.errors.writing import take_lock
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame
+from detector.live.camera_folder import hold
 from detector.live.recording.connection import Connection, Packet
 from detector.live.recording.encoder import to_yuv
 from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Seen
-from detector.live.recording.names import FOLDER, finish_leftovers
+from detector.live.recording.names import FOLDER, RECORDINGS, finish_leftovers
 from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
 from detector.live.recording.retention import Retention
 from detector.live.recording.segments import Notice
@@ -94,20 +93,7 @@ class CameraRecorder:
 
     def _take_folder(self) -> int:
         """The lock of the folder of recordings. What a killed run left in it is finished."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise OutputError(
-                f"cannot record into {self._folder}: {error.strerror or error}; "
-                "choose another folder with -o"
-            ) from error
-        if not take_lock(lock):
-            os.close(lock)
-            raise OutputError(
-                f"cannot record into {self._folder}: another run is using it; wait for it, or "
-                "choose another folder with -o"
-            )
+        lock = hold(self._folder, RECORDINGS)
         try:
             for note in finish_leftovers(self._folder):
                 self._notice(note)

@@ -27,8 +27,9 @@ import numpy as np
 from detector.core.sinks.overlay import ass
 from detector.core.stages.annotate import Style, lay_out
 from detector.core.types import Detections
+from detector.live.camera_folder import open_file
 from detector.live.recording.mp4 import Mp4
-from detector.live.recording.names import beside
+from detector.live.recording.names import RECORDINGS, beside
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 
 # Boxes stay until the next detected picture, for at most two of the last intervals.
@@ -285,10 +286,9 @@ class _SideCar:
 
     def _create(self) -> None:
         assert self.file.path is not None
-        path = str(beside(self.file.path))
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(path, flags, 0o666)
-        self._path = path
+        path = beside(self.file.path)
+        self._fd = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_EXCL, RECORDINGS)
+        self._path = str(path)
 
     def end(self) -> None:
         """The file has all its pictures, and the name that it keeps."""
