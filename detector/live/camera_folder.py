@@ -48,6 +48,18 @@ def _open(name: str, flags: int, folder: int) -> int:
         raise
 
 
+def append_whole(file: int, data: bytes) -> None:
+    """All or nothing: what a full disk takes only in part is cut off again. Raises OSError."""
+    before = os.fstat(file).st_size
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(file, before)
+        raise
+
+
 def hold(path: Path, depth: int = 1) -> int:
     """``enter``, and no other run holds the folder until the descriptor is closed. Raises
     OutputError."""

@@ -25,7 +25,7 @@ from detector.core.errors.writing import utf8
 from detector.core.sinks.jsonl import encode_row, row
 from detector.core.types import Detections, Frame
 from detector.live.base import utc_text
-from detector.live.camera_folder import hold, is_at, open_file
+from detector.live.camera_folder import append_whole, hold, is_at, open_file
 from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
@@ -70,6 +70,10 @@ class DayRows:
         self._path = self._folder
         self._next_look_ns = 0
         self._paused = False
+        self._take_folder()
+
+    def _take_folder(self) -> None:
+        """For who holds it for all outputs. Raises OutputError if it is not writable, or in use."""
 
     def _append(self, line: bytes, day: str, now: int) -> None:
         if self._paused and now < self._next_look_ns:
@@ -82,7 +86,7 @@ class DayRows:
                     self._close_file()
             if day != self._day or self._fd < 0:
                 self._open(day)
-            self._write_whole(line)
+            append_whole(self._fd, line)
         except OSError as error:
             self._pause(error)
             return
@@ -94,19 +98,6 @@ class DayRows:
                 f"{self._camera.name}: rows resume in {self._path}; {self._lost_now} were lost"
             )
             self._lost_now = 0
-
-    def _write_whole(self, line: bytes) -> None:
-        """The whole line or none of it: what a full disk takes only in part is cut off again."""
-        before = os.fstat(self._fd).st_size
-        rest = line
-        try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError:
-            if len(rest) < len(line):
-                with suppress(OSError):
-                    os.ftruncate(self._fd, before)
-            raise
 
     def _open(self, day: str) -> None:
         self._close_file()
@@ -177,20 +168,10 @@ class CameraRows(DayRows):
 
     stem, suffix = "detections", ".jsonl"
 
-    def __init__(
-        self,
-        folder: Path,
-        camera: Camera,
-        notice: Callable[[str], None],
-        zone: tzinfo = UTC,
-        *,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        """As ``DayRows``. Raises OutputError if the folder is not writable, or in use."""
-        super().__init__(folder, camera, notice, zone, clock=clock)
+    def _take_folder(self) -> None:
         self.made_folder = not self._folder.exists()
         self._lock = hold(self._folder)
-        today = self._folder / f"{self.stem}-{datetime.now(zone).date()}{self.suffix}"
+        today = self._folder / f"{self.stem}-{datetime.now(self._zone).date()}{self.suffix}"
         if today.is_symlink():
             self.close()
             raise OutputError(f"{today}: is a link, and rows belong in a file; remove it")

@@ -21,7 +21,7 @@ from detector.core.errors.writing import utf8, write_whole
 from detector.core.sinks._best import ROWS, BestPictures, Track
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import utc_text
-from detector.live.camera_folder import enter, open_file
+from detector.live.camera_folder import append_whole, enter, open_file
 from detector.live.rows import LAST_S
 from detector.live.sources.base import Camera
 
@@ -101,7 +101,7 @@ class CameraTracks:
         line = utf8(json.dumps(row, ensure_ascii=False) + "\n")
         descriptor = open_file(folder / ROWS, os.O_WRONLY | os.O_APPEND, 3)
         try:
-            os.write(descriptor, line)
+            append_whole(descriptor, line)
         finally:
             os.close(descriptor)
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 # What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
 KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
-EXIT_S = 10.0  # for a stream in a thread that lives on when the interpreter ends
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # which are the parent's
@@ -49,10 +48,7 @@ weakref.finalize(_open, bool)
 def _close_open() -> None:
     """A thread inside an engine or a decoder aborts an interpreter that has ended."""
     for detector in list(_open):
-        try:
-            detector.close()
-        finally:
-            detector._end_threads()
+        detector._end()
 
 
 class Tracker(Protocol):
@@ -318,17 +314,19 @@ class Detector:
         and streams are refused, and those that run raise UsageError."""
         self.__exit__(None, None, None)
 
-    def _end_threads(self) -> None:
-        """Ends the stream's threads, behind ``close``. No call begins after it."""
-        until = time.monotonic() + EXIT_S
-        self._calling.acquire(timeout=EXIT_S)
-        while (running := self._running) is not None and time.monotonic() < until:
+    def _end(self) -> None:
+        """Ends the stream with its threads, then closes. No call begins after it."""
+        self._closed.set()
+        self._calling.acquire(timeout=10)
+        while (running := self._running) is not None:
             progress, frames = running
             progress.stop.set()
             try:
-                return frames.close()
+                frames.close()
+                break
             except ValueError:  # another thread is in it
                 time.sleep(0.01)
+        self.close()
 
     def __enter__(self) -> Detector:
         return self

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,25 +25,16 @@ from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Seen
 from detector.live.recording.names import FOLDER, RECORDINGS, finish_leftovers
 from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
 from detector.live.recording.retention import Retention
-from detector.live.recording.segments import Notice
+from detector.live.recording.segments import Notice, SegmentFigures
 from detector.live.sources.base import Camera, PacketListener
 
 LOOK_S = 1.0  # between two looks at the disk, at silence and at what is too old
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingFigures:
-    """Of one camera. Counts are of the whole run."""
-
+class RecordingFigures(SegmentFigures):
     mode: str  # "annotated" or "copy"
-    paused: bool  # the disk is full
-    current: Path | None  # the file in the making
-    files: int  # finished
-    bytes: int  # in them
-    written: int  # pictures that a file took; a full disk may cost the last of them
     dropped: int  # pictures or packets for which the writer had no time
-    lost: int  # samples of video that a full disk cost
-    refused: int  # samples that MP4 did not take
     failed: int  # items that raised an error that nobody foresaw
 
 
@@ -156,32 +147,18 @@ class CameraRecorder:
         return ended
 
     def figures(self) -> RecordingFigures:
-        of_files = self._recording.figures()
         return RecordingFigures(
+            **asdict(self._recording.figures()),
             mode=self._recording.mode,
-            paused=of_files.paused,
-            current=of_files.current,
-            files=of_files.files,
-            bytes=of_files.bytes,
-            written=of_files.written,
             dropped=self._dropped,
-            lost=of_files.lost,
-            refused=of_files.refused,
             failed=self._failed,
         )
 
     def counts(self) -> dict[str, int]:
         """Those of ``figures`` that only rise."""
         now = self.figures()
-        return {
-            "written": now.written,
-            "dropped": now.dropped,
-            "lost": now.lost,
-            "refused": now.refused,
-            "failed": now.failed,
-            "files": now.files,
-            "bytes": now.bytes,
-        }
+        names = ("written", "dropped", "lost", "refused", "failed", "files", "bytes")
+        return {name: getattr(now, name) for name in names}
 
     def _work(self) -> None:
         next_look = 0

@@ -27,7 +27,7 @@ import numpy as np
 from detector.core.sinks.overlay import ass
 from detector.core.stages.annotate import Style, lay_out
 from detector.core.types import Detections
-from detector.live.camera_folder import open_file
+from detector.live.camera_folder import append_whole, open_file
 from detector.live.recording.mp4 import Mp4
 from detector.live.recording.names import RECORDINGS, beside
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
@@ -268,21 +268,17 @@ class _SideCar:
         """Appends the lines to the file: all of them, or none. What the disk refuses is lost."""
         if not self._lines or self.file.path is None or self._shape is None:
             return
-        data, whole = b"".join(self._lines), 0
+        data = b"".join(self._lines)
         self._lines.clear()
         try:
             if self._fd < 0:
                 self._create()
-            whole = os.fstat(self._fd).st_size
-            if not whole:
+            if not os.fstat(self._fd).st_size:
                 data = self._writing.header(self._shape) + data
-            while data:
-                data = data[os.write(self._fd, data) :]
+            append_whole(self._fd, data)
             self.wrote = True
         except OSError as error:
             self.error = error
-            with suppress(OSError):
-                os.ftruncate(self._fd, whole)
 
     def _create(self) -> None:
         assert self.file.path is not None
