@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import ClassVar
@@ -32,16 +31,6 @@ NS = 1_000_000_000
 LOOK_NS = NS  # between two looks whether the file is still there, and tries after a full disk
 BLOCK = 65_536  # bytes read at once, in search of the last line end
 LAST_S = 253402214400.0  # the last day of the year 9999
-
-
-@dataclass(frozen=True, slots=True)
-class RowFigures:
-    """Counts of the whole run."""
-
-    written: int
-    bytes: int
-    lost: int  # rows that a full disk cost
-    paused: bool
 
 
 class DayRows:
@@ -151,11 +140,8 @@ class DayRows:
                 os.close(self._fd)
         self._fd, self._day = -1, ""
 
-    def figures(self) -> RowFigures:
-        return RowFigures(self._written, self._bytes, self._lost, self._paused)
-
     def counts(self) -> dict[str, int]:
-        """Those of ``figures`` that only rise."""
+        """Of the whole run. Lost: rows that a full disk cost."""
         return {"written": self._written, "lost": self._lost, "bytes": self._bytes}
 
     def close(self) -> None:

@@ -1,12 +1,7 @@
 """Folders of cameras: who holds one, and links that lie in them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from detector.core.errors import OutputError
@@ -15,7 +10,6 @@ from detector.core.types import Detections
 from detector.live import camera_folder
 from detector.live.base import Event
 from detector.live.events.days import EventDays
-from detector.live.events.snapshots import Snapshots
 from detector.live.recording import CameraRecorder
 from detector.live.recording.names import finish_leftovers
 from detector.live.rows import CameraRows
@@ -23,87 +17,67 @@ from detector.live.zone_rows import _CountRows
 from tests.live.streams import START_S, camera, frame_at
 from tests.live.wishes import Wish
 
-Said = Callable[[str], None]
-EVENT = Event("appears", "yard", START_S, START_S, "person", 1)
-
-
-def write_rows(out: Path, said: Said) -> None:
-    rows = CameraRows(out, camera(), said)
-    rows.write(frame_at(0, 0), Detections.empty())
-    rows.close()
-
-
-def write_counts(out: Path, said: Said) -> None:
-    _CountRows(out, camera(), said).add(("yard",), START_S)
-
-
-def write_event(out: Path, said: Said) -> None:
-    days = EventDays(out, complain=said)
-    days.tell(EVENT)
-    days.close()
-
-
-def write_snapshot(out: Path, said: Said) -> None:
-    snapshots = Snapshots(out, said)
-    snapshots.add_to(EVENT, np.zeros((8, 8, 3), np.uint8))
-    snapshots.close()
-
-
-def record(out: Path, said: Said) -> None:
-    CameraRecorder(out, camera(), Wish(), said).close()
+ROWS = f"detections-{datetime.now(UTC).date()}.jsonl"
+LATE_ROWS = f"detections-{datetime.now(UTC).date() + timedelta(1)}.jsonl"
+OPENERS = {
+    "rows": lambda out, say: CameraRows(out, camera(), say),
+    "recorder": lambda out, say: CameraRecorder(out, camera(), Wish(), say),
+    "counts": lambda out, say: _CountRows(out, camera(), say),
+    "events": lambda out, say: EventDays(out, complain=say),
+}
+WRITERS = {
+    "rows": lambda rows: rows.write(frame_at(0, 0), Detections.empty()),
+    "counts": lambda rows: rows.add(("yard",), START_S),
+    "events": lambda days: days.tell(Event("appears", "yard", START_S, START_S)),
+}
 
 
 @pytest.mark.parametrize(
-    ("write", "link", "to"),
+    ("kind", "link", "to"),
     [
-        (write_rows, "yard/detections-2026-01-31.jsonl", "mine/notes.txt"),
-        (write_rows, "yard", "mine"),
-        (write_counts, "yard/zone-counts-2026-01-31.csv", "mine/notes.txt"),
-        (write_event, "yard/events-2026-01-31.jsonl", "mine/notes.txt"),
-        (write_snapshot, "yard/snapshots", "mine"),
-        (record, "yard/video", "mine"),
-        (record, "yard", "mine"),
+        ("rows", "yard/detections-2026-01-31.jsonl", "mine/notes"),
+        ("rows", f"yard/{ROWS} yard/{LATE_ROWS}", "mine/notes"),  # midnight may come
+        ("rows", "yard", "mine"),
+        ("counts", "yard/zone-counts-2026-01-31.csv", "mine/notes"),
+        ("events", "yard/events-2026-01-31.jsonl", "mine/notes"),
+        ("recorder", "yard/video", "mine"),
+        ("recorder", "yard", "mine"),
     ],
-    ids=["rows", "camera", "counts", "events", "snapshots", "video", "camera of a recording"],
+    ids=["rows", "today", "camera", "counts", "events", "video", "camera of a recording"],
 )
-def test_no_output_follows_a_link(tmp_path, write, link, to):
-    mine, said = tmp_path / "mine", []
-    mine.mkdir()
-    (mine / "notes.txt").write_text("one\ntwo")
-    (tmp_path / "out" / link).parent.mkdir(parents=True)
-    (tmp_path / "out" / link).symlink_to(tmp_path / to)
+def test_no_output_follows_a_link(tmp_path, kind, link, to):
+    said = []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes").write_text("one\ntwo")
+    for name in link.split():
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).symlink_to(tmp_path / to)
     try:
-        write(tmp_path / "out", said.append)
+        opened = OPENERS[kind](tmp_path / "out", said.append)
+        WRITERS[kind](opened)
+        opened.close()
     except OutputError as error:
         said.append(str(error))
-    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
-    assert (mine / "notes.txt").read_text() == "one\ntwo"
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["one\ntwo"]
     assert "is a link" in said[0]
 
 
-def test_rows_of_today_that_are_a_link_end_the_run_at_once(tmp_path):
-    (tmp_path / "yard").mkdir()
-    for days in (0, 1):  # midnight may come
-        day = (datetime.now(UTC) + timedelta(days)).date()
-        (tmp_path / "yard" / f"detections-{day}.jsonl").symlink_to(tmp_path / "notes.txt")
-    with pytest.raises(OutputError, match="is a link"):
-        CameraRows(tmp_path, camera(), print)
-    assert not (tmp_path / "notes.txt").exists()
-
-
-def test_a_folder_that_another_run_takes_back_before_the_lock_is_made_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["rows", "recorder"])
+def test_one_run_holds_a_folder_also_if_another_one_took_it_back_first(kind, tmp_path, monkeypatch):
     taken = []
 
-    def take_back_first(file: int) -> bool:
+    def take_back_first(file):
         if not taken:
-            taken.append((tmp_path / "yard").rmdir())
+            folder = tmp_path / "yard" / ("video" if kind == "recorder" else "")
+            taken.append(folder.rmdir())
         return take_lock(file)
 
     monkeypatch.setattr(camera_folder, "take_lock", take_back_first)
-    first = CameraRows(tmp_path, camera(), print)
+    first = OPENERS[kind](tmp_path, print)
     with pytest.raises(OutputError, match="another run"):
-        CameraRows(tmp_path, camera(), print)
+        OPENERS[kind](tmp_path, print)
     first.close()
+    OPENERS[kind](tmp_path, print).close()
 
 
 def test_a_recording_that_is_being_written_is_not_one_that_a_killed_run_left(tmp_path):

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,10 @@ from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Seen
 from detector.live.recording.names import FOLDER, RECORDINGS, finish_leftovers
 from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
 from detector.live.recording.retention import Retention
-from detector.live.recording.segments import Notice, SegmentFigures
+from detector.live.recording.segments import Notice
 from detector.live.sources.base import Camera, PacketListener
 
 LOOK_S = 1.0  # between two looks at the disk, at silence and at what is too old
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingFigures(SegmentFigures):
-    mode: str  # "annotated" or "copy"
-    dropped: int  # pictures or packets for which the writer had no time
-    failed: int  # items that raised an error that nobody foresaw
 
 
 class CameraRecorder:
@@ -146,19 +138,19 @@ class CameraRecorder:
             self._lock = -1
         return ended
 
-    def figures(self) -> RecordingFigures:
-        return RecordingFigures(
-            **asdict(self._recording.figures()),
-            mode=self._recording.mode,
-            dropped=self._dropped,
-            failed=self._failed,
-        )
-
     def counts(self) -> dict[str, int]:
-        """Those of ``figures`` that only rise."""
-        now = self.figures()
-        names = ("written", "dropped", "lost", "refused", "failed", "files", "bytes")
-        return {name: getattr(now, name) for name in names}
+        """Of the whole run. Dropped: pictures or packets for which the writer had no time; failed:
+        items that raised an error that nobody foresaw."""
+        files = self._recording.figures()
+        return {
+            "written": files.written,
+            "dropped": self._dropped,
+            "lost": files.lost,
+            "refused": files.refused,
+            "failed": self._failed,
+            "files": files.files,
+            "bytes": files.bytes,
+        }
 
     def _work(self) -> None:
         next_look = 0
