@@ -190,7 +190,9 @@ def test_threads_may_call_one_detector_while_it_streams():
         assert stream.result() == alone
 
 
-def start_two_streams(detector, sources, monkeypatch):
+@pytest.mark.parametrize("more", [[], [CLIP]], ids=["alone", "and a video"])
+@pytest.mark.parametrize("name", ["", "*.png", "0.png"], ids=["folder", "glob", "picture"])
+def test_of_two_streams_that_start_at_once_one_is_refused(name, more, tmp_path, monkeypatch):
     """The second thread asks for its stream while the first one lists its sources."""
     gather, lists, answered = api._gather, threading.Event(), threading.Event()
 
@@ -209,20 +211,13 @@ def start_two_streams(detector, sources, monkeypatch):
             answered.set()
 
     monkeypatch.setattr(api, "_gather", gathered)
-    with ThreadPoolExecutor(1) as pool:
-        refused = pool.submit(second)
-        return list(detector.stream(sources)), refused.exception()
-
-
-@pytest.mark.parametrize("more", [[], [CLIP]], ids=["alone", "and a video"])
-@pytest.mark.parametrize("name", ["", "*.png", "0.png"], ids=["folder", "glob", "picture"])
-def test_of_two_streams_that_start_at_once_one_is_refused(name, more, tmp_path, monkeypatch):
     for number in range(3):
         cv2.imwrite(str(tmp_path / f"{number}.png"), PICTURE)
-    with Detector(engine="null", frames=3) as detector:
-        found, refused = start_two_streams(detector, [tmp_path / name, *more], monkeypatch)
-        assert len(found) == (1 if name == "0.png" else 3) + 3 * len(more)
-        assert "already streaming" in str(refused)
+    sources = [tmp_path / name, *more]
+    with Detector(engine="null", frames=3) as detector, ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(second)
+        assert len(list(detector.stream(sources))) == (1 if "0" in name else 3) + 3 * len(more)
+        assert "already streaming" in str(refused.exception())
         assert len(list(detector.stream(CLIP))) == 3  # the refused one keeps nobody out
 
 
