@@ -90,14 +90,6 @@ def test_a_number_is_a_webcam():
 
 
 @pytest.mark.parametrize(
-    "image", [None, np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32)]
-)
-def test_what_is_no_picture_is_refused(image):
-    with Detector(engine="null") as detector, pytest.raises(DetectVideoError, match="uint8 BGR"):
-        detector(image)
-
-
-@pytest.mark.parametrize(
     "source",
     [np.zeros((4, 4, 3), np.uint8), [np.zeros((4, 4, 3), np.uint8)], None, True, 2.5],
     ids=lambda source: type(source).__name__,

@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -19,7 +19,7 @@ from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
 from detector.core.config.elsewhere import answer_keyword
-from detector.core.errors import UsageError
+from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -48,7 +48,8 @@ weakref.finalize(_open, bool)
 def _close_open() -> None:
     """A thread inside an engine or a decoder aborts an interpreter that has ended."""
     for detector in list(_open):
-        detector._end()
+        with suppress(EngineError):  # a broken device
+            detector._end()
 
 
 class Tracker(Protocol):
