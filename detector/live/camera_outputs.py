@@ -21,6 +21,7 @@ from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
 from detector.live.asked import keeps_video
 from detector.live.base import Event, EventTarget
+from detector.live.camera_folder import take_back
 from detector.live.events import EventHub
 from detector.live.events.days import EventDays
 from detector.live.events.rules import EventRules
@@ -44,7 +45,6 @@ class MadeFolder:
         self._made = [one for one in (path, *path.parents) if not one.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._there = set(os.listdir(path))
         except OSError as error:
             raise OutputError(
                 f"{path}: cannot create the output folder: {error.strerror}; choose another with -o"
@@ -52,13 +52,9 @@ class MadeFolder:
 
     def take_back(self, cameras: Iterable[str]) -> None:
         """Removes what this run made and what is empty: folders of these cameras, then its own."""
-        places = [
-            self.path / camera / inner
-            for camera in cameras
-            if camera not in self._there
-            for inner in ("video", "snapshots", "tracks", "")
-        ]
-        for place in [*places, *self._made]:
+        for camera in cameras:
+            take_back(self.path / camera)
+        for place in self._made:
             with suppress(OSError):  # it is not empty, or not there
                 place.rmdir()
 
@@ -80,6 +76,7 @@ class CameraOutputs:
         tracks: bool = False,
         hides: bool = False,
     ) -> None:
+        self.made: set[str] = set()  # cameras whose folders this run made
         self._tracks, self._hides = tracks, hides
         self._folder, self._record, self._encoding = folder, record, encoding
         self._notice, self._zones = notice, zones
@@ -98,6 +95,8 @@ class CameraOutputs:
         with ExitStack() as made:
             rows = CameraRows(self._folder, camera, self._notice)
             made.callback(rows.close)
+            if rows.made_folder:
+                self.made.add(camera.name)
             outputs = [Output(JSONL, rows, self._folder / camera.name, counts=rows.counts)]
             if self._zones:
                 zones = ZoneRows(self._folder, camera, self._notice)

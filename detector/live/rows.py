@@ -14,33 +14,23 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import ClassVar
 
 from detector.core.errors import OutputError
 from detector.core.errors.text import counted
-from detector.core.errors.writing import has_permission, take_lock, utf8
+from detector.core.errors.writing import utf8
 from detector.core.sinks.jsonl import encode_row, row
 from detector.core.types import Detections, Frame
 from detector.live.base import utc_text
+from detector.live.camera_folder import append_whole, hold, is_at, open_file
 from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
 LOOK_NS = NS  # between two looks whether the file is still there, and tries after a full disk
 BLOCK = 65_536  # bytes read at once, in search of the last line end
 LAST_S = 253402214400.0  # the last day of the year 9999
-
-
-@dataclass(frozen=True, slots=True)
-class RowFigures:
-    """Counts of the whole run."""
-
-    written: int
-    bytes: int
-    lost: int  # rows that a full disk cost
-    paused: bool
 
 
 class DayRows:
@@ -69,6 +59,10 @@ class DayRows:
         self._path = self._folder
         self._next_look_ns = 0
         self._paused = False
+        self._take_folder()
+
+    def _take_folder(self) -> None:
+        """For who holds it for all outputs. Raises OutputError if it is not writable, or in use."""
 
     def _append(self, line: bytes, day: str, now: int) -> None:
         if self._paused and now < self._next_look_ns:
@@ -77,11 +71,11 @@ class DayRows:
         try:
             if now >= self._next_look_ns:
                 self._next_look_ns = now + LOOK_NS
-                if self._fd >= 0 and not self._still_there():
+                if self._fd >= 0 and not is_at(self._path, self._fd):
                     self._close_file()
             if day != self._day or self._fd < 0:
                 self._open(day)
-            self._write_whole(line)
+            append_whole(self._fd, line)
         except OSError as error:
             self._pause(error)
             return
@@ -94,32 +88,10 @@ class DayRows:
             )
             self._lost_now = 0
 
-    def _write_whole(self, line: bytes) -> None:
-        """The whole line or none of it: what a full disk takes only in part is cut off again."""
-        before = os.fstat(self._fd).st_size
-        rest = line
-        try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError:
-            if len(rest) < len(line):
-                with suppress(OSError):
-                    os.ftruncate(self._fd, before)
-            raise
-
-    def _still_there(self) -> bool:
-        """Whether the name still means our file: somebody may have moved it away."""
-        try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
-        except FileNotFoundError:
-            return False
-
     def _open(self, day: str) -> None:
         self._close_file()
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{self.stem}-{day}{self.suffix}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(path, flags, 0o666)
+        fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
         try:
             self._repair(fd, path)
             if self.head and not os.fstat(fd).st_size:
@@ -168,11 +140,8 @@ class DayRows:
                 os.close(self._fd)
         self._fd, self._day = -1, ""
 
-    def figures(self) -> RowFigures:
-        return RowFigures(self._written, self._bytes, self._lost, self._paused)
-
     def counts(self) -> dict[str, int]:
-        """Those of ``figures`` that only rise."""
+        """Of the whole run. Lost: rows that a full disk cost."""
         return {"written": self._written, "lost": self._lost, "bytes": self._bytes}
 
     def close(self) -> None:
@@ -185,36 +154,22 @@ class CameraRows(DayRows):
 
     stem, suffix = "detections", ".jsonl"
 
-    def __init__(
-        self,
-        folder: Path,
-        camera: Camera,
-        notice: Callable[[str], None],
-        zone: tzinfo = UTC,
-        *,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        """As ``DayRows``. Raises OutputError if the folder is not writable, or in use."""
-        super().__init__(folder, camera, notice, zone, clock=clock)
-        self._lock = self._take_folder()
+    def _take_folder(self) -> None:
+        self.made_folder = not self._folder.exists()
+        self._lock = hold(self._folder)
+        today = self._folder / f"{self.stem}-{datetime.now(self._zone).date()}{self.suffix}"
+        if today.is_symlink():
+            self.close()
+            raise OutputError(f"{today}: is a link, and rows belong in a file; remove it")
 
-    def _take_folder(self) -> int:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            writable = has_permission(self._folder)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write into {self._folder}: {error.strerror or error}; "
-                "choose another folder with -o"
-            ) from error
-        if not writable or not take_lock(lock):
-            os.close(lock)
-            why = "another run is using it; wait for it" if writable else "no permission"
-            raise OutputError(
-                f"cannot write into {self._folder}: {why}, or choose another folder with -o"
-            )
-        return lock
+    def _open(self, day: str) -> None:
+        if self._lock < 0 or not is_at(self._folder, self._lock):  # it was moved away
+            self.close()
+            try:
+                self._lock = hold(self._folder)
+            except OutputError as error:
+                raise OSError(errno.EAGAIN, str(error)) from error
+        super()._open(day)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Adds the row of a picture. ``age_ms`` is from its arrival to now."""

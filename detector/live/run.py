@@ -123,7 +123,7 @@ def detect_live(
         check_threads(blas_threads() + 3 + 2 * len(cameras))
         check_files(FILES_OF_A_CAMERA * len(cameras))
         made = None if live.folder is None else MadeFolder(live.folder)
-        names = {camera.name for camera in cameras}
+        cameras_made: set[str] = set()
         try:
             picture, line = picture_of_cameras(cameras, config)
             tiling = tiling_of_cameras(asked.tiling, cameras)
@@ -142,10 +142,10 @@ def detect_live(
                     return run.run(command)
                 finally:
                     run.close()
-                    names.update(camera.name for camera in run.roster.listed)
+                    cameras_made = run.outputs.made
         finally:
             if made is not None:
-                made.take_back(names)
+                made.take_back(cameras_made)
 
 
 class _LiveRun:
@@ -180,7 +180,7 @@ class _LiveRun:
         )
         self._books = Books(self._status, decoders, plan.network.names)
         style = plan.drawing.style
-        outputs = CameraOutputs(
+        self.outputs = CameraOutputs(
             *(asked.folder, asked.record, asked.encoding, around.say, style),
             zones="counts" in plan.writing["brought"],
             tracks=asked.tracks,
@@ -189,7 +189,7 @@ class _LiveRun:
         self._events = CameraEvents(asked.folder, asked.events, around.say, around.events_to)
         hidden = plan.drawing.blurred
         self._router = Router(
-            outputs.make,
+            self.outputs.make,
             self._status,
             watcher=around.watcher,
             rules=self._events.rules,

@@ -21,6 +21,7 @@ from detector.core.errors.writing import utf8, write_whole
 from detector.core.sinks._best import ROWS, BestPictures, Track
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import utc_text
+from detector.live.camera_folder import append_whole, enter, open_file
 from detector.live.rows import LAST_S
 from detector.live.sources.base import Camera
 
@@ -92,15 +93,15 @@ class CameraTracks:
     def _write(self, folder: Path, track: Track) -> None:
         suffix, data = track.encode()
         file = _free(folder, track.stem, suffix)
+        os.close(enter(folder, 3))  # CAMERA/tracks/DAY
         write_whole(folder / file, data, ours=True)
         row = {"camera": self._camera.name, **track.row(file)}
         for name in ("first", "last", "best"):  # seconds since 1970 say little to a person
             row[f"{name}_utc"] = utc_text(row.pop(f"{name}_s"))
         line = utf8(json.dumps(row, ensure_ascii=False) + "\n")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(folder / ROWS, flags, 0o666)
+        descriptor = open_file(folder / ROWS, os.O_WRONLY | os.O_APPEND, 3)
         try:
-            os.write(descriptor, line)
+            append_whole(descriptor, line)
         finally:
             os.close(descriptor)
 

@@ -369,17 +369,19 @@ def test_the_key_is_made_once_for_this_account_alone(folder, cache):
     assert [path.name for path in cache.iterdir()] == [proof.KEY]
 
 
-def test_of_two_runs_that_begin_together_one_key_stands(folder, cache, monkeypatch):
-    link = os.link
+@pytest.mark.parametrize(("module", "name"), [(os, "link"), (os.path, "lexists")])
+def test_of_two_runs_that_begin_together_one_key_stands(folder, cache, monkeypatch, module, name):
+    real = getattr(module, name)
 
-    def second(temporary, path):
-        cache_key = path.with_name("other")
-        cache_key.write_bytes(b"f" * proof.KEY_BYTES)
-        cache_key.chmod(0o600)
-        cache_key.rename(path)
-        link(temporary, path)
+    def second(*paths):
+        if Path(paths[-1]) == cache / proof.KEY:
+            cache_key = cache / "other"
+            cache_key.write_bytes(b"f" * proof.KEY_BYTES)
+            cache_key.chmod(0o600)
+            cache_key.rename(paths[-1])
+        return real(*paths)
 
-    monkeypatch.setattr(os, "link", second)
+    monkeypatch.setattr(module, name, second)
     export(plus_one(), folder)
     assert (cache / proof.KEY).read_bytes() == b"f" * proof.KEY_BYTES
     proof._keys.clear()

@@ -86,9 +86,9 @@ def record_until_killed(folder: Path, stream: Path) -> None:
                 image = numbered(number)
                 frame = Frame(number, number, number / FPS, image)
                 frame.arrival = Arrival("annotated", 1, now, utc_s)
-                dropped = recorders["annotated"].figures().dropped
+                dropped = recorders["annotated"].counts()["dropped"]
                 recorders["annotated"].write(frame, one_detection())
-                if recorders["annotated"].figures().dropped > dropped:  # no time: not the kill's
+                if recorders["annotated"].counts()["dropped"] > dropped:  # no time: not the kill's
                     os.write(1, f"dropped {number} 0\n".encode())
                 rows.write(frame, one_detection())
                 recorders["copy"].write(frame, one_detection())

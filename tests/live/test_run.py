@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 from detector.core.analysis.summary import stage_rows
 from detector.core.config.levels import resolve_config
-from detector.core.errors import EngineError, SourceError, UsageError
+from detector.core.errors import EngineError, OutputError, SourceError, UsageError
 from detector.core.run import plan as plans
 from detector.core.run import signals
 from detector.core.run.loading import load_model
@@ -33,6 +34,7 @@ from detector.live import run as live
 from detector.live.base import Event
 from detector.live.day import Decoded
 from detector.live.guest import reads_cameras
+from detector.live.rows import CameraRows
 from detector.live.run import Around, detect_live
 from detector.live.sources import collect
 from detector.live.sources.base import LIVE, WAITING
@@ -379,6 +381,32 @@ def test_who_waits_is_not_ended(feeds):
     result = run("rtsp://a/dead", start_timeout=1.0, wait=True, duration="1.5")
     assert result.exit_code == 3
     assert "--wait" not in str(result.errors[0])
+
+
+def test_a_refused_run_leaves_the_folders_of_the_running_one(feeds, loaded, monkeypatch):
+    """Both begin before either has made the folder of its camera."""
+    both, first = threading.Barrier(2), []
+
+    def load(*_, **__):
+        both.wait(PATIENCE_S)
+        if threading.current_thread() is not threading.main_thread():
+            wait_for(lambda: feeds and feeds[0].started)
+            first.append(feeds.collector)
+        return replace(loaded, notes=[])
+
+    def check() -> None:
+        assert isinstance(refused.exception(PATIENCE_S), OutputError)
+        assert Path("out/a/video").is_dir()
+        with pytest.raises(OutputError, match="another run"):
+            CameraRows(Path("out"), feeds[0].camera, print)
+        feeds.collector = first[0]
+
+    monkeypatch.setattr(plans, "load_model", load)
+    monkeypatch.setattr(PacedFeed, "listen", lambda *_: None)
+    options = {"wait": True, "record": "copy", "output": "out/"}
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(run, "rtsp://a/dead", **options)
+        run_during(feeds, check, "rtsp://a/dead", **options)
 
 
 def test_empty_folders_that_were_there_stay(feeds):

@@ -668,7 +668,7 @@ def test_through_the_thread(tmp_path: Path, name: str) -> None:
     for at_s, number in pictures(path):
         assert shown_at(lines, at_s) == [number]
     assert said == []
-    assert recorder.figures().failed == 0
+    assert recorder.counts()["failed"] == 0
 
 
 @pytest.mark.net

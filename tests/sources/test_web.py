@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -17,7 +19,7 @@ from detector.core.sources import web as web_source
 from detector.core.types import Planes
 from tests.sources.clips import write_video
 from tests.sources.web_server import make_certificate, web_server
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.net
 ENDS = ["ranges", "plain", "chunked"]
@@ -200,6 +202,19 @@ def test_a_run_that_is_over_cuts_off_nothing_of_another(web):
         with _web.heeding(lambda: True):
             assert not opened.stopped()
     opened.end()
+
+
+def test_each_of_two_threads_opens_for_its_own_run(web):
+    place, both = _web.WebPlace(web.put("/clip.mp4", bytes(9))), threading.Barrier(2)
+
+    def opened(stops):
+        with _web.heeding(lambda: stops):
+            both.wait(PATIENCE_S)
+            with closing(_web.open_web(place)) as found:
+                return found.stopped()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(opened, [True, False])) == [True, False]
 
 
 # Secrets.

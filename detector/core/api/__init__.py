@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import os
 import reprlib
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
@@ -19,7 +21,7 @@ from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
 from detector.core.config.elsewhere import answer_keyword
 from detector.core.config.schema import TRACKERS
-from detector.core.errors import UsageError
+from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -30,13 +32,26 @@ if TYPE_CHECKING:
     from detector.core import types
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
-    from detector.core.loop.parts import BatchRequest, InputShapes, Outputs
+    from detector.core.loop.parts import BatchRequest, InputShapes, Outputs, Progress
     from detector.core.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
 
 
 # What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
 KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
+
+_open: weakref.WeakSet[Detector] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_open.clear)  # which are the parent's
+# Finalizers release decoders at exit. With one before ``_close_open``, they all run behind it.
+weakref.finalize(_open, bool)
+
+
+@atexit.register
+def _close_open() -> None:
+    """A thread inside an engine or a decoder aborts an interpreter that has ended."""
+    for detector in list(_open):
+        with suppress(EngineError):  # a broken device
+            detector._end()
 
 
 class Tracker(Protocol):
@@ -115,14 +130,17 @@ class Detector:
             self._plan = resolve(config, spare_requests=1, one_at_a_time=True)
         opened = self._plan.loaded.engine
         turns = threading.BoundedSemaphore(opened.concurrency)
+        self._closed = threading.Event()
         shapes = self._plan.shapes()
         requests = self._plan.requests if shapes is None else shapes.requests
-        self._requests = [_Turn(request, turns) for request in requests]
+        self._requests = [_Turn(request, turns, self._closed) for request in requests]
         self._newest = config.live.policy == "latest"
-        self._calling = threading.Lock()
+        self._calling = threading.Lock()  # held by the call that uses the last request
+        self._streaming = threading.Lock()  # held by the stream that uses the others
+        self._running: tuple[Progress, Generator[Any, None, Any]] | None = None
         # As with the command: an option of cameras says that addresses are cameras.
         self._as_cameras = not OF_CAMERAS.isdisjoint(options)
-        self._streaming = self._closed = False
+        _open.add(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -163,7 +181,7 @@ class Detector:
         Raises UsageError for anything else, and SourceError for a file that cannot be read.
         """
         with python_words(KEYWORDS):
-            self._refuse_closed()
+            _refuse_closed(self._closed)
             if isinstance(pictures, (list, tuple)):
                 return self._detect(pictures, conf, classes)
             return self._detect([pictures], conf, classes)[0]
@@ -182,6 +200,7 @@ class Detector:
         # The request has one slot, which threads must not share, and the track is of one thread.
         images = [as_image(one, plan.reading.choice) for one in pictures]
         with self._calling, self._timeline().track("call") as track:
+            _refuse_closed(self._closed)
             for start in range(0, len(images), len(request.slot)):
                 batch = images[start : start + len(request.slot)]
                 fits = []
@@ -219,34 +238,38 @@ class Detector:
         ``frame.arrival`` says of which camera one is and when it came. Leaving the loop early stops
         the threads. One stream at a time. Raises SourceError, and UsageError for a second stream.
         """
-        self._refuse_closed()
-        if self._streaming:
+        from detector.core.loop.parts import Progress
+
+        _refuse_closed(self._closed)
+        if not self._streaming.acquire(blocking=False):
             raise UsageError(
                 "this Detector is already streaming; close that stream first, or create another one"
             )
-        listed = sources if isinstance(sources, (list, tuple)) else [sources]
-        specs = _gather([_as_spec(source) for source in listed])
-        self._streaming = True
         try:
-            for spec in specs:
+            listed = sources if isinstance(sources, (list, tuple)) else [sources]
+            for spec in _gather([_as_spec(source) for source in listed]):
+                progress = Progress()
                 with (
                     python_words(KEYWORDS),
-                    closing(self._stream_one(spec, conf, classes)) as frames,
+                    closing(self._stream_one(spec, progress, conf, classes)) as frames,
                 ):
-                    yield from frames
+                    self._running = progress, frames
+                    if not (yield from frames):  # the interpreter ends
+                        _refuse_closed(self._closed)
         finally:
-            self._streaming = False
+            self._running = None
+            self._streaming.release()
 
     def _stream_one(
-        self, source: str, conf: float | None, classes: Sequence[str] | None
-    ) -> Generator[tuple[Frame, Detections], None, None]:
+        self, source: str, progress: Progress, conf: float | None, classes: Sequence[str] | None
+    ) -> Generator[tuple[Frame, Detections], None, bool]:
+        """Returns True at the end of the source."""
         from detector.core.api.results import Detections
-        from detector.core.loop.parts import Progress
         from detector.core.sources._addresses import is_web
         from detector.core.sources._standard_input import SPEC, standard_input
         from detector.core.stages.annotate import pixelate
 
-        plan, progress = self._plan.selecting(conf, classes), Progress()
+        plan = self._plan.selecting(conf, classes)
         if source == SPEC:
             standard_input().stopped = progress.stop.is_set
         heeding: AbstractContextManager[None] = nullcontext()
@@ -279,6 +302,7 @@ class Detector:
                         of = frame.source or opened.info
                         kept = replace(frame, picture=shown, source=of)
                         yield kept, Detections.wrap(found, shown)
+                    return True
                 finally:
                     progress.stop.set()  # a silent pipe would keep the reader
                     for stage in parts.between.values():
@@ -293,16 +317,24 @@ class Detector:
         seen = loop.nvtx and attach().domain is not None
         return loop.timeline(None, max_rows=0) if seen else OffTimeline()
 
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise UsageError("this Detector is closed; create another one")
-
     def close(self) -> None:
-        """Releases the engine. May be called twice; after it, calls and streams are refused."""
-        self._closed = True
-        if self._plan.loaded.shapes is not None:
-            self._plan.loaded.shapes.close()
-        self._plan.loaded.engine.close()
+        """Releases the engine, once no thread computes on it. May be called twice; after it, calls
+        and streams are refused, and those that run raise UsageError."""
+        self.__exit__(None, None, None)
+
+    def _end(self) -> None:
+        """Ends the stream with its threads, then closes. No call begins after it."""
+        self._closed.set()
+        self._calling.acquire(timeout=10)
+        while (running := self._running) is not None:
+            progress, frames = running
+            progress.stop.set()
+            try:
+                frames.close()
+                break
+            except ValueError:  # another thread is in it
+                time.sleep(0.01)
+        self.close()
 
     def __enter__(self) -> Detector:
         return self
@@ -313,8 +345,11 @@ class Detector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._closed = True
-        self._plan.loaded.__exit__(kind, error, trace)
+        self._closed.set()
+        with ExitStack() as computing:
+            for request in self._requests:
+                computing.enter_context(request.lock)
+            self._plan.loaded.__exit__(kind, error, trace)
 
 
 def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
@@ -366,15 +401,24 @@ def _gather(specs: list[str]) -> list[str]:
     return gathered
 
 
+def _refuse_closed(closed: threading.Event) -> None:
+    if closed.is_set():
+        raise UsageError("this Detector is closed; create another one")
+
+
 class _Turn:
     """A request that waits until the engine has room.
 
-    A call and a stream together must not exceed the engine's concurrency.
+    A call and a stream together must not exceed the engine's concurrency. ``lock``: held while it
+    computes; a signal's handler may close the Detector meanwhile, in the same thread.
     """
 
-    def __init__(self, request: BatchRequest, turns: threading.BoundedSemaphore) -> None:
+    def __init__(
+        self, request: BatchRequest, turns: threading.BoundedSemaphore, closed: threading.Event
+    ) -> None:
         self.inner: Any = request
-        self._turns = turns
+        self.lock = threading.RLock()
+        self._turns, self._closed = turns, closed
         self.device_ms: float | None = None  # no call here reports it
 
     @property
@@ -383,7 +427,8 @@ class _Turn:
         return slot
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        with self._turns:
+        with self._turns, self.lock:
+            _refuse_closed(self._closed)
             outputs: list[NDArray[np.float32]] = self.inner.infer(n)
             return outputs
 

@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": describe_cpu(),
-        "libraries": {name: found for name in _list_libraries() if (found := _version_of(name))},
+        "libraries": {name: found for name in _list_libraries() if (found := version_of(name))},
         "gpu_driver": gpu_driver(),
     }
 
@@ -77,7 +77,7 @@ def _list_libraries() -> list[str]:
     return [*_LIBRARIES, *(name for each in of_engines for name in (each, f"{each}-gpu"))]
 
 
-def _version_of(name: str) -> str | None:
+def version_of(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from detector.core.config.schema import Config
 from detector.core.engines.base import Request
+from detector.core.errors import EngineError
 from detector.core.errors.machine import too_much
 from detector.core.errors.text import counted
 from detector.core.run.canvas import Size, longest_side, shape_of
@@ -92,7 +93,7 @@ class Shapes:
         self._network, self._config, self._load = first.network, config, load
         own = first.network.input.height, first.network.input.width
         self._open = {own: first}  # in the order of their last use
-        self._own = own
+        self._own, self._closed = own, False
         self._lock = threading.RLock()
         self.requests = [ShapedRequest(i, own, one) for i, one in enumerate(first.engine.requests)]
         # The first stays, each request holds on to one, and the next picture needs another.
@@ -114,6 +115,8 @@ class Shapes:
         with self._lock:
             if shape in self._open:
                 return
+            if self._closed:
+                raise EngineError("--rect: the model was closed")
             start = time.perf_counter()
             while len(self._open) >= self._most:
                 self._drop_one()
@@ -168,6 +171,7 @@ class Shapes:
     def close(self) -> None:
         """All but the first. May be called twice."""
         with self._lock:
+            self._closed = True
             for shape in [one for one in self._open if one != self._own]:
                 self._open.pop(shape).engine.close()
 

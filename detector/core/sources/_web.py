@@ -55,6 +55,7 @@ _AS_SENT = "".join(chr(code) for code in range(33, 127))
 
 # Whether the run that opens a file now is to end; see ``heeding``. ``bool()`` is False.
 stopped: Callable[[], bool] = bool
+_opening = threading.local()  # ``stopped`` of the run that this thread opens for
 
 
 class CertificateError(SourceError):
@@ -376,7 +377,8 @@ class WebObject(RangedObject):
         """Raises SourceError."""
         self._over = threading.Event()
         self.users = 1
-        self.stopped = stopped  # of the run that opens it: another one may begin or end meanwhile
+        # Of the run that opens it: another one may begin or end meanwhile.
+        self.stopped: Callable[[], bool] = getattr(_opening, "stopped", stopped)
         super().__init__(place)
         self._until = self.size  # what lies behind it does not come
         if self._file.broken is not None:
@@ -459,7 +461,7 @@ def open_web(place: WebPlace) -> WebObject:
     with _lock:
         if _kept is not None and _kept.place == place:
             _kept.users += 1
-            _kept.stopped = stopped
+            _kept.stopped = getattr(_opening, "stopped", stopped)
             return _kept
     opened = WebObject(place)
     _keep(opened)
@@ -494,8 +496,8 @@ def heeding(is_stopped: Callable[[], bool]) -> Iterator[None]:
     """A web file that is opened in the block is cut off once ``is_stopped()``. One that is opened
     after it belongs to no run: a run that is over must not cut it off."""
     global stopped
-    stopped = is_stopped
+    stopped = _opening.stopped = is_stopped
     try:
         yield
     finally:
-        stopped = bool
+        stopped = _opening.stopped = bool

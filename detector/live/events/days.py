@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from detector.live.base import Event
+from detector.live.camera_folder import append_whole, open_file
 from detector.live.events.courier import Courier, RefusedError, TryAgainError
 from detector.live.events.stream import NO_ROOM
 from detector.live.events.wording import as_json
@@ -29,15 +30,11 @@ class EventDays(Courier):
         path = self._folder / event.camera / f"events-{day}.jsonl"
         line = as_json(event).encode() + b"\n"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
             try:
-                before = os.fstat(descriptor).st_size
-                if not before:
+                if not os.fstat(descriptor).st_size:
                     self._made.append(path)
-                if os.write(descriptor, line) < len(line):
-                    os.ftruncate(descriptor, before)
-                    raise TryAgainError("no room")
+                append_whole(descriptor, line)
             finally:
                 os.close(descriptor)
         except OSError as error:

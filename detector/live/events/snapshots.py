@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from detector.core.errors.writing import write_whole
 from detector.core.types import Image
 from detector.live.base import Event
+from detector.live.camera_folder import enter
 
 ROOM = 4  # pictures of 1080p that wait: 25 MB
 QUALITY = 85  # of JPEG, 0 to 100
@@ -73,6 +75,7 @@ class Snapshots:
                 done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
                 if not done:
                     raise OSError("the picture cannot be encoded")
+                os.close(enter(path.parent, 2))  # CAMERA/snapshots
                 write_whole(path, data.tobytes(), ours=True)
                 self._failing = False
             except Exception as error:  # a full disk stops pictures, not detection

@@ -17,8 +17,8 @@ recording   what becomes of each item, without a thread
 recorder    the thread, and what others call
 """
 
-from detector.live.recording.recorder import CameraRecorder, RecordingFigures
+from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality, Wishes
 from detector.live.recording.retention import Retention
 
-__all__ = ["CameraRecorder", "Quality", "RecordingFigures", "Retention", "Wishes"]
+__all__ = ["CameraRecorder", "Quality", "Retention", "Wishes"]

@@ -18,7 +18,9 @@ from typing import Any
 
 import av
 
-from detector.live.recording.names import free_name
+from detector.core.errors.writing import take_lock
+from detector.live.camera_folder import open_file
+from detector.live.recording.names import RECORDINGS, free_name
 from detector.live.recording.samples import NS, USUAL_NS, VIDEO, Sample, Tracks
 
 FRAGMENT_US = 400_000  # with the next picture that ends it, well below the second that a kill costs
@@ -132,11 +134,10 @@ class Mp4:
         self.bytes = os.fstat(self._fd).st_size
 
     def _create(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
         self._name = free_name(self._folder, self._name)
         self.path = self._folder / f"{self._name}.partial.mp4"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(self.path, flags, 0o666)
+        self._fd = open_file(self.path, os.O_RDWR | os.O_EXCL, RECORDINGS)
+        take_lock(self._fd)  # against ``finish_leftovers``
 
     def finish(self) -> Path | None:
         """Write the rest and give the file its final name; None if it holds no picture. Raises

@@ -18,7 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from detector.core.errors.writing import take_lock
+
 FOLDER = "video"  # in the folder of a camera
+RECORDINGS = 2  # folders of a run around a recording: CAMERA/video
 _NAME = re.compile(r"(\d{8}T\d{6})Z(?:-([2-9]|[1-9]\d{1,5}))?(\.partial)?\.mp4")
 SIDE_CAR = ".ass"
 # Side-cars that a killed run may have been writing to: of the newest files, a few seconds each.
@@ -100,6 +103,8 @@ def finish_leftovers(folder: Path) -> list[str]:
         if not recorded.partial:
             continue
         with recorded.path.open("rb+") as file:
+            if not take_lock(file.fileno()):
+                continue  # a run is writing it, in a folder that was moved away and back
             whole = whole_length(file)
             if whole:
                 file.truncate(whole)

@@ -11,41 +11,23 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from detector.core.errors import OutputError
-from detector.core.errors.writing import take_lock
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame
+from detector.live.camera_folder import hold
 from detector.live.recording.connection import Connection, Packet
 from detector.live.recording.encoder import to_yuv
 from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Seen
-from detector.live.recording.names import FOLDER, finish_leftovers
+from detector.live.recording.names import FOLDER, RECORDINGS, finish_leftovers
 from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
 from detector.live.recording.retention import Retention
 from detector.live.recording.segments import Notice
 from detector.live.sources.base import Camera, PacketListener
 
 LOOK_S = 1.0  # between two looks at the disk, at silence and at what is too old
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingFigures:
-    """Of one camera. Counts are of the whole run."""
-
-    mode: str  # "annotated" or "copy"
-    paused: bool  # the disk is full
-    current: Path | None  # the file in the making
-    files: int  # finished
-    bytes: int  # in them
-    written: int  # pictures that a file took; a full disk may cost the last of them
-    dropped: int  # pictures or packets for which the writer had no time
-    lost: int  # samples of video that a full disk cost
-    refused: int  # samples that MP4 did not take
-    failed: int  # items that raised an error that nobody foresaw
 
 
 class CameraRecorder:
@@ -94,20 +76,7 @@ class CameraRecorder:
 
     def _take_folder(self) -> int:
         """The lock of the folder of recordings. What a killed run left in it is finished."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise OutputError(
-                f"cannot record into {self._folder}: {error.strerror or error}; "
-                "choose another folder with -o"
-            ) from error
-        if not take_lock(lock):
-            os.close(lock)
-            raise OutputError(
-                f"cannot record into {self._folder}: another run is using it; wait for it, or "
-                "choose another folder with -o"
-            )
+        lock = hold(self._folder, RECORDINGS)
         try:
             for note in finish_leftovers(self._folder):
                 self._notice(note)
@@ -169,32 +138,18 @@ class CameraRecorder:
             self._lock = -1
         return ended
 
-    def figures(self) -> RecordingFigures:
-        of_files = self._recording.figures()
-        return RecordingFigures(
-            mode=self._recording.mode,
-            paused=of_files.paused,
-            current=of_files.current,
-            files=of_files.files,
-            bytes=of_files.bytes,
-            written=of_files.written,
-            dropped=self._dropped,
-            lost=of_files.lost,
-            refused=of_files.refused,
-            failed=self._failed,
-        )
-
     def counts(self) -> dict[str, int]:
-        """Those of ``figures`` that only rise."""
-        now = self.figures()
+        """Of the whole run. Dropped: pictures or packets for which the writer had no time; failed:
+        items that raised an error that nobody foresaw."""
+        files = self._recording.figures()
         return {
-            "written": now.written,
-            "dropped": now.dropped,
-            "lost": now.lost,
-            "refused": now.refused,
-            "failed": now.failed,
-            "files": now.files,
-            "bytes": now.bytes,
+            "written": files.written,
+            "dropped": self._dropped,
+            "lost": files.lost,
+            "refused": files.refused,
+            "failed": self._failed,
+            "files": files.files,
+            "bytes": files.bytes,
         }
 
     def _work(self) -> None:

@@ -143,7 +143,6 @@ class Segments:
 
     def _has_room(self) -> bool:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             disk = os.statvfs(self._folder)
         except OSError:
             return True  # whatever is wrong, the attempt to write will say it

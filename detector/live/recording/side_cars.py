@@ -27,8 +27,9 @@ import numpy as np
 from detector.core.sinks.overlay import ass
 from detector.core.stages.annotate import Style, lay_out
 from detector.core.types import Detections
+from detector.live.camera_folder import append_whole, open_file
 from detector.live.recording.mp4 import Mp4
-from detector.live.recording.names import beside
+from detector.live.recording.names import RECORDINGS, beside
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 
 # Boxes stay until the next detected picture, for at most two of the last intervals.
@@ -267,28 +268,23 @@ class _SideCar:
         """Appends the lines to the file: all of them, or none. What the disk refuses is lost."""
         if not self._lines or self.file.path is None or self._shape is None:
             return
-        data, whole = b"".join(self._lines), 0
+        data = b"".join(self._lines)
         self._lines.clear()
         try:
             if self._fd < 0:
                 self._create()
-            whole = os.fstat(self._fd).st_size
-            if not whole:
+            if not os.fstat(self._fd).st_size:
                 data = self._writing.header(self._shape) + data
-            while data:
-                data = data[os.write(self._fd, data) :]
+            append_whole(self._fd, data)
             self.wrote = True
         except OSError as error:
             self.error = error
-            with suppress(OSError):
-                os.ftruncate(self._fd, whole)
 
     def _create(self) -> None:
         assert self.file.path is not None
-        path = str(beside(self.file.path))
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(path, flags, 0o666)
-        self._path = path
+        path = beside(self.file.path)
+        self._fd = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_EXCL, RECORDINGS)
+        self._path = str(path)
 
     def end(self) -> None:
         """The file has all its pictures, and the name that it keeps."""

@@ -17,7 +17,7 @@ NO_CONVOLUTION = "none of its layers can be int8"
 REFUSED = {
     (name, "int8"): NO_CONVOLUTION
     for name in GRAPHS
-    if name.endswith("-export") and not name.startswith("yolox")
+    if name.endswith("-export") and not name.startswith(("yolox", "nanodet", "yunet"))
 } | {
     ("nms-inside-export", precision): r"NonMaxSuppression.*--engine ort|Reshape\) holds the batch"
     for precision in PRECISIONS

@@ -71,7 +71,7 @@ def test_thread_settings_that_take_time_from_others(monkeypatch):
 
 def test_two_packages_of_cv2_are_a_warning(monkeypatch):
     there = {"opencv-python": "5.0", "opencv-python-headless": "5.0"}
-    monkeypatch.setattr(media, "_version", there.get)
+    monkeypatch.setattr(media, "version_of", there.get)
     [warning] = media.codecs()["warnings"]
     assert "overwrite each other" in warning
     assert "pip uninstall -y opencv-python " in warning

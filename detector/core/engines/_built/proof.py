@@ -172,6 +172,8 @@ def _keep(path: Path, key: bytes) -> bytes:
     if (others := who_else_may_write(path.parent)) is not None:
         raise OSError(f"{path.parent}: {others}")
     if os.path.lexists(path):
+        if (first := _read(path)) is not None:
+            return first  # made since ``_find_key``
         _refuse_foreign(path)
         path.unlink()  # too open, cut short, or a link: whatever it sealed is built again
     temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")

@@ -9,7 +9,6 @@ Nothing here may crash the process.
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from detector.core.jobs.doctor.attempt import time_encoders, try_build, try_defa
 from detector.core.jobs.doctor.encoding import encoders, unusable
 from detector.core.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
 from detector.core.run.choose import list_in_force
-from detector.core.run.environment import environment
+from detector.core.run.environment import environment, version_of
 from detector.core.run.measurements import why_not_read
 
 # What each is for. The default job needs both.
@@ -38,7 +37,7 @@ CV2_PACKAGES = (
 
 def codecs() -> dict[str, Any]:
     """What cv2 and PyAV can decode and encode, and which packages of cv2 overwrite each other."""
-    installed = [name for name in CV2_PACKAGES if _version(name)]
+    installed = [name for name in CV2_PACKAGES if version_of(name)]
     found: dict[str, Any] = {"cv2": _cv2(), "av": _av(), "cv2_packages": installed, "warnings": []}
     if len(installed) > 1:
         found["warnings"].append(
@@ -109,13 +108,6 @@ def _there(name: str, mode: str) -> bool:
     except ValueError:  # UnknownCodecError
         return False
     return True
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 SCHEMA = 1

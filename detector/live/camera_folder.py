@@ -1,0 +1,103 @@
+"""Folders of cameras: entered through no link, held by one run."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from detector.core.errors import OutputError
+from detector.core.errors.writing import has_permission, take_lock
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def enter(path: Path, depth: int = 1) -> int:
+    """A descriptor of a folder, made if it is not there. Its last ``depth`` parts are the run's:
+    none of them may be a link. Raises OSError."""
+    above = path.parents[depth - 1]
+    above.mkdir(parents=True, exist_ok=True)
+    folder = os.open(above, FOLDER)
+    for name in path.parts[-depth:]:
+        outer = folder
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=outer)
+            folder = _open(name, FOLDER, outer)
+        finally:
+            os.close(outer)
+    return folder
+
+
+def open_file(path: Path, flags: int, depth: int = 1) -> int:
+    """Opens a file, which is no link either, in a folder as of ``enter``. Raises OSError."""
+    folder = enter(path.parent, depth)
+    try:
+        return _open(path.name, flags | os.O_CREAT | os.O_CLOEXEC, folder)
+    finally:
+        os.close(folder)
+
+
+def _open(name: str, flags: int, folder: int) -> int:
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(error.errno, f"{name} is a link or no folder; remove it") from error
+        raise
+
+
+def append_whole(file: int, data: bytes) -> None:
+    """All or nothing: what a full disk takes only in part is cut off again. Raises OSError."""
+    before = os.fstat(file).st_size
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(file, before)
+        raise
+
+
+def hold(path: Path, depth: int = 1) -> int:
+    """``enter``, and no other run holds the folder until the descriptor is closed. Raises
+    OutputError."""
+    try:
+        while True:
+            folder = enter(path, depth)
+            why = None if has_permission(path) else "no permission"
+            if why is None and not take_lock(folder):
+                why = "another run is using it; wait for it"
+            if why is None and is_at(path, folder):
+                return folder
+            os.close(folder)
+            if why is not None:  # else another run took it back while we waited
+                raise OutputError(
+                    f"cannot write into {path}: {why}, or choose another folder with -o"
+                )
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {path}: {error.strerror or error}; choose another folder with -o"
+        ) from error
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether the name still means this file or folder: somebody may have moved it away."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def take_back(camera: Path) -> None:
+    """Removes a camera's folder, and those in it, as far as they are empty; nothing while another
+    run holds it."""
+    with suppress(OSError):
+        folder = os.open(camera, FOLDER | os.O_NOFOLLOW)
+        try:
+            for inner in ("video", "snapshots", "tracks", "") if take_lock(folder) else ():
+                with suppress(OSError):
+                    (camera / inner).rmdir()
+        finally:
+            os.close(folder)

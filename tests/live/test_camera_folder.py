@@ -1,0 +1,89 @@
+"""Folders of cameras: who holds one, and links that lie in them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from detector.core.errors import OutputError
+from detector.core.errors.writing import take_lock
+from detector.core.types import Detections
+from detector.live import camera_folder
+from detector.live.base import Event
+from detector.live.events.days import EventDays
+from detector.live.recording import CameraRecorder
+from detector.live.recording.names import finish_leftovers
+from detector.live.rows import CameraRows
+from detector.live.zone_rows import _CountRows
+from tests.live.streams import START_S, camera, frame_at
+from tests.live.wishes import Wish
+
+ROWS = f"detections-{datetime.now(UTC).date()}.jsonl"
+LATE_ROWS = f"detections-{datetime.now(UTC).date() + timedelta(1)}.jsonl"
+OPENERS = {
+    "rows": lambda out, say: CameraRows(out, camera(), say),
+    "recorder": lambda out, say: CameraRecorder(out, camera(), Wish(), say),
+    "counts": lambda out, say: _CountRows(out, camera(), say),
+    "events": lambda out, say: EventDays(out, complain=say),
+}
+WRITERS = {
+    "rows": lambda rows: rows.write(frame_at(0, 0), Detections.empty()),
+    "counts": lambda rows: rows.add(("yard",), START_S),
+    "events": lambda days: days.tell(Event("appears", "yard", START_S, START_S)),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "link", "to"),
+    [
+        ("rows", "yard/detections-2026-01-31.jsonl", "mine/notes"),
+        ("rows", f"yard/{ROWS} yard/{LATE_ROWS}", "mine/notes"),  # midnight may come
+        ("rows", "yard", "mine"),
+        ("counts", "yard/zone-counts-2026-01-31.csv", "mine/notes"),
+        ("events", "yard/events-2026-01-31.jsonl", "mine/notes"),
+        ("recorder", "yard/video", "mine"),
+        ("recorder", "yard", "mine"),
+    ],
+    ids=["rows", "today", "camera", "counts", "events", "video", "camera of a recording"],
+)
+def test_no_output_follows_a_link(tmp_path, kind, link, to):
+    said = []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes").write_text("one\ntwo")
+    for name in link.split():
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).symlink_to(tmp_path / to)
+    try:
+        opened = OPENERS[kind](tmp_path / "out", said.append)
+        WRITERS[kind](opened)
+        opened.close()
+    except OutputError as error:
+        said.append(str(error))
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["one\ntwo"]
+    assert "is a link" in said[0]
+
+
+@pytest.mark.parametrize("kind", ["rows", "recorder"])
+def test_one_run_holds_a_folder_also_if_another_one_took_it_back_first(kind, tmp_path, monkeypatch):
+    taken = []
+
+    def take_back_first(file):
+        if not taken:
+            folder = tmp_path / "yard" / ("video" if kind == "recorder" else "")
+            taken.append(folder.rmdir())
+        return take_lock(file)
+
+    monkeypatch.setattr(camera_folder, "take_lock", take_back_first)
+    first = OPENERS[kind](tmp_path, print)
+    with pytest.raises(OutputError, match="another run"):
+        OPENERS[kind](tmp_path, print)
+    first.close()
+    OPENERS[kind](tmp_path, print).close()
+
+
+def test_a_recording_that_is_being_written_is_not_one_that_a_killed_run_left(tmp_path):
+    living = tmp_path / "20260131T120000Z.partial.mp4"
+    with living.open("wb") as file:
+        assert take_lock(file.fileno())
+        assert finish_leftovers(tmp_path) == []
+        assert living.exists()
+    assert len(finish_leftovers(tmp_path)) == 1
