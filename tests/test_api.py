@@ -15,6 +15,7 @@ import pytest
 
 import detector as package
 from detector import Detector, DetectVideoError
+from detector.core.engines.null import NullEngine
 from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 
@@ -83,14 +84,16 @@ def test_two_streams_at_once_are_refused():
         first.close()
 
 
-def test_a_closed_detector_refuses_pictures_and_streams():
-    detector = Detector(engine="null")
-    detector.close()
-    detector.close()
-    for call in (
-        lambda: detector(np.zeros((4, 4, 3), np.uint8)),
-        lambda: next(detector.stream("in.mp4")),
-    ):
+@pytest.mark.parametrize("end", [Detector.close, lambda one: one.__exit__(None, None, None)])
+def test_a_closed_detector_has_closed_every_input_shape_and_refuses_more(monkeypatch, end):
+    closed, image = set(), np.zeros((90, 160, 3), np.uint8)
+    monkeypatch.setattr(NullEngine, "close", lambda engine: closed.add(engine))
+    detector = Detector(engine="null", size="160", rect=True)
+    detector([image, image.transpose(1, 0, 2)])
+    end(detector)
+    end(detector)
+    assert len(closed) == 3  # the first one is square
+    for call in (lambda: detector(image), lambda: next(detector.stream("in.mp4"))):
         with pytest.raises(DetectVideoError, match="closed"):
             call()
 
@@ -201,14 +204,6 @@ def test_ids_of_a_tracker_of_the_callers_are_checked(ids):
         _Following(tracker)(None, found)
     tracker.update = lambda *_: [3.0, -1]
     assert _Following(tracker)(None, found).track_ids.tolist() == [3, -1]
-
-
-def test_a_closed_detector_says_so():
-    with Detector(engine="null") as detector:
-        pass
-    for call in (lambda: detector(np.zeros((4, 4, 3), np.uint8)), lambda: next(detector.stream(0))):
-        with pytest.raises(DetectVideoError, match="closed"):
-            call()
 
 
 @pytest.mark.parametrize(

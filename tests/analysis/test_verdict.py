@@ -207,8 +207,11 @@ def test_the_null_engine_gains_nothing():
         assert gain_without(found, "infer") == 0
 
 
-def test_a_full_cpu_is_said():
-    assert "2.0 of 2 cores" in judge(load(10, cores=2, process_cpu_s=2.0, infer=10)).sentence
+@pytest.mark.parametrize("process_cpu_s", [2.0, 2.2])  # the second: coarse clocks tell too much
+def test_a_full_cpu_is_said(process_cpu_s):
+    found = load(10, cores=2, process_cpu_s=process_cpu_s, others_s=0.1, infer=10)
+    assert "2.0 of 2 cores" in judge(found).sentence
+    assert found.others_share == 0
 
 
 @pytest.mark.parametrize(("process_cpu_s", "full"), [(1.6, False), (1.61, True)])
@@ -232,7 +235,13 @@ def test_beside_much_of_others_nothing_is_predicted(others_s):
 
 @pytest.mark.parametrize(
     ("ready_s", "foreign", "crowded"),
-    [(0.2, None, ("writer", 0.2)), (0.2, 0.75, ("writer", 0.05)), (0.2, 1.0, None), (0, 0.0, None)],
+    [
+        (0.2, None, ("writer", 0.2)),
+        (0.2, 0.75, ("writer", 0.05)),
+        (0.2, 1.0, None),
+        (0, 0.0, None),
+        (1.1, None, ("writer", 1.0)),  # coarse clocks
+    ],
 )
 def test_the_thread_that_waited_most_for_its_own_kind(ready_s, foreign, crowded):
     threads = {
@@ -463,10 +472,11 @@ def test_too_few_frames_get_no_gain(frames, begins):
     assert facts.sentence.startswith(f"{begins} too few ")
 
 
-def test_the_share_is_that_of_the_ledger():
+@pytest.mark.parametrize(("infer", "share"), [(12, 75), (17, 100)])  # the second: coarse clocks
+def test_the_share_is_that_of_the_ledger(infer, share):
     """Two workers, each busy for 6 of 8 ms in the loop; the files took 2 more."""
-    found = load(10, loop_ms=8, infer=12, infer_s=0.8, workers=2, write=2)
-    assert "75.0% of their time in `infer`" in judge(found).sentence
+    found = load(10, loop_ms=8, infer=infer, infer_s=0.8, workers=2, write=2)
+    assert f"{share}.0% of their time in `infer`" in judge(found).sentence
 
 
 TIMES = st.floats(0, 50, allow_nan=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -98,6 +99,18 @@ def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
     assert len(web.requests) == 2  # one for what it is
     assert len(read_all(url)[0]) == 24
     assert len(web.requests) == 3
+
+
+@pytest.mark.parametrize("end", ["ranges", "plain"])
+def test_a_position_behind_or_far_ahead_is_asked_for(web, end):
+    """Some bytes are read past. What came without ranges is kept, and nothing is asked for."""
+    data, far = np.random.default_rng(0).bytes(3 * _web.SKIPPED), _web.SKIPPED
+    place = _web.WebPlace(web.put("/x", data, **HOW[end]))
+    with closing(_web.WebFile(place)) as file:
+        for at, asked in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):
+            file.seek(at)
+            assert file.read(1) == data[at : at + 1]
+            assert len(web.requests) == (asked if end == "ranges" else 1)
 
 
 # What is broken.
