@@ -126,6 +126,13 @@ def test_frames_of_a_video_find_their_labels():
     assert sorted(study.found) == [0, 1]
 
 
+def test_labels_of_frames_that_are_not_read_are_dropped():
+    """Two frames of every third: 0 and 3."""
+    there = dataset(*(labels(frame=index) for index in (0, 2, 3, 6)), video="in.mp4")
+    evaluation.keep_reached(there, stride=3, frames=2)
+    assert [one.frame for one in there.pictures] == [0, 3]
+
+
 def test_a_session_for_each_engine():
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
     assert [one.output.run_dir for one in evaluation.configs_of_rows(config, ["ort"])] == ["r"]
