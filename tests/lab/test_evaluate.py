@@ -120,17 +120,13 @@ def frame(index):
 
 
 def test_frames_of_a_video_find_their_labels():
-    study = Study(dataset(labels(frame=0), labels(frame=5), video="in.mp4"), None)
+    there = dataset(*(labels(frame=index) for index in (0, 3, 5, 10)), video="in.mp4")
+    evaluation.keep_reached(there, stride=5, frames=2)
+    assert [one.frame for one in there.pictures] == [0, 5]
+    study = Study(there, None)
     for index in range(7):
         study.collect(frame(index), Detections.empty())
     assert sorted(study.found) == [0, 1]
-
-
-def test_labels_of_frames_that_are_not_read_are_dropped():
-    """Two frames of every third: 0 and 3."""
-    there = dataset(*(labels(frame=index) for index in (0, 2, 3, 6)), video="in.mp4")
-    evaluation.keep_reached(there, stride=3, frames=2)
-    assert [one.frame for one in there.pictures] == [0, 3]
 
 
 def test_a_session_for_each_engine():
