@@ -17,6 +17,7 @@ import pytest
 import detector as package
 from detector import Detector, DetectVideoError
 from detector.core import api
+from detector.core.engines.null import NullEngine
 from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S, wait_for
@@ -77,30 +78,28 @@ def test_leaving_a_stream_early_frees_everything():
         assert len(list(detector.stream(CLIP))) == 40
 
 
-def test_a_closed_detector_refuses_pictures_and_streams():
-    detector = Detector(engine="null")
-    detector.close()
-    detector.close()
-    for call in (lambda: detector(PICTURE), lambda: next(detector.stream("in.mp4"))):
+@pytest.mark.parametrize("end", [Detector.close, lambda one: one.__exit__(None, None, None)])
+def test_a_closed_detector_has_closed_every_input_shape_and_refuses_more(monkeypatch, end):
+    closed, image = set(), np.zeros((90, 160, 3), np.uint8)
+    monkeypatch.setattr(NullEngine, "close", lambda engine: closed.add(engine))
+    detector = Detector(engine="null", size="160", rect=True)
+    detector([image, image.transpose(1, 0, 2)])
+    end(detector)
+    end(detector)
+    assert len(closed) == 3  # the first one is square
+    for call in (lambda: detector(image), lambda: next(detector.stream("in.mp4"))):
         with pytest.raises(DetectVideoError, match="closed"):
             call()
 
 
-def test_a_number_is_a_webcam():
-    with Detector(engine="null") as detector, pytest.raises(DetectVideoError, match="/dev/video93"):
-        next(detector.stream(93))
-
-
 @pytest.mark.parametrize(
     "source",
-    [np.zeros((4, 4, 3), np.uint8), [np.zeros((4, 4, 3), np.uint8)], None, True, 2.5],
+    [np.zeros((4, 4, 3), np.uint8), [np.zeros((4, 4, 3), np.uint8)], None, True, 2.5, 93],
     ids=lambda source: type(source).__name__,
 )
 def test_a_stream_of_what_is_no_source_is_refused(source):
-    with (
-        Detector(engine="null") as detector,
-        pytest.raises(DetectVideoError, match=r"detector\(picture\)"),
-    ):
+    said = "/dev/video93" if type(source) is int else r"detector\(picture\)"  # a webcam
+    with Detector(engine="null") as detector, pytest.raises(DetectVideoError, match=said):
         next(detector.stream(source))
 
 
@@ -195,6 +194,7 @@ def test_ids_of_a_tracker_of_the_callers_are_checked(ids):
         ({"save_txt": True}, "to_df"),
         ({"line_thickness": 2}, "plot"),
         ({"source": "x.mp4"}, "stream"),
+        ({"confidence": 0.5}, " conf?"),
     ],
     ids=str,
 )

@@ -92,6 +92,11 @@ def test_a_job_from_its_first_line_to_its_last(place):
     pruned = detect_video("batch", "-o", "out", "--prune", cwd=place)
     assert pruned.returncode == 0, pruned.stderr
     assert not (place / "out/files/sub").exists()
+    assert not (place / "out/files/c.mp4").exists()  # no run without --resume
+    (place / "in/a.mp4").unlink()
+    both = detect_video("batch", "-o", "out", "--resume", "--prune", "--json", cwd=place)
+    assert summary_of(both)["items"]["done"] == 1
+    assert [path.name for path in (place / "out/files").iterdir()] == ["c.mp4"]
 
 
 @pytest.mark.slow

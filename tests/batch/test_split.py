@@ -336,6 +336,7 @@ def test_parts_are_as_long_as_they_may_be(folder: Path) -> None:
         parts = plan(path, config, most, least_s).parts
         assert [part.first for part in parts] == expected
         assert sum(part.frames for part in parts) in (0, 60)
+    assert "requested" in plan(path, make_config("jsonl", start="9")).why_whole
 
 
 def test_a_batch_is_never_divided(folder: Path) -> None:

@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from detector.core.errors import EngineError
+
 pytest.importorskip("torch", reason="machine: torch is not installed")
 
 SHAPE = [2, 4, 6, 3]
@@ -92,6 +94,7 @@ CASES = {
     "Gather, a table": lambda s: s.add("Gather", "x", np.array([[0, -1], [2, 1]]), axis=-2),
     "GatherND": lambda s: s.add("GatherND", "x", np.array([[0, 3], [1, -2]])),
     "Tile": lambda s: s.add("Tile", "x", whole(1, 2, 1, 3)),
+    "Slice": lambda s: s.add("Slice", "x", whole(1, 0), whole(9, 5), whole(1, 2), whole(1, 2)),
     "Expand": lambda s: s.add("Expand", s.add("ReduceMax", "x", whole(2)), whole(4, 5, 1)),
     "Mod": lambda s: s.add("Mod", "n", np.array(-7)),
     "Mod with the dividend's sign": lambda s: s.add("Mod", "n", np.array(7), fmod=1),
@@ -158,6 +161,16 @@ def test_an_operator_gives_what_onnxruntime_gives(case):
     for ours, theirs in zip(graph_module(model)(torch.from_numpy(given)), wanted, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs)
         assert ours.numpy().dtype == theirs.dtype
+
+
+def test_a_slice_that_torch_does_not_make_is_refused():
+    from detector.core.engines.torch.operators import OPERATORS, Node
+
+    proto = helper.make_node("Slice", ["x", "start", "end", "", "step"], ["y"])
+    for bounds in ((0, 3, 0), (3, 0, -1), (-1, 3, 1), (0, -1, 1), (0, 2**31 - 1, 1)):
+        given = dict(zip(("start", "end", "step"), map(whole, bounds), strict=True))
+        with pytest.raises(EngineError):
+            OPERATORS["Slice"](Node(proto, given))
 
 
 @pytest.mark.parametrize("axis", [-1, 2])

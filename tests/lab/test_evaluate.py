@@ -120,7 +120,10 @@ def frame(index):
 
 
 def test_frames_of_a_video_find_their_labels():
-    study = Study(dataset(labels(frame=0), labels(frame=5), video="in.mp4"), None)
+    there = dataset(*(labels(frame=index) for index in (0, 3, 5, 10)), video="in.mp4")
+    evaluation.keep_reached(there, stride=5, frames=2)
+    assert [one.frame for one in there.pictures] == [0, 5]
+    study = Study(there, None)
     for index in range(7):
         study.collect(frame(index), Detections.empty())
     assert sorted(study.found) == [0, 1]

@@ -71,11 +71,14 @@ def test_sizes_double_up_to_what_memory_allows(monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_curve_for_every_number_of_threads(threads, short):
+def test_a_curve_for_every_number_of_threads(threads, short, monkeypatch):
     curve = caches.measure(threads)
     assert {one.threads for one in curve} == ({1} if threads == 1 else {1, 2, 3})
     assert all(one.gbytes_s > 0 and one.spread >= 0 for one in curve)
-    assert [level.name for level in caches.levels(curve, threads)][-1] == "memory"
+    both = [("L2", 1 << 16, False), ("L3", 1 << 19, True)]  # one for each core, one for all
+    monkeypatch.setattr(caches, "cache_sizes", lambda: both)
+    found = [(one.name, one.bytes) for one in caches.levels(curve, threads)]
+    assert found == [("L2", threads << 16), ("L3", 1 << 19), ("memory", curve[-1].bytes)]
 
 
 def test_cache_sizes_are_linux_s(tmp_path):

@@ -310,15 +310,17 @@ class TestStatus:
         assert status.figures().streams[0].processed == 5, "the run goes on"
 
     def test_shares_of_the_stages(self):
-        """Inference for 300 of 1000 ms, on one worker."""
+        """Inference for 300 of 1000 ms, on one worker, and for 100 ms before that."""
         bench = Bench("a")
         status = status_of(bench)
         timeline = Timeline(clock=bench.clock, cpu_clock=lambda: 0, nvtx=False)
         status.begin_day(timeline)
-        status.sample()
-        bench.feeds["a"].arrives(1)
         with timeline.track("worker-0") as track:
             with track.span(INFER, 0):
+                bench.clock.now += 100 * MS
+            status.sample()
+            bench.feeds["a"].arrives(1)
+            with track.span(INFER, 1):
                 bench.clock.now += 300 * MS
             process(bench, status)
             bench.clock.now += 700 * MS

@@ -117,6 +117,7 @@ def test_times_of_drawn_pictures_are_those_of_their_arrival(tmp_path: Path) -> N
     bench = Bench(tmp_path, record="annotated")
     for number, at in enumerate((100.0, 100.04, 101.5, 101.52, 104.0)):
         bench.draw(range(number, number + 1), at)
+    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # no track
     times = [at for _, at in packets_of(bench.files()[0], "video")]
     assert times == pytest.approx([0, 0.04, 1.5, 1.52, 4.0], abs=1e-4)
 

@@ -379,6 +379,16 @@ def test_all_is_decoded_while_a_recording_needs_it(clips: dict[str, Path]) -> No
     assert UNDECODED not in watch(feed)
 
 
+def test_a_loop_without_time_is_not_a_silent_camera() -> None:
+    for blocked, decoded, cut in ((True, 1, False), (False, 0, False), (False, 1, True)):
+        feed = Played(Path("unread"))
+        feed.status.connect(0)
+        feed.status.arrive(0)
+        feed._reached, feed.ticks = decoded, itertools.count(10**12)  # a quarter of an hour later
+        feed._watch(blocked)
+        assert feed.was_cut is cut
+
+
 def test_only_cameras_on_the_network_are_shed() -> None:
     camera = Camera("c", FILE, Address("x.mp4"))
     assert NetworkFeed.may_shed

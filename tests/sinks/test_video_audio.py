@@ -6,6 +6,7 @@ import re
 import subprocess
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -14,6 +15,7 @@ import pytest
 from probing import probe
 
 from detector.core import sinks
+from detector.core.sinks.video.tracks import BEFORE_S, Tracks
 from detector.core.types import Detections, Frame, SourceInfo
 from tests.cli.command import detect_video, summary_of
 
@@ -160,6 +162,15 @@ def test_a_late_start_is_sought(tmp_path: Path) -> None:
     video, audio = (float(stream["duration"]) for stream in probe(tmp_path / "out.mp4")["streams"])
     assert video == pytest.approx(5.0)
     assert audio == pytest.approx(5.0, abs=0.06)
+
+
+def test_a_start_that_is_near_is_not_sought() -> None:
+    sought: list[int] = []
+    container = SimpleNamespace(seek=lambda at, stream: sought.append(at))
+    for first_s, start_s in ((None, 60), (None, 5), (90, 95)):
+        stream = SimpleNamespace(start_time=first_s, time_base=Fraction(1))
+        Tracks._go_before(SimpleNamespace(_container=container), stream, Fraction(start_s))  # type: ignore[arg-type]
+    assert sought == [60 - BEFORE_S]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 from detector.core import sinks, sources
 from detector.core.errors import SourceError
+from detector.core.sources.pictures import _output_names
 from detector.core.types import Detections
 
 from .clips import picture
@@ -54,6 +55,10 @@ def test_glob_and_single(folder):
     assert names(sources.open(str(folder / "img?.*"))) == ["img1.PNG", "img2.png"]
     (only,) = sources.open(str(folder / "img2.png"))
     assert np.array_equal(only.image, picture(8))  # png is exact, and cv2 wrote the array as BGR
+
+
+def test_files_of_one_name_keep_their_folders():
+    assert _output_names(["a/1.png", "a/b/2.png", "c/2.png"]) == ["1.png", "a/b/2.png", "c/2.png"]
 
 
 def test_a_name_with_brackets_is_a_file(folder):

@@ -184,6 +184,13 @@ def test_what_lies_before_is_not_decoded(folder: Path, monkeypatch: pytest.Monke
     assert len(grabbed) < 10
 
 
+def test_a_start_at_a_key_frame_begins_there(folder: Path) -> None:
+    path = encode(folder, "mpeg4.mp4")
+    frames, whole = read(path, "av", None)
+    with sources.open(str(path), decoder="av") as source:
+        assert source.seek(frames[36][1] * whole.info.time_base) == 36  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 def test_a_landing_elsewhere_begins_anew(
     decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,17 @@ def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
     assert len(web.requests) == 3
 
 
+@pytest.mark.parametrize("end", ["ranges", "plain"])
+def test_a_position_behind_or_far_ahead_is_asked_for(web, end):
+    """Some bytes are read past. What came without ranges is kept, and nothing is asked for."""
+    data, far = np.random.default_rng(0).bytes(3 * _web.SKIPPED), _web.SKIPPED
+    with closing(_web.WebFile(_web.WebPlace(web.put("/x", data, **HOW[end])))) as file:
+        for at, asked in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):
+            file.seek(at)
+            assert file.read(1) == data[at : at + 1]
+            assert len(web.requests) == (asked if end == "ranges" else 1)
+
+
 # What is broken.
 
 
@@ -152,7 +163,6 @@ def test_nothing_of_a_video_is_an_error(web, tmp_path):
     url = web.put("/clip.mp4", data, cut=100)
     with pytest.raises(SourceError, match="beyond byte 100"):
         sources.open(url)
-    data = (tmp_path / "clip.mp4").read_bytes()
     url = web.put("/lie.mp4", bytes(range(256)) * 20)
     with pytest.raises(SourceError, match="FFmpeg cannot read"):
         sources.open(url)

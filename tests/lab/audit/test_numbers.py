@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.lab.audit.numbers import Number, Writing, exact, shown, total
+from tests.lab.audit.cases import of_text, rules_of
 from tests.properties import STEADY
 
 POINT = Writing(comma=False, point=True)
@@ -117,3 +118,5 @@ def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
 
 def test_a_divisor_that_may_be_zero_proves_nothing() -> None:
     assert (exact(1) / Number(0, -1, 1)).meets(exact(1e9))
+    text = "engine,inference FPS,end-to-end FPS\na,1.09,0.92\nb,10.45,4.99\nc,9.0,2 ± 2\n"
+    assert "outside-time-differs" in rules_of(of_text(text))  # by the other two rows

@@ -57,8 +57,9 @@ model,loading (%),preprocessing (%),inference (%),postprocessing (%)
 small,4.69,4.48,87.59,3.24
 large,0.37,0.34,99.02,0.27
 """,
-    "a profiler's leaves": """
+    "a profiler's leaves, and what calls them": """
 name,self CPU %,self CPU (ms),CPU total %,CPU total (ms),calls
+forward,0.04,1.1,99.9,2963,1
 mkldnn_convolution,64.07,1900,65.52,1943,6000
 cat,8.05,238.7,8.71,258.2,1794
 silu_,7.27,215.7,7.27,215.7,5700
@@ -78,6 +79,16 @@ run;5,21;79,85
 model,video,inference FPS,end-to-end FPS,frames
 street,a.mp4,36.1,18.9,400
 street,b.mp4,35.8,15.0,400
+""",
+    "a first layer whose MACs are printed too coarsely to tell them from FLOPs": """
+| type | params | MACs (G) |
+|---|---|---|
+| Conv | 648 | 0.01 |
+
+| what | value |
+|---|---|
+| input | 100x100 |
+| cores | 2 |
 """,
 }
 

@@ -156,6 +156,7 @@ def changed(kind, at, **values):
     [
         (without("images"), "has no list 'images': a COCO json has images"),
         ([{"image_id": 1}], "is a list"),
+        ({**made.coco_document(), "categories": [1]}, "has no list 'categories': a COCO json has"),
         ({**made.coco_document(), "images": [], "annotations": []}, "contains no pictures"),
         (changed("annotations", 1, image_id=99), "1 annotations belong to pictures"),
         (changed("annotations", 1, category_id=7), "annotation 2 is of category 7"),
