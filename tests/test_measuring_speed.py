@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
-from measuring import before, benchmark_app, growth, limit, peers
+from measuring import benchmark_app, limit
 from measuring.rounds import against, interleave, ratios
 
 from tests.conftest import CHECKOUT
@@ -146,53 +146,6 @@ def test_the_limit_of_the_null_engine_end_to_end():
 
 
 # ----------------------------------------------------------------------
-# Before and now
-
-
-@pytest.mark.parametrize(
-    ("now", "verdict"),
-    [
-        ({"psnr": 43.0, "ssim": 0.98, "bytes": 130.0}, "reached"),
-        ({"psnr": 42.9, "ssim": 0.98, "bytes": 90.0}, "PSNR -0.10 dB"),
-        ({"psnr": 44.0, "ssim": 0.98, "bytes": 131.0}, "larger than 1.3 times"),
-    ],
-)
-def test_pictures_may_not_get_worse_nor_files_much_larger(now, verdict):
-    base = {"psnr": 43.0, "ssim": 0.98, "bytes": 100.0}
-    assert before.picture_rows(720, base, now)[1][-1] == verdict
-
-
-# ----------------------------------------------------------------------
-# Peers
-
-
-@pytest.mark.parametrize(
-    ("picture", "network"),
-    [((1280, 720), (384, 640)), ((640, 360), (384, 640)), ((640, 640), (640, 640))],
-)
-def test_a_network_holds_the_picture_in_whole_strides(picture, network):
-    assert peers.network_size(*picture) == network
-
-
-FFMPEG = (
-    "frame=  300 fps=250 q=-1.0 Lsize=N/A time=00:00:12.00\n"
-    "bench: utime=2.000s stime=1.000s rtime=1.500s\nbench: maxrss=100kB\n"
-)
-
-
-def test_int8_is_licensed_by_its_agreement():
-    row = {"engine": "ort", "precision": "int8", "precision_text": "int8 99%", "error": None}
-    rows = [
-        {**row, "precision": "fp32"},
-        {**row, "agreement": {"matched": 0.91}},
-        {**row, "agreement": {"matched": 0.89}},
-        {**row, "agreement": None, "error": "no VNNI"},
-    ]
-    told = [row[-1] for row in peers.licence_rows("xl", {"rows": rows})]
-    assert told == ["given (>= 0.9)", "refused (< 0.9)", "no VNNI"]
-
-
-# ----------------------------------------------------------------------
 # benchmark_app
 
 
@@ -218,31 +171,3 @@ def test_the_loop_is_judged_by_the_cpu_that_is_left_for_it():
     cells = benchmark_app.cells(found)
     assert "missed" in cells[3]  # 0.94 of 0.95
     assert cells[-1].startswith("reached")  # 0.76 = 0.95 x (1 - 0.2)
-
-
-# ----------------------------------------------------------------------
-# Growth
-
-
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
-def test_the_exponent_of_a_power_is_found(exponent):
-    assert growth.slope({x: 3 * x**exponent for x in (10, 100, 1000)}) == pytest.approx(exponent)
-
-
-def test_a_cost_that_should_not_grow_is_expected_at_its_median():
-    assert growth.expected(0.0, {1: 5.0, 10: 6.0, 100: 9.0}) == {1: 6.0, 10: 6.0, 100: 6.0}
-
-
-def test_memory_is_flat_where_the_last_quarter_is_as_the_second():
-    start, steady = [10.0, 50.0, 90.0], [100.0] * 9
-    assert growth.flatness(1000, start + steady).endswith("flat")
-    assert growth.flatness(1000, [*start, *[100.0] * 6, *[110.0] * 3]).endswith("it grows")
-    assert "too short" in growth.flatness(1000, steady)
-
-
-# ----------------------------------------------------------------------
-# Cores
-
-
-# ----------------------------------------------------------------------
-# Clips and environments

@@ -77,28 +77,6 @@ def test_sees_exactly_the_ranges_of_every_thread(probe: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_inner_ranges_lie_within_their_outer_one(probe: Path, tmp_path: Path) -> None:
-    run(PROGRAM, probe, tmp_path / "log.tsv")
-    ranges = read_log(tmp_path / "log.tsv")
-    for inner in (r for r in ranges if r.depth == 1):
-        around = [
-            r
-            for r in ranges
-            if r.depth == 0
-            and r.thread == inner.thread
-            and r.start_ns <= inner.start_ns
-            and inner.end_ns <= r.end_ns
-        ]
-        assert [r.payload for r in around] == [inner.payload - 100]
-
-
-@pytest.mark.slow
-def test_other_domains_are_kept_apart(probe: Path, tmp_path: Path) -> None:
-    run(PROGRAM, probe, tmp_path / "log.tsv")
-    assert [r.name for r in read_log(tmp_path / "log.tsv", domain="another")] == ["not ours"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calls", "complaint"),
     [

@@ -290,39 +290,6 @@ def test_a_list_of_six_columns_that_nothing_explains_is_refused(tmp_path):
     assert network.names == ("red", "green", "blue")
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: scaled(1.0, 20.0), "outside 0..1"),
-        (lambda: scaled(1 / SIDE, 1.0), "one pixel"),
-        (lambda: rows_of_six("csb"), "a score is "),
-        (lambda: rows_of_six("bsc"), None),
-    ],
-)
-def test_raw_rows_that_nothing_proves_are_probed_as_those_of_onnx_files(tmp_path, make, said):
-    """With class names of the user's alone; the metadata of Ultralytics would prove them."""
-    folder = write(tmp_path, make(), text="")
-    names = tmp_path / "three.names"
-    names.write_text("red\ngreen\nblue\n")
-    ended = detect_video("models", "show", folder, "--names", names, cwd=tmp_path)
-    if said is None:
-        assert ended.returncode == 0, ended.stderr
-        return
-    assert ended.returncode == 4
-    [line] = ended.stderr.splitlines()
-    assert said in line
-    assert "models describe yolov8n.xml" in line
-
-
-def scaled(boxes: float, scores: float) -> exports.Export:
-    """YOLOv8's rows, with boxes and scores times a factor each."""
-    export = exports.anchor_free()
-    end = export.nodes.pop()
-    export.outputs.clear()
-    factors = np.float32([boxes] * 4 + [scores] * 3).reshape(1, 7, 1)
-    return export.out("output0", export.add("Mul", end.input[0], export.const(factors)))
-
-
 def test_metadata_that_proves_its_rows_spares_the_probe(tmp_path, monkeypatch):
     from detector.core import engines
 

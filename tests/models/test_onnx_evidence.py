@@ -398,11 +398,7 @@ def levels(parts, counts) -> Export:
 
 # Detectors with an output for each stride: their outputs and columns, and the rows of each.
 LEVELS = {
-    "NanoDet before Plus": ({"cls_pred": 8, "dis_pred": 32}, (64, 16, 4)),
-    "PicoDet": ({"scores": 80, "boxes": 32}, (1600, 400, 100, 25)),
     "YuNet": ({"cls": 1, "obj": 1, "bbox": 4, "kps": 10}, (1600, 400, 100)),
-    "SCRFD": ({"score": 1, "bbox": 4, "kps": 10}, (3200, 800, 200)),
-    "SCRFD without landmarks": ({"score": 1, "bbox": 4}, (3200, 800, 200)),
     "BlazeFace": ({"classificators": 1, "regressors": 16}, (512, 384)),
     "decoded, a level each": ({"rows": 8}, (192, 48, 12)),
 }
