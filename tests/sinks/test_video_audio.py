@@ -169,7 +169,7 @@ def test_a_start_that_is_near_is_not_sought() -> None:
     container = SimpleNamespace(seek=lambda at, stream: sought.append(at))
     for first_s, start_s in ((None, 60), (None, 5), (90, 95)):
         stream = SimpleNamespace(start_time=first_s, time_base=Fraction(1))
-        Tracks._go_before(SimpleNamespace(_container=container), stream, Fraction(start_s))  # type: ignore[arg-type]
+        Tracks._go_before(SimpleNamespace(_container=container), stream, (False, Fraction(start_s)))  # type: ignore[arg-type]
     assert sought == [60 - BEFORE_S]
 
 
