@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from detector import Detector
+from detector.core.engines._openvino_graph import stated_input
 from detector.core.errors import EngineError, ModelError
 from tests.cli.command import detect_video
 from tests.known_answers import run_once
@@ -197,6 +198,12 @@ def test_the_model_info_inside_names_classes_and_pixels(tmp_path, more, colour):
     with Detector(str(path)) as detector:
         found = detector(picture(colour))
     assert {found.name(at) for at in range(len(found))} == {"dark green"}
+
+
+def test_a_mean_of_the_model_info_may_be_zero_in_a_channel():
+    found = stated_input({"mean_values": "9 0 7", "scale_values": "255"})
+    assert (found["mean"], found["deviation"]) == ((9.0, 0.0, 7.0), (255.0,) * 3)
+    assert stated_input({"scale_values": "1 0 1"}) == stated_input({"mean_values": "nan"}) == {}
 
 
 @pytest.mark.parametrize("decode", [False, True])

@@ -1,7 +1,7 @@
-"""An OpenVINO IR as a graph from elsewhere, so that what recognises ONNX files recognises it.
+"""Present an OpenVINO IR as a ``ForeignGraph``, so that the recogniser of ONNX files reads it too.
 
-Its layers get the names of ONNX's operators. What OpenVINO's own tools did to the input before they
-wrote the file is read from the traces that they leave (``IrEvidence.inside``).
+Layers get the names of ONNX's operators. OpenVINO's own tools fold preprocessing into the first
+weights; ``IrEvidence.inside`` reads the traces that they leave.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ OPERATORS = {
     "Subtract": "Sub",
     "VariadicSplit": "Split",
 }
-KINDS = {"f32": "FLOAT", "f16": "FLOAT16", "f64": "DOUBLE", "u8": "UINT8", "i32": "INT32"} | {
-    "i64": "INT64",
-    "boolean": "BOOL",
-}
+KINDS = dict(f32="FLOAT", f16="FLOAT16", f64="DOUBLE", u8="UINT8", i32="INT32", i64="INT64")
 ANSWERS = {"YES": True, "TRUE": True, "NO": False, "FALSE": False}
 FITS = {
     "standard": {"fit": "stretch"},
@@ -214,6 +211,7 @@ def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
     if (reverse := info.get("reverse_input_channels", "").upper()) in ANSWERS:
         found["colour"] = "rgb" if ANSWERS[reverse] else "bgr"
     mean, deviation = _numbers(info.get("mean_values")), _numbers(info.get("scale_values"))
+    deviation = deviation if deviation and all(deviation) else None  # a 0 would divide by zero
     if mean or deviation:
         found |= {"scale": 1.0, "mean": mean, "deviation": deviation}
     if (fit := FITS.get(info.get("resize_type", ""))) is not None:
@@ -224,10 +222,10 @@ def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Three numbers, of a text with one or three; None for any other, and for a 0 or less."""
+    """Three numbers, of a text with one or three; None for any other, and below 0."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:
         return None
     numbers = numbers * 3 if len(numbers) == 1 else numbers
-    return numbers if len(numbers) == 3 and all(0 < one < 1e6 for one in numbers) else None
+    return numbers if len(numbers) == 3 and all(0 <= one < 1e6 for one in numbers) else None
