@@ -23,14 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from detector.core.errors import UsageError
-from detector.core.run.first_look import (
-    FRAMES,
-    GRIDS,
-    sides_of,
-    small_side,
-    tell_size,
-    useful_grids,
-)
+from detector.core.run.first_look import GRIDS, sides_of, small_side, tell_size, useful_grids
+from detector.core.run.sampling import FRAMES
 from detector.core.run.tiling import Tiling
 from detector.live.selection import keep
 from detector.live.sources.base import Camera, FeedFacts
