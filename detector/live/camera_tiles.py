@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from detector.core.loop.tiled import MixedRequest
     from detector.core.run.plan import Plan
     from detector.core.stages.tiles import FrameTiles, TiledFit
-    from detector.core.types import Detections, Fit, Frame, Image, Picture
+    from detector.core.types import AnyPicture, Detections, Fit, Frame, Image
 
 APART_S = 0.5  # between two pictures of a look, at least
 AGAIN_S = 3600.0
@@ -149,7 +149,7 @@ class CameraTiles:
         shown = GRIDS[0] if look is not None and grid is None else grid
         request.give(row, Tiling(shown).inputs)
 
-        def fill(picture: Picture, slot: Image) -> Fit:
+        def fill(picture: AnyPicture, slot: Image) -> Fit:
             fit = self._fill.fill(picture, slot, shown)
             if look is None or place is None:
                 return fit

@@ -448,5 +448,5 @@ class _ShapesOfTurns:
         self.has, self.prepare = shapes.has, shapes.prepare
         self._shapes = shapes
 
-    def give(self, turn: _Turn, picture: types.Picture) -> Callable[[Outputs], types.Candidates]:
+    def give(self, turn: _Turn, picture: types.AnyPicture) -> Callable[[Outputs], types.Candidates]:
         return self._shapes.give(turn.inner, picture)

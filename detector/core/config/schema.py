@@ -301,6 +301,12 @@ class InputConfig:
         "SHARE",
         short="Skip inference if at most this much changed: 0.5%",
     )
+    full_decode: bool = option(
+        False,
+        "Decode JPEG files at full size even if no output shows them. By default they are decoded "
+        "at 1/2, 1/4 or 1/8 of the size, at least 1.5 times the network's input.",
+        short="Decode JPEGs at full size even if no output shows them",
+    )
     tiles: str | None = option(
         None,
         "Cut each image into tiles (columns x rows) and run the network on them as well as on the "
