@@ -127,11 +127,22 @@ class Looked:
         return agreement(self._expected, detections(self.network, outputs, self._conf)).share
 
     def _infer(self, engine: Engine) -> list[Outputs]:
-        request, outputs = engine.requests[0], []
-        for slot in self._slots if self._slots is not None else ():
-            request.slot[0] = slot
-            outputs.append([one[:1].copy() for one in request.infer(1)])
-        return outputs
+        """Of each picture, on as many requests at once as a run has."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        requests = engine.requests[: engine.concurrency]
+        slots = [] if self._slots is None else list(self._slots)
+
+        def infer(first: int) -> list[Outputs]:
+            request, outputs = requests[first], []
+            for slot in slots[first :: len(requests)]:
+                request.slot[0] = slot
+                outputs.append([one[:1].copy() for one in request.infer(1)])
+            return outputs
+
+        with ThreadPoolExecutor(len(requests)) as pool:
+            each = list(pool.map(infer, range(len(requests))))
+        return [each[at % len(requests)][at // len(requests)] for at in range(len(slots))]
 
 
 def _slots_of(pictures: Sequence[Picture], rules: InputRules) -> NDArray[np.uint8]:
