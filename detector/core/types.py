@@ -86,6 +86,21 @@ class Planes:
 Picture = Image | Planes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduced:
+    """A picture decoded at a fraction of its size, where nobody needs more. Boxes are in pixels of
+    the whole. ``pixels``: u8 BGR, each of ``factor`` x ``factor`` pixels; the last ones in a row or
+    column may stand for fewer. ``width`` and ``height``: of the whole."""
+
+    pixels: Image
+    factor: int
+    width: int
+    height: int
+
+
+AnyPicture = Picture | Reduced
+
+
 @dataclass(slots=True)
 class FrameTimes:
     """How long each stage had one frame, where somebody asked for it (--save-times, -v).
@@ -118,7 +133,8 @@ class Frame:
     ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
     inferred. ``coasting``: its boxes are those of tracks, moved on (--infer-every). The network
     sees neither. ``times`` is None but for those who asked for it. ``cut``: whether another scene
-    begins here; None until somebody has looked.
+    begins here; None until somebody has looked. ``reduced``: that ``picture`` is a part of the
+    pixels, where whoever opened the source allowed it.
     """
 
     index: int
@@ -136,6 +152,7 @@ class Frame:
     taken: str | None = None  # when a photo was taken, by its EXIF: ISO 8601
     behind: int = 0
     rewinds: int = 0
+    reduced: Reduced | None = None
     _made: tuple[Planes, Image] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -157,18 +174,26 @@ class Frame:
         return not (self.reused or self.coasting)
 
     @property
+    def decoded(self) -> AnyPicture:
+        """What is preprocessed."""
+        return self.reduced or self.picture
+
+    @property
     def size(self) -> tuple[int, int]:
-        """Height and width in pixels. Nothing is made for it."""
-        return size_of(self.picture)
+        """Height and width in pixels, of the whole. Nothing is made for it."""
+        return size_of(self.decoded)
 
     @property
     def buffer(self) -> Image | None:
-        """What the source may read another frame into; None for planes, which are the decoder's."""
-        return None if isinstance(self.picture, Planes) else self.picture
+        """What the source may read another frame into; None for planes, which are the decoder's,
+        and for pictures of files, whose sizes differ."""
+        return None if isinstance(self.picture, Planes) or self.path else self.picture
 
 
-def size_of(picture: Picture) -> tuple[int, int]:
-    """Height and width in pixels."""
+def size_of(picture: AnyPicture) -> tuple[int, int]:
+    """Height and width in pixels, of the whole."""
+    if isinstance(picture, Reduced):
+        return picture.height, picture.width
     pixels = picture.y if isinstance(picture, Planes) else picture
     return pixels.shape[0], pixels.shape[1]
 

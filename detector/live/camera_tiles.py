@@ -23,14 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from detector.core.errors import UsageError
-from detector.core.run.first_look import (
-    FRAMES,
-    GRIDS,
-    sides_of,
-    small_side,
-    tell_size,
-    useful_grids,
-)
+from detector.core.run.first_look import GRIDS, sides_of, small_side, tell_size, useful_grids
+from detector.core.run.sampling import FRAMES
 from detector.core.run.tiling import Tiling
 from detector.live.selection import keep
 from detector.live.sources.base import Camera, FeedFacts
@@ -39,7 +33,7 @@ if TYPE_CHECKING:
     from detector.core.loop.tiled import MixedRequest
     from detector.core.run.plan import Plan
     from detector.core.stages.tiles import FrameTiles, TiledFit
-    from detector.core.types import Detections, Fit, Frame, Image, Picture
+    from detector.core.types import AnyPicture, Detections, Fit, Frame, Image
 
 APART_S = 0.5  # between two pictures of a look, at least
 AGAIN_S = 3600.0
@@ -155,7 +149,7 @@ class CameraTiles:
         shown = GRIDS[0] if look is not None and grid is None else grid
         request.give(row, Tiling(shown).inputs)
 
-        def fill(picture: Picture, slot: Image) -> Fit:
+        def fill(picture: AnyPicture, slot: Image) -> Fit:
             fit = self._fill.fill(picture, slot, shown)
             if look is None or place is None:
                 return fit

@@ -216,7 +216,7 @@ def beside_ultralytics(asked: Asked) -> list[list[str]]:
     for network in asked.networks:
         for height in asked.heights:
             source = asked.whole_clip(height)
-            exports = _prepared(python, network, source)
+            exports = prepared(python, network, source, network_size(*size_of(source)))
             title = f"{source.name}, {network} {exports['width']}x{exports['height']}"
             click.echo(f"\n{title}, all frames")
             rows = asked.turns(_variants(python, exports, source))
@@ -232,11 +232,11 @@ def network_size(width: int, height: int, longest: int = 640, stride: int = 32) 
     return next(sides), next(sides)
 
 
-def _prepared(python: Path, network: str, source: Path) -> dict[str, Any]:
-    """Its exports, made once for a clip, whose pictures say how many boxes its random weights find;
-    ``torch``, ``onnx``, ``openvino`` and ``openvino int8`` are paths."""
-    size = network_size(*size_of(source))
-    folder = CACHE / f"{python.parents[1].name}-{network}-{source.stem}"
+def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) -> dict[str, Any]:
+    """Its exports of this height and width, made once for a clip, whose pictures say how many boxes
+    its random weights find; ``torch``, ``onnx``, ``openvino`` and ``openvino int8`` are paths."""
+    named = f"{python.parents[1].name}-{network}-{source.stem}-{size[0]}x{size[1]}"
+    folder = CACHE / named
     record = folder / "exports.json"
     if not record.is_file():
         pictures = folder / "set" / "images"

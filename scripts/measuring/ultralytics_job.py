@@ -224,7 +224,7 @@ def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
 
 
 def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> dict[str, Any]:
-    """``predict(save=True, stream=True)`` over a whole clip.
+    """``predict(save=True, stream=True)`` over a whole clip, or over a folder, without saving.
 
     ``fps``: from the first result to the end, so that loading and the first picture are in no
     figure.
@@ -237,7 +237,7 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
     found = YOLO(str(model), task="detect").predict(
         str(clip),
         stream=True,
-        save=True,
+        save=clip.is_file(),
         imgsz=list(size),
         conf=CONF,
         iou=IOU,

@@ -122,7 +122,9 @@ def test_a_thread_row_says_where_the_thread_was():
     threads = {"a": thread, "b": replace(thread, **dict.fromkeys(UNTOLD))}
     told, untold = thread_rows(replace(document(), threads=threads), 10)
     assert (told.ready_ms, told.foreign_ms, told.lock_ms) == pytest.approx((15, 11.25, 9))
+    assert (told.preempted_ms, told.other_ms) == pytest.approx((8, 16)), "24 ms between stages"
     assert told.rest == pytest.approx(0.02)
+    assert (untold.preempted_ms, untold.other_ms) == (0, 24)
     assert (untold.ready_ms, untold.foreign_ms, untold.lock_ms, untold.rest) == (None,) * 4
 
 

@@ -13,8 +13,8 @@ import pytest
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.loop.tiled import MixedRequest
-from detector.core.run.first_look import FRAMES
 from detector.core.run.plan import Asked
+from detector.core.run.sampling import FRAMES
 from detector.core.run.tiling import Tiling
 from detector.core.sources import find_arriving
 from detector.core.types import Arrival, Detections, Frame

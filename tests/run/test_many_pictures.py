@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from detector.core import sources
+from detector.core.analysis.agreement import agreement
 from detector.core.config.levels import resolve_config
 from detector.core.errors import SourceError, UsageError
-from detector.core.run.detect import Result, detect
+from detector.core.models import ModelRequest, open_network
+from detector.core.run.detect import Hooks, Result, detect
 from detector.core.run.inputs import gather_sources
 from detector.core.run.outputs import SETTINGS, stem_of
+from detector.core.run.tiling import Tiling
+from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos" / "street.mp4"
@@ -183,3 +187,76 @@ def test_a_file_that_looks_like_a_pattern_is_that_file() -> None:
     picture("a_0001.png")
     with sources.open("a_%04d.png") as source:
         assert [frame.path for frame in source] == ["a_%04d.png"]
+
+
+PHOTO = (960, 1280)  # height and width, twice the 608x352 of the network and more
+
+
+def photos(folder: str) -> None:
+    """Of the street, each enlarged to the size of a photo."""
+    os.mkdir(folder)
+    with sources.open(str(CLIP), frames=2, stride=40) as source:
+        for frame in source:
+            large = cv2.resize(frame.image, PHOTO[::-1], interpolation=cv2.INTER_CUBIC)
+            cv2.imwrite(f"{folder}/{frame.index}.jpg", large)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"save": ["jsonl", "yolo", "coco"]}, False),
+        ({"save": ["csv"], "tiles": "2x2", "size": "256x160"}, False),
+        ({"save": ["csv"], "rect": True}, False),
+        ({"no_video": True}, False),
+        ({}, True),  # annotated pictures
+        ({"save": ["crops"]}, True),
+        ({"save": ["csv"], "track": "sort"}, True),
+        ({"save": ["csv"], "full_decode": True}, True),
+    ],
+    ids=str,
+)
+def test_pixels_that_no_output_shows_are_not_decoded(
+    options: dict[str, object], shown: bool
+) -> None:
+    photos("P")
+    model = {"size": "320x192"} if "rect" not in options else {"size": "320"}
+    found: list[list[Detections]] = []
+    for full_decode in (False, True):
+        given = {"engine": "ort", "full_decode": full_decode, **model, **options}
+        boxes: list[Detections] = []
+        result = detect(
+            gather_sources(["P"]),
+            resolve_config(None, given),
+            hooks=Hooks(detected=lambda _, found, boxes=boxes: boxes.append(found)),
+        )
+        said = any("--full-decode" in note for note in result.summary.notes)
+        assert said != (full_decode or shown)
+        found.append(boxes)
+    reduced, whole = found
+    both = agreement(whole, reduced, iou=0.8)
+    assert both.reference > 10
+    assert both.share > 0.9
+
+
+@pytest.mark.parametrize(
+    ("picture", "tiles", "turns", "factor"),
+    [
+        ((4000, 3000), None, False, 4),  # 3000 / 352 / 1.5 = 5.7
+        ((3000, 4000), None, False, 4),  # 4000 / 352 / 1.5 = 7.6
+        ((4224, 3168), None, False, 4),
+        ((8000, 4500), None, False, 8),
+        ((1280, 1055), None, False, 1),
+        ((1280, 1062), None, False, 2),
+        ((4000, 3000), (2, 2), False, 2),
+        ((16000, 12000), (2, 2), False, 2),  # tiles begin at even pixels
+        ((1500, 1100), (2, 2), False, 1),
+        ((3000, 4000), None, True, 4),  # 608 high: 4000 / 608 / 1.5 = 4.4
+        ((2000, 3600), None, True, 2),
+    ],
+)
+def test_to_which_part_a_photo_is_decoded(
+    picture: tuple[int, int], tiles: tuple[int, int] | None, turns: bool, factor: int
+) -> None:
+    network = open_network(ModelRequest("street"))
+    assert (network.input.width, network.input.height) == (608, 352)
+    assert Tiling(tiles).reduction(network, turns)(*picture) == factor

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detector.core import engines
@@ -15,12 +16,15 @@ from detector.core.api import Detector
 from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
-from detector.core.run import choose, measurements, self_timing
+from detector.core.run import choose, losses, measurements, self_timing
 from detector.core.run.detect import Hooks, detect
+from detector.core.run.losses import LIMIT_S, SHARE
+from detector.core.run.plan import Asked
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
-from detector.core.run.self_timing import LIMIT_S, MOST_ROUNDS, OPENING_S, ROUNDS, SWITCH, Timing
+from detector.core.run.sampling import Sample
+from detector.core.run.self_timing import MOST_ROUNDS, OPENING, ROUNDS, SWITCH, Timing
 from detector.core.session.measured import Interval, MeasuredMachine
-from detector.core.types import Background
+from detector.core.types import Background, Detections
 
 STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
 SPEEDS = {
@@ -30,6 +34,7 @@ SPEEDS = {
     ("openvino", "bf16"): 0.008,
     ("openvino", "int8"): 0.004,
 }
+ANSWERS: dict[tuple[str, str], float] = {}  # else 20
 
 
 FIND_OR_MAKE = self_timing.find_or_make
@@ -46,16 +51,18 @@ class Ticks:
 
 
 class Opened:
-    """An engine of one request, whose ``infer`` takes a known time."""
+    """An engine of one request, whose ``infer`` takes a known time, and gives a known answer."""
 
     concurrency = 1
 
-    def __init__(self, ticks: Ticks, seconds: float) -> None:
-        self.requests = [self]
+    def __init__(self, ticks: Ticks, seconds: float, answer: float) -> None:
+        self.requests, self.slot = [self], [None]
         self._ticks, self._seconds = ticks, seconds
+        self._answer = np.full((1, 1), answer, np.float32)
 
-    def infer(self, n: int) -> None:
+    def infer(self, n: int) -> list[np.ndarray]:
         self._ticks.now += self._seconds
+        return [self._answer]
 
     def __enter__(self) -> Opened:
         return self
@@ -69,7 +76,7 @@ def street():
 
 
 def set_flags(monkeypatch, *flags: str) -> None:
-    for module in (machine, self_timing):
+    for module in (machine, losses):
         monkeypatch.setattr(module, "cpu_flags", lambda: frozenset(flags))
 
 
@@ -82,7 +89,7 @@ def ticks(monkeypatch) -> Ticks:
         if (name, precision) not in SPEEDS:
             raise EngineError(f"{name} has no {precision} here")
         clock.now += 0.2
-        engine = Opened(clock, SPEEDS[name, precision])
+        engine = Opened(clock, SPEEDS[name, precision], ANSWERS.get((name, precision), 20))
         return self_timing._Candidate(name, precision, stack.enter_context(engine), 3)
 
     monkeypatch.setenv(SWITCH, "1")
@@ -175,6 +182,117 @@ def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monk
 def test_settings_that_it_has_nothing_to_say_about(street, ticks, tmp_path, runtime):
     assert timed(street, settings(tmp_path, **runtime)) is None
     assert ticks.now == 0
+
+
+class Ahead:
+    """What a run reads: ``frames`` of them, of which a sample has three."""
+
+    def __init__(self, frames: int | None) -> None:
+        self.frames, self.samples = frames, 0
+
+    def count_frames(self) -> int | None:
+        return self.frames
+
+    def sample(self) -> Sample:
+        self.samples += 1
+        return Sample([np.zeros((8, 8, 3), np.uint8)] * 3, None)
+
+
+@pytest.fixture
+def foreign(street, ticks, monkeypatch):
+    """Times a network of another file, whose outputs and boxes ``FOUND`` says."""
+
+    def found(network, outputs, conf) -> list[Detections]:
+        return [some_boxes(int(one[0][0, 0]), conf) for one in outputs]
+
+    monkeypatch.setattr(losses, "detections", found)
+    network = replace(street, sha256="ab" * 32, macs=1_000_000_000)
+
+    def choose_for(ahead, config):
+        return choose.choose(network, config, timed=True, ahead=ahead)
+
+    return choose_for
+
+
+def some_boxes(count: int, conf: float) -> Detections:
+    """Four of five score 0.9, the last ones 0.2."""
+    corners = 20 * np.arange(count, dtype=np.float32)[:, None] + np.array([0, 0, 9, 9], np.float32)
+    scores = np.where(np.arange(count) < 0.8 * count, 0.9, 0.2).astype(np.float32)
+    above = scores >= conf
+    return Detections(corners[above], scores[above], np.zeros(above.sum(), np.int64), ("a",))
+
+
+@pytest.mark.parametrize(
+    ("answers", "agreement", "expected"),
+    [
+        ({}, 1.0, ("openvino", "bf16")),
+        ({("openvino", "bf16"): 18}, 30 / 31, ("ort", "fp32")),
+        ({("openvino", "bf16"): float("nan")}, 0.0, ("ort", "fp32")),
+        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # no rounding
+        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # by boxes of low scores
+        (dict.fromkeys(SPEEDS, 0), None, ("ort", "fp32")),  # nothing to compare
+    ],
+    ids=["same", "a box less", "nan", "another network", "few boxes", "no box"],
+)
+def test_a_model_of_somebody_is_judged_by_frames_of_the_run(
+    foreign, ticks, tmp_path, monkeypatch, answers, agreement, expected
+):
+    """SPEEDS makes bf16 1.25 times as fast as ONNX Runtime's fp32; int8 is not tried."""
+    monkeypatch.setattr("tests.run.test_self_timing.ANSWERS", answers)
+    ahead, config = Ahead(5000), settings(tmp_path, "somebody.onnx")
+    choice = foreign(ahead, config)
+    runtime = choice.config.runtime
+    assert (runtime.engine, runtime.precision) == expected
+    kept = measurements.read(config)
+    assert ahead.samples == 1
+    assert bool(kept) == any(answers.get(one, 20) for one in SPEEDS)
+    if kept:
+        rows = {(row.engine, row.precision): row.agreement for row in kept[0].rows}
+        assert set(rows) == {("ort", "fp32"), ("openvino", "fp32"), ("openvino", "bf16")}
+        assert agreement in (None, rows["openvino", "bf16"])
+        again = foreign(ahead, config)
+        assert (again.config, ahead.samples, again.notes) == (choice.config, 1, ())
+
+
+@pytest.mark.parametrize(
+    ("frames", "opened", "runtime"),
+    [
+        (100, 0, {}),  # by its multiplications
+        (700, 1, {}),  # by the first engine
+        (5000, 0, {"precision": "int8"}),
+        (5000, 0, {"engine": "ort"}),
+    ],
+)
+def test_a_run_that_cannot_pay_for_a_timing_decodes_nothing_for_it(
+    foreign, ticks, tmp_path, monkeypatch, frames, opened, runtime
+):
+    monkeypatch.setitem(SPEEDS, ("ort", "fp32"), 0.005)
+    ahead = Ahead(frames)
+    before = ticks.now
+    foreign(ahead, settings(tmp_path, "somebody.onnx", **runtime))
+    assert (ahead.samples, measurements.read(settings(tmp_path))) == (0, [])
+    assert ticks.now - before == pytest.approx(opened * (0.2 + 3 * 0.005))
+
+
+@pytest.mark.parametrize("frames", [1500, 2500, 4000, None])
+def test_a_timing_takes_a_twentieth_of_its_run(foreign, ticks, tmp_path, frames):
+    before = ticks.now
+    foreign(Ahead(frames), settings(tmp_path, "somebody.onnx"))
+    longest = 3 * 3 * sum((0.010, 0.0095, 0.008)) + 0.2  # what is begun is ended
+    allowed = LIMIT_S if frames is None else SHARE * frames * 0.010
+    assert ticks.now - before <= allowed + longest
+    (kept,) = measurements.read(settings(tmp_path))
+    assert len(kept.rows) == (3 if frames in (2500, 4000, None) else 2)
+
+
+@pytest.mark.parametrize("engine", ["ort", "trt"])
+def test_on_a_gpu_only_what_builds_no_plan_is_timed(foreign, ticks, tmp_path, monkeypatch, engine):
+    speeds = {(engine, "fp32"): 0.010, (engine, "tf32"): 0.006, (engine, "fp16"): 0.004}
+    monkeypatch.setattr("tests.run.test_self_timing.SPEEDS", speeds)
+    monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: (engine, "by rank"))
+    runtime = foreign(Ahead(None), settings(tmp_path, "somebody.onnx")).config.runtime
+    assert runtime.precision == ("fp16" if engine == "ort" else "fp32")
 
 
 def test_networks_whose_loss_nobody_knows(street, ticks, tmp_path):
@@ -350,7 +468,7 @@ def test_engines_that_open_slowly_are_left_out(street, ticks, tmp_path, monkeypa
     slow = self_timing._open
 
     def opened(*given):
-        ticks.now += OPENING_S
+        ticks.now += OPENING * LIMIT_S
         return slow(*given)
 
     monkeypatch.setattr(self_timing, "_open", opened)
@@ -397,7 +515,7 @@ def test_the_package_has_a_calibration_of_its_own_weights(street):
 
 
 @pytest.mark.slow
-def test_the_command_takes_it_and_python_does_not(tmp_path, monkeypatch):
+def test_the_command_takes_it_and_python_where_auto_is_asked_for(tmp_path, monkeypatch):
     """Real engines: which of them is the fastest depends on the machine."""
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
@@ -418,3 +536,30 @@ def test_the_command_takes_it_and_python_does_not(tmp_path, monkeypatch):
     assert detect([STREET], config).exit_code == 0  # as eval runs it
     with Detector(engines_dir=str(tmp_path / "engines")) as detector:
         assert detector.engine == "ort"
+    with Detector(engine="auto", engines_dir=str(tmp_path / "engines")) as detector:
+        assert detector.engine == result.summary.engine
+
+
+@pytest.mark.slow
+def test_a_long_run_of_somebodys_model_times_it_and_python_reads_that(
+    shared, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
+    monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # the machine may be busy, the clip is short
+    monkeypatch.setattr(losses, "SHARE", 100.0)
+    monkeypatch.setattr(measurements, "WORTH", 0.0)
+    model, clip = (
+        str(shared / "data/weights/yolox_nano.onnx"),
+        str(shared / "data/videos/people.mp4"),
+    )
+    config = settings(tmp_path / "engines", model, size="224")
+    for is_first in (True, False):
+        loaded = Asked.of(config).load(specs=[clip], timed=True).loaded
+        loaded.engine.close()
+        assert any("benchmarked" in note for note in loaded.notes) == is_first
+    (kept,) = measurements.read(config)
+    assert all(row.agreement >= 0.9 for row in kept.rows), kept.rows
+    assert all(row.agreement == 1 for row in kept.rows if row.precision == "fp32")
+    with Detector(model, engine="auto", size=224, engines_dir=str(tmp_path / "engines")) as same:
+        assert same.engine == loaded.engine.name

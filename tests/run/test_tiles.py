@@ -14,7 +14,7 @@ from detector.core import sources
 from detector.core.api import Detector
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
-from detector.core.run import first_look
+from detector.core.run import first_look, sampling
 from detector.core.run.detect import detect
 from detector.core.run.plan import Asked, resolve
 from detector.core.run.tiling import Tiling
@@ -179,15 +179,17 @@ def test_a_look_sees_several_places_of_a_video_and_the_first_pictures_of_a_folde
     for i in range(3):
         cv2.imwrite(str(shots / f"{i}.png"), np.full((48, 64, 3), 40 * i, np.uint8))
     plan = resolve(Config().with_options({"engine": "null"}))
-    frames, info = first_look._frames_of(plan, str(clip))
+    taken = sampling.sample(plan.reading, [str(clip)])
     with sources.open(str(clip)) as source:
         of_the_clip = [frame.image.copy() for frame in iter(source.read, None)]
     at = [
         next(i for i, one in enumerate(of_the_clip) if np.array_equal(one, frame))
-        for frame in frames
+        for frame in taken.pictures
     ]
-    assert info.kind == "video"
-    assert len(at) == first_look.FRAMES
+    assert taken.info.kind == "video"
+    assert len(at) == sampling.FRAMES
     assert max(at) - min(at) > 50
-    frames, info = first_look._frames_of(plan, str(shots))
-    assert [frame[0, 0, 0] for frame in frames] == [0, 40, 80]
+    taken = sampling.sample(plan.reading, ["-", "absent", str(shots)])
+    assert [frame[0, 0, 0] for frame in taken.pictures] == [0, 40, 80]
+    ahead = sampling.Ahead(plan.reading, ["absent", str(clip)])
+    assert ahead.count_frames() == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from probing import make_frame, make_info
 
 from detector.core import sinks
 from detector.core.errors import OutputError
+from detector.core.sinks import pictures
 from detector.core.sinks.pictures import PicturesSink
 from detector.core.types import Detections
 
@@ -43,6 +45,63 @@ def test_name_and_format_of_the_source_are_kept(suffix: str, tmp_path: Path) -> 
     picture = cv2.imread(str(tmp_path / "out" / f"photo{suffix}"))
     assert picture.shape == (48, 64, 3)
     assert np.abs(picture.astype(int) - 200).max() <= 2
+
+
+def test_pictures_are_encoded_at_the_same_time_and_written_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is not done before the second is; at the end nothing is left out."""
+    real, second = pictures.encode, threading.Event()
+
+    def encode(image: Any, *suffixes: str) -> tuple[str, bytes]:
+        if image[0, 0, 0] == 0:
+            assert second.wait(60)
+        second.set()
+        return real(image, *suffixes)
+
+    monkeypatch.setattr(pictures, "encode", encode)
+    sink = PicturesSink(tmp_path / "out", at_once=2)
+    sink.open(make_info("source", kind="pictures"))
+    for i in range(6):
+        frame = make_frame(i, path=f"in/{i}.png")
+        frame.image[:] = 20 * i
+        sink.write(frame, NONE)
+    sink.close()
+    assert sink._written == [f"{i}.png" for i in range(6)]
+    for i in range(6):
+        assert (cv2.imread(str(tmp_path / "out" / f"{i}.png")) == 20 * i).all()
+
+
+def test_frames_whose_memory_is_used_again_are_encoded_at_once(tmp_path: Path) -> None:
+    sink = PicturesSink(tmp_path / "out", at_once=2)
+    sink.open(make_info("source.mp4"))
+    frame = make_frame(0)
+    for i in range(5):
+        frame.index, frame.image[:] = i, 20 * i
+        sink.write(frame, NONE)
+    sink.close()
+    for i in range(5):
+        image = cv2.imread(str(tmp_path / "out" / f"frame_{i:06}.jpg"))
+        assert np.abs(image.astype(int) - 20 * i).max() <= 2
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_an_error_of_the_encoder_ends_the_run_and_leaves_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    sink = PicturesSink(tmp_path / "out", at_once=2)
+    sink.open(make_info("source", kind="pictures"))
+    sink.write(make_frame(0, path="in/0.png"), NONE)
+    sink._settle(0)
+    monkeypatch.setattr(cv2, "imencode", lambda *_: (False, None))
+    sink.write(make_frame(1, path="in/1.png"), NONE)
+    if end == "close":
+        with pytest.raises(OutputError, match="cannot encode"):
+            sink.close()
+    partial = sink.abort()
+    assert partial is not None
+    assert "1.png" not in os.listdir(partial)
+    assert not (tmp_path / "out").exists()
 
 
 NAMES = [

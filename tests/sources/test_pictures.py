@@ -1,6 +1,7 @@
 """Folders, globs and single pictures."""
 
 import json
+import threading
 from fractions import Fraction
 
 import cv2
@@ -9,6 +10,8 @@ import pytest
 
 from detector.core import sinks, sources
 from detector.core.errors import SourceError
+from detector.core.sources import pictures
+from detector.core.sources.base import Choice
 from detector.core.sources.pictures import _output_names
 from detector.core.types import Detections
 
@@ -66,7 +69,8 @@ def test_a_name_with_brackets_is_a_file(folder):
     assert names(sources.open(str(folder / "img[1].png"))) == ["img[1].png"]
 
 
-def test_exif_orientation(tmp_path):
+@pytest.mark.parametrize("factor", [1, 2])
+def test_exif_orientation(tmp_path, factor):
     upright = np.zeros((40, 60, 3), np.uint8)
     upright[:10, :10] = 255  # a white corner at the top left of what is stored
     data = cv2.imencode(".jpg", upright)[1].tobytes()
@@ -76,11 +80,11 @@ def test_exif_orientation(tmp_path):
     exif = b"Exif\0\0" + tiff
     segment = b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif
     (tmp_path / "a.jpg").write_bytes(data[:2] + segment + data[2:])
-    source = sources.open(str(tmp_path / "a.jpg"))
+    source = sources.open(str(tmp_path / "a.jpg"), choice=Choice(reduce=lambda *size: factor))
     (frame,) = source
-    assert frame.image.shape == (60, 40, 3)
-    assert (source.info.width, source.info.height) == (40, 60)
-    assert frame.image[:8, -8:].min() > 200
+    assert frame.image.shape == (60 // factor, 40 // factor, 3)
+    assert (source.info.width, source.info.height) == frame.size[::-1] == (40, 60)
+    assert frame.image[: 8 // factor, -8 // factor :].min() > 200
 
 
 @pytest.mark.parametrize("broken", [0, 1, 3])
@@ -95,14 +99,73 @@ def test_unreadable_pictures_are_counted_and_skipped(folder, broken, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_stride_limit_and_buffer(folder):
-    buffer = np.empty((64, 96, 3), np.uint8)
-    source = sources.open(str(folder), stride=2)
-    assert [source.read(buffer).index, source.read(buffer).index] == [0, 2]
-    assert np.array_equal(buffer, cv2.imread(str(folder / "img2.png")))
-    assert source.read(buffer) is None
-    assert source.counts.skipped == 2
-    assert len(list(sources.open(str(folder), frames=3))) == 3
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("broken", [None, "img1.PNG", "img2.png"])
+@pytest.mark.parametrize(("stride", "frames"), [(1, None), (2, None), (1, 3), (3, 1)])
+def test_what_is_read_does_not_depend_on_how_many_are_decoded_at_once(
+    folder, at_once, broken, stride, frames
+):
+    paths = [folder / one for one in ("bild ü 视频.jpg", "img1.PNG", "img2.png", "img10.png")]
+    if broken:
+        (folder / broken).write_bytes(b"no")
+    wanted = [
+        (at, cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR))
+        for at, path in enumerate(paths)
+        if at % stride == 0 and path.name != broken
+    ][:frames]
+    with sources.open(
+        str(folder), stride=stride, frames=frames, choice=Choice(at_once=at_once)
+    ) as source:
+        read = list(source)
+    assert [frame.index for frame in read] == [at for at, _ in wanted]
+    for frame, (_, image) in zip(read, wanted, strict=True):
+        assert np.array_equal(frame.image, image)
+    assert frame.buffer is None, "the next one has memory of its own"
+
+
+def test_pictures_are_decoded_at_the_same_time_and_few_ahead(folder, monkeypatch):
+    """The second one must not wait for the first; the sixth is not begun before one is taken."""
+    for number in range(20, 28):
+        save(folder / f"img{number}.png", picture(1))
+    real, both, begun = pictures.read_and_tell, threading.Barrier(2, timeout=60), []
+
+    def read(path, choice):
+        begun.append(path)
+        if len(begun) in (2, 3):  # the first of all is read when the folder is opened
+            both.wait()
+        return real(path, choice)
+
+    monkeypatch.setattr(pictures, "read_and_tell", read)
+    with sources.open(str(folder), choice=Choice(at_once=2)) as source:
+        source.read()
+        source.read()
+        assert len(begun) <= 1 + 1 + 4
+        assert len(list(source)) == 10
+    assert sorted(begun) == sorted(set(begun))
+
+
+def test_jpegs_are_decoded_to_a_part_where_that_is_enough(tmp_path):
+    shades = np.linspace(0, 255, 203 * 301).reshape(203, 301, 1)
+    whole = np.repeat(shades.astype(np.uint8), 3, axis=2)
+    for name in ("a.jpg", "b.png"):
+        cv2.imwrite(str(tmp_path / name), whole)
+    asked = []
+
+    def reduce(width: int, height: int) -> int:
+        asked.append((width, height))
+        return 4
+
+    with sources.open(str(tmp_path), choice=Choice(reduce=reduce)) as source:
+        jpeg, png = source
+        notes = source.notes
+    assert (source.info.width, source.info.height) == (301, 203)
+    assert (jpeg.size, jpeg.reduced.factor, jpeg.image.shape) == ((203, 301), 4, (51, 76, 3))
+    assert abs(jpeg.image[25, 38].astype(int) - whole[102, 154]).max() <= 2
+    assert png.reduced is None
+    assert np.array_equal(png.decoded, whole)
+    assert set(asked) == {(301, 203), (203, 301)}, "its EXIF may turn it"
+    (note,) = notes
+    assert note.startswith("1 picture decoded to 1/4 of the width and height")
 
 
 def test_none_readable(tmp_path):

@@ -13,7 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from detector.core.timeline import INFER, PREPROCESS, READ, WRITE, Natives, Timeline
+from detector.core.timeline.crew import Crew
 from detector.core.timeline.native import Mark, Times, machine_busy_ns, task_ids, times_of
+from tests.waiting import wait_for
 
 MS = 1_000_000
 OURS = {thread.native_id for thread in threading.enumerate()}
@@ -191,6 +193,26 @@ def test_a_real_foreign_thread_is_timed_by_the_kernel():
     assert 0.045 < burnt.stages[WRITE].cpu_ns / 1e9 <= burnt.process_ns / 1e9
     assert times_of() is not None
     assert (machine_busy_ns() or 0) > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
+def test_a_crew_is_booked_to_the_stage_that_it_works_for():
+    natives = Natives()
+    with natives.born(READ):
+        crew = Crew("picture", 2)
+        both = threading.Barrier(2, timeout=60)
+        waiting = [crew.submit(both.wait) for _ in range(2)]
+        assert sorted(one.result() for one in waiting) == [0, 1], "at the same time"
+    made = set(natives.tasks_of(READ)())
+    assert len(made) == 2
+
+    def fail():
+        raise ValueError("as it was")
+
+    with pytest.raises(ValueError, match="as it was"):
+        crew.submit(fail).result()
+    crew.close()
+    wait_for(lambda: not made & task_ids())
 
 
 def test_a_timeline_counts_calls_between_its_marks():

@@ -309,7 +309,8 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
-    """One thread, milliseconds a frame; the four times add up to ``wall_ms``.
+    """One thread, milliseconds a frame. Busy, waits, ``preempted_ms`` and ``other_ms`` add up to
+    ``wall_ms``.
 
     ``busy``, ``waiting`` and ``other``: on a core, ready for one, blocked; None if unknown.
     ``foreign``: other programs' part of its waits for a core, 0 to 1. ``rest``: of its wall time,
@@ -320,7 +321,7 @@ class ThreadRow:
     busy_ms: float
     wait_input_ms: float
     wait_output_ms: float
-    other_ms: float
+    between_ms: float
     wall_ms: float
     waits: tuple[str, ...]  # what it waited for, longest first
     busy: SplitMs | None = None
@@ -328,6 +329,16 @@ class ThreadRow:
     other: SplitMs | None = None
     foreign: float | None = None
     rest: float | None = None
+
+    @property
+    def preempted_ms(self) -> float:
+        """How long it waited for a core between its stages and waits; 0 if unknown."""
+        return 0.0 if self.other is None else self.other.ready_ms
+
+    @property
+    def other_ms(self) -> float:
+        """The rest of the time between: on a core, or asleep at a lock."""
+        return self.between_ms - self.preempted_ms
 
     @property
     def ready_ms(self) -> float | None:

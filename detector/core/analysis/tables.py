@@ -106,6 +106,7 @@ THREADS = (
     Column("busy_ms", "busy", ".2f", "ms"),
     Column("wait_input_ms", "input wait", ".2f", "ms"),
     Column("wait_output_ms", "output wait", ".2f", "ms"),
+    Column("preempted_ms", "preempted", ".2f", "ms", out=4),
     Column("other_ms", "other", ".2f", "ms", out=4),
     Column("wall_ms", "wall", ".2f", "ms", out=5),
     Column("ready_ms", "no core", ".2f", "ms"),
@@ -114,7 +115,10 @@ THREADS = (
     Column("rest", "unexplained", ".1%", out=2),
     Column("waits", "waited for", value=lambda row: ", ".join(row.waits), out=1),
 )
-THREADS_NOTE = "busy + waits + other = wall; others: another program held the core"
+THREADS_NOTE = (
+    "busy + waits + preempted + other = wall; preempted: no core between two stages; others: "
+    "another program held the core"
+)
 
 
 def threads_table(summary: Summary, frames: int) -> Table:

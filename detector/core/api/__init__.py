@@ -91,7 +91,8 @@ class Detector:
     """A model on an engine, warmed up.
 
     ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
-    package. ``engine``: "auto", "ort", "openvino", "torch", "trt" or "null". ``options``:
+    package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" takes what a
+    run of the command takes on this machine, None the first by rank, in fp32. ``options``:
     ``conf=0.4``, ``batch=8``, ``classes=["person"]``, ``weights=...`` and the others of
     ``Options``; an unknown one raises UsageError with the nearest. Raises ModelError and
     EngineError as the command does. Close it, or use ``with``.
@@ -106,7 +107,7 @@ class Detector:
         self,
         model: str | os.PathLike[str] = "street",
         *,
-        engine: str = "auto",
+        engine: str | None = None,
         track: str | bool | Tracker | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -119,7 +120,7 @@ class Detector:
                 f"a model must be a file path or a known name, not {kind_of(model)}; "
                 'Detector("street") is the packaged one'
             )
-        given = {"model": os.fspath(model), "engine": engine, **options}
+        given = {"model": os.fspath(model), "engine": engine or "auto", **options}
         given["track"], self._tracker = _tracker_of(track)
         with python_words(KEYWORDS):
             config = resolve_config(None, given)
@@ -127,7 +128,14 @@ class Detector:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its picture, and one request on all threads answers soonest. With
             # concurrency=N a stream runs N requests.
-            self._plan = resolve(config, spare_requests=1, one_at_a_time=True)
+            as_measured = engine == "auto"
+            self._plan = resolve(
+                config,
+                spare_requests=1,
+                one_at_a_time=True,
+                measured=as_measured,
+                timed=as_measured,
+            )
         opened = self._plan.loaded.engine
         turns = threading.BoundedSemaphore(opened.concurrency)
         self._closed = threading.Event()
@@ -440,5 +448,5 @@ class _ShapesOfTurns:
         self.has, self.prepare = shapes.has, shapes.prepare
         self._shapes = shapes
 
-    def give(self, turn: _Turn, picture: types.Picture) -> Callable[[Outputs], types.Candidates]:
+    def give(self, turn: _Turn, picture: types.AnyPicture) -> Callable[[Outputs], types.Candidates]:
         return self._shapes.give(turn.inner, picture)

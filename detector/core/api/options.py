@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     frames: int | None
     stride: int
     skip_still: str | None
+    full_decode: bool
     tiles: str | None
     start: str | float | None
     duration: str | float | None

@@ -138,8 +138,8 @@ class RuntimeConfig:
     )
     precision: str = option(
         "auto",
-        "Precision: {choices}. auto is fp32, unless compare --use, tune --use or, for the default "
-        "model, --self-timing found another one faster on this machine and close enough to fp32.",
+        "Precision: {choices}. auto is fp32, unless compare --use, tune --use or --self-timing "
+        "found another one faster on this machine and close enough to fp32.",
         "P",
         choices=_precisions,
         short="{choices}",
@@ -160,9 +160,9 @@ class RuntimeConfig:
     )
     self_timing: bool = option(
         True,
-        "Benchmark the engines once, in the default model's first run on this machine (up to 3 "
-        "s), and use the fastest if engine or precision is auto. DETECT_VIDEO_SELF_TIMING=0 in "
-        "the environment also turns this off.",
+        "Benchmark the engines once, in a model's first run on this machine (up to 3 s, and 5% "
+        "of the run), and use the fastest if engine or precision is auto. "
+        "DETECT_VIDEO_SELF_TIMING=0 in the environment also turns this off.",
         short="Benchmark the engines in the first run here",
     )
     engine_options: tuple[str, ...] | None = option(
@@ -300,6 +300,12 @@ class InputConfig:
         "the last inferred frame. They repeat its detections and are marked.",
         "SHARE",
         short="Skip inference if at most this much changed: 0.5%",
+    )
+    full_decode: bool = option(
+        False,
+        "Decode JPEG files at full size even if no output shows them. By default they are decoded "
+        "at 1/2, 1/4 or 1/8 of the size, at least 1.5 times the network's input.",
+        short="Decode JPEGs at full size even if no output shows them",
     )
     tiles: str | None = option(
         None,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from detector.core.loop.queues import AnyTrack, Pool
 from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WAIT_OUTPUT, WRITE
 from detector.core.timeline.order import longest_batch
-from detector.core.types import Detections, Fit, Frame, FrameTimes, Image, Picture, SourceInfo
+from detector.core.types import AnyPicture, Detections, Fit, Frame, FrameTimes, Image, SourceInfo
 
 if TYPE_CHECKING:
     from detector.core.stages.between import Schedule
@@ -47,20 +47,20 @@ class BatchRequest(Protocol):
 class InputShapes(Protocol):
     """The shapes that the network's input has, where each picture has its own (--rect)."""
 
-    def has(self, picture: Picture) -> bool:
+    def has(self, picture: AnyPicture) -> bool:
         """Whether the shape for this picture is ready."""
 
-    def prepare(self, picture: Picture) -> None:
+    def prepare(self, picture: AnyPicture) -> None:
         """Makes it ready, which takes as long as loading a model."""
 
-    def give(self, request: Any, picture: Picture) -> Callable[[Outputs], Any]:
+    def give(self, request: Any, picture: AnyPicture) -> Callable[[Outputs], Any]:
         """Gives a free request of ``Parts`` the slot of that shape; returns its outputs' head."""
 
 
 class FrameInputs(Protocol):
     """How many inputs of the network a frame is, where frames differ (--tiles auto of cameras)."""
 
-    def give(self, frame: Frame, request: Any, row: int) -> Callable[[Picture, Image], Fit]:
+    def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
         """Tells the request how many the frame in this row is; returns what fills the row."""
 
 
@@ -83,7 +83,7 @@ class Parts:
     source: FrameSource
     requests: Sequence[BatchRequest]
     concurrency: int
-    preprocess: Callable[[Picture, Image], Fit]  # picture, row of the slot -> where it lies
+    preprocess: Callable[[AnyPicture, Image], Fit]  # picture, row of the slot -> where it lies
     head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
     nms: Callable[[Any], Any]  # these -> Detections in network pixels, which the fit maps back
     # Stages between nms and annotate, by name, in the order of their calls.
@@ -221,12 +221,12 @@ def fill(
             _note_times(track, frame, READ)
         if not frame.coasting:
             if parts.shapes is not None:
-                batch.head = _fit_shape(track, parts.shapes, request, frame.picture, progress.read)
+                batch.head = _fit_shape(track, parts.shapes, request, frame.decoded, progress.read)
             with track.span(PREPROCESS, progress.read):
                 row, preprocess = request.slot[batch.rows], parts.preprocess
                 if parts.inputs is not None:
                     preprocess = parts.inputs.give(frame, request, batch.rows)
-                fit = preprocess(frame.picture, row)
+                fit = preprocess(frame.decoded, row)
                 frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
             if frame.times is not None:
                 frame.times.input = row.shape[-3:-1]
@@ -239,7 +239,7 @@ def fill(
 
 
 def _fit_shape(
-    track: AnyTrack, shapes: InputShapes, request: BatchRequest, picture: Picture, index: int
+    track: AnyTrack, shapes: InputShapes, request: BatchRequest, picture: AnyPicture, index: int
 ) -> Callable[[Outputs], Any]:
     """Waits until there is an input of this picture's shape, and gives it to the request."""
     if not shapes.has(picture):

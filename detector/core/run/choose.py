@@ -5,8 +5,8 @@
    detections agree with those of fp32 within the budget. The options that a search found are taken
    for the kind of source that it searched, and where the user named neither engine, precision nor
    batch; an option of its own that the user names stays as named.
-2. The default model's own timing at its first run here (``self_timing``), judged like a comparison,
-   if it makes inference at least 1.2 times as fast.
+2. The model's own timing at its first run here (``self_timing``), judged like a comparison, if it
+   makes inference at least 1.2 times as fast.
 3. The first engine by rank that is usable here, and fp32.
 
 ``measurements`` says which records count.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from detector.core import engines
-from detector.core.config.schema import Config
+from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors import EngineError, UsageError
 from detector.core.run import measurements
 from detector.core.run.prepare import silent
@@ -30,6 +30,7 @@ from detector.core.types import Background
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.models.base import Network
+    from detector.core.run.sampling import Ahead
 
 # One decision: who names one of them has made it.
 ENCODING = ("quality", "preset", "crf", "encoder")
@@ -60,12 +61,14 @@ def choose(
     measured: bool = True,
     timed: bool = False,
     kind: Callable[[], str | None] | None = None,
+    ahead: Ahead | None = None,
     progress: BuildProgress = silent,
 ) -> Choice:
     """Engine and precision for ``auto``, and the options of a search.
 
-    ``measured``: False leaves aside what ``--use`` kept, as ``eval`` does. ``timed``: whether the
-    default model's timing counts; it is made where there is none yet and nothing else decides.
+    ``measured``: False leaves aside what ``--use`` kept, as ``eval`` does. ``timed``: whether a
+    timing counts; it is made where there is none yet and nothing else decides. ``ahead``: what
+    the run reads, without which a model whose losses are unknown is not timed.
     ``kind``: what the source is, for a search; it is asked only where there is one, and None takes
     none. Raises EngineError if no engine is installed, or where ``progress`` stops the timing.
     """
@@ -89,7 +92,7 @@ def choose(
         from detector.core.run import self_timing
 
         start = time.perf_counter()
-        timing = self_timing.find_or_make(network, config, progress)
+        timing = self_timing.find_or_make(network, config, ahead, progress)
         timed_s = time.perf_counter() - start
         if timing is not None:
             notes += filter(None, [timing.note])
@@ -140,7 +143,10 @@ def _judge(
     if default is None or not allowed:
         return None
     speed, is_timing = _speed(default), record.kind == "self-timing"
-    better = [row for row in allowed if _is_better(row, speed, config)]
+    budget = config.calibration.budget
+    if is_timing and record.calibration.calibrate != PACKAGED:  # on a few frames
+        budget = max(budget, measurements.SAFE)
+    better = [row for row in allowed if _is_better(row, speed, budget)]
     if is_timing:
         better = [row for row in better if _speed(row).median >= measurements.WORTH * speed.median]
         if not better:
@@ -173,8 +179,8 @@ def _speed(row: MeasuredRow) -> Interval:
     return row.fps["inference"] or Interval(0.0, 0.0, 0.0)
 
 
-def _is_better(row: MeasuredRow, default: Interval, config: Config) -> bool:
-    right = row.agreement is not None and row.agreement >= config.calibration.budget
+def _is_better(row: MeasuredRow, default: Interval, budget: float) -> bool:
+    right = row.agreement is not None and row.agreement >= budget
     return right and _speed(row).low > default.high
 
 

@@ -420,7 +420,9 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
 def _open_source(job: _Job, spec: str) -> Source:
     """The variable is for measuring what planes are worth."""
     pixels = os.environ.get("DETECT_VIDEO_PIXELS") or job.outputs.pixels(spec)
-    return job.plan.reading.open(spec, pixels)
+    is_seen = job.hooks.watcher is not None or job.outputs.shows(spec)
+    reduce = None if is_seen else job.plan.reduction()
+    return job.plan.reading.open(spec, pixels, reduce=reduce)
 
 
 def _settings(job: _Job, spec: str) -> str:

@@ -15,30 +15,25 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from detector.core.errors import DetectVideoError
 from detector.core.errors.text import counted
 from detector.core.run.plan import Asked, Plan
+from detector.core.run.sampling import sample
 from detector.core.run.tiling import NONE, Tiling
-from detector.core.sources._standard_input import SPEC
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
     from detector.core.run.loading import PhaseTimer
     from detector.core.sources.base import Source
-    from detector.core.types import Detections, Frame, Picture, SourceInfo
+    from detector.core.types import Detections, Picture, SourceInfo
 
 SMALL = 32.0  # network pixels
 GRIDS = ((2, 2), (3, 3))
 BUDGET_S = 600.0
-FRAMES = 12
 SURE = 0.25  # the least score of an object to decide by, where a command wants lower ones
-PLACES = (0.1, 0.5, 0.9)  # of a video, at which the frames lie
 
 
 @dataclass(slots=True)
@@ -161,16 +156,9 @@ def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
 def look(
     plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
 ) -> Seen | None:
-    """The first source that opens, by a few of its frames; None where none does. A pipe, which can
-    be read once, is not looked at."""
-    for spec in specs:
-        if spec == SPEC:
-            continue
-        with suppress(DetectVideoError):
-            frames, info = _frames_of(plan, spec) if opens is None else _frames_from(opens, spec)
-            if frames:
-                return _look_at(plan, frames, info)
-    return None
+    """The first source that opens, by a few of its frames (``sampling.sample``)."""
+    taken = sample(plan.reading, specs, opens=opens)
+    return None if taken is None else _look_at(plan, taken.pictures, taken.info)
 
 
 def _look_at(plan: Plan, frames: Sequence[Picture], info: SourceInfo) -> Seen:
@@ -193,37 +181,3 @@ def _look_at(plan: Plan, frames: Sequence[Picture], info: SourceInfo) -> Seen:
         if len(sides) > len(seen.sides):
             seen.sides = sides
     return seen
-
-
-def _frames_of(plan: Plan, spec: str) -> tuple[list[Picture], SourceInfo]:
-    """Copies of up to ``FRAMES`` frames, from several places of a video."""
-    with plan.reading.open(spec) as source:
-        info = source.info
-        if info.kind == "pictures" or not info.duration_s:
-            return [frame.image.copy() for frame in _first(source, FRAMES)], info
-    begin = float(plan.reading.start_s or 0)
-    length = float(plan.reading.duration_s or info.duration_s - begin)
-    frames: list[Picture] = []
-    for share in (*PLACES, 0):
-        if frames and not share:
-            break  # the beginning must do where a stated duration is too long
-        at = replace(plan.reading, start_s=_exact(begin + share * length), duration_s=None)
-        with suppress(DetectVideoError), at.open(spec) as source:
-            frames += [frame.image.copy() for frame in _first(source, FRAMES // len(PLACES))]
-    return frames, info
-
-
-def _frames_from(opens: Callable[[str], Source], spec: str) -> tuple[list[Picture], SourceInfo]:
-    with opens(spec) as source:
-        return [frame.image.copy() for frame in _first(source, FRAMES)], source.info
-
-
-def _exact(seconds: float) -> Fraction:
-    return Fraction(round(seconds * 1000), 1000)
-
-
-def _first(source: Source, count: int) -> Iterator[Frame]:
-    for _ in range(count):
-        if (frame := source.read()) is None:
-            return
-        yield frame

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
     from detector.core.loop.parts import Outputs
     from detector.core.models.base import Network
+    from detector.core.run.sampling import Ahead
     from detector.core.run.shapes import Shapes
     from detector.core.session.outcome import ExecutedLayer, SourceRun
     from detector.core.timeline import Natives
@@ -129,6 +130,7 @@ def load_model(
     measured: bool = True,
     timed: bool = False,
     kind: Callable[[], str | None] | None = None,
+    ahead: Ahead | None = None,
     opened: Callable[[Network], None] = lambda network: None,
     chosen: Callable[[Network, Config], None] = lambda network, config: None,
     natives: Natives | None = None,
@@ -139,9 +141,10 @@ def load_model(
     for each result, so one request should have all threads. ``picture``: width and height of the
     first source, which the input is fitted to (``canvas.open_network``); None where the model's own
     is to stay. ``progress`` is told of every step of a build; when it answers False, the build
-    ends. ``measured``, ``timed`` and ``kind``: what ``auto`` may take (``choose``). ``opened`` is
-    told the network, and ``chosen`` the network and the configuration without any ``auto``, before
-    the slow part; both may refuse. ``natives``: knows the threads of the run that this belongs to.
+    ends. ``measured``, ``timed``, ``kind`` and ``ahead``: what ``auto`` may take (``choose``).
+    ``opened`` is told the network, and ``chosen`` the network and the configuration without any
+    ``auto``, before the slow part; both may refuse. ``natives``: knows the threads of the run that
+    this belongs to.
     Raises UsageError, ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
@@ -160,7 +163,13 @@ def load_model(
         network = open_network(config, picture)
         opened(network)
         choice = choose(
-            network, config, measured=measured, timed=timed, kind=kind, progress=progress or silent
+            network,
+            config,
+            measured=measured,
+            timed=timed,
+            kind=kind,
+            ahead=ahead,
+            progress=progress or silent,
         )
         config = choice.config
         if "batch" in choice.tuned:  # it is part of the graph

@@ -439,6 +439,14 @@ class OutputPlan:
             return "bgr"
         return "bgr" if any(sink.pictures == "bgr" for sink in chosen) else "yuv420p"
 
+    def shows(self, spec: str) -> bool:
+        """Whether an output of pictures shows any of their pixels."""
+        try:
+            chosen = self._choose_sinks("pictures", spec)
+        except UsageError:  # said when its outputs are named
+            return True
+        return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
+
     def imports(self, spec: str) -> list[str]:
         """The modules that the outputs of a video will import."""
         try:

@@ -26,6 +26,7 @@ from detector.core.run.following import check_following, parse_every
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
+from detector.core.run.sampling import Ahead
 from detector.core.run.selection import Selection
 from detector.core.run.tiling import Tiling
 
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
     from detector.core.stages.between import Stage
-    from detector.core.types import Candidates, Detections, Image, Letterbox, Picture, SourceInfo
+    from detector.core.types import AnyPicture, Candidates, Detections, Image, Letterbox, SourceInfo
 
-    Preprocess = Callable[[Picture, Image], Letterbox]
+    Preprocess = Callable[[AnyPicture, Image], Letterbox]
     Head = Callable[[Outputs], Candidates]
     Nms = Callable[[Candidates], Detections]
 
@@ -80,6 +81,7 @@ class Asked:
             "tracks": config.tracking.track is not None,
             "brought": brought,
             "coasts": parse_every(config.tracking.infer_every) != 1,
+            "at_once": reading.choice.at_once,
             "one_class": len(config.selection.classes or ()) == 1,
         }
         return cls(config, reading, Drawing.of(config), Loop.of(config), Tiling.of(config), writing)
@@ -129,6 +131,7 @@ class Asked:
             self.config,
             timer,
             picture=self.tiling.seen(picture),
+            ahead=Ahead(self.reading, specs) if specs else None,
             opened=opened,
             chosen=refuse,
             **words,
@@ -252,6 +255,15 @@ class Plan:
             return None
         change = self.loaded.change
         return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
+
+    def reduction(self) -> Callable[[int, int], int] | None:
+        """To which part of its width and height a picture may be decoded that no output shows; None
+        where each pixel is wanted all the same."""
+        from detector.core.stages import between
+
+        if self.reading.full_decode or any(True for _ in between.wanted(self.options)):
+            return None
+        return self.tiling.reduction(self.network, turns=self.loaded.shapes is not None)
 
     @property
     def requests(self) -> Sequence[BatchRequest]:

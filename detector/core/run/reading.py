@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
-from detector.core.errors.machine import too_much
+from detector.core.errors.machine import too_much, usable_cores
 from detector.core.run.canvas import follows_source
 from detector.core.sources.base import Choice, parse_grey_range, parse_rate
 
@@ -52,6 +52,7 @@ class Reading:
     looped: bool
     shaped: bool
     longest: bool
+    full_decode: bool
     asked: Config
 
     @classmethod
@@ -71,7 +72,12 @@ class Reading:
             decoder=given.decoder,
             stride=given.stride,
             frames=given.frames,
-            choice=Choice(given.video_track, rate, parse_grey_range(given.grey_range)),
+            choice=Choice(
+                given.video_track,
+                rate,
+                parse_grey_range(given.grey_range),
+                at_once=1 if config.loop.sync else usable_cores(),
+            ),
             start_s=start_s,
             duration_s=duration_s,
             still=still,
@@ -79,6 +85,7 @@ class Reading:
             looped=config.live.repeat,
             shaped=follows_source(config),
             longest=config.runtime.rect or (size is not None and size.isdecimal()),
+            full_decode=given.full_decode,
             asked=config,
         )
 
@@ -90,10 +97,17 @@ class Reading:
     # ------------------------------------------------------------------
     # One source.
 
-    def open(self, spec: str, pixels: str = "bgr", *, as_camera: bool = False) -> Source:
+    def open(
+        self,
+        spec: str,
+        pixels: str = "bgr",
+        *,
+        as_camera: bool = False,
+        reduce: Callable[[int, int], int] | None = None,
+    ) -> Source:
         """The frames of one SOURCE. ``pixels``: "yuv420p" asks for planes where the source can give
-        them. ``as_camera``: an address is a camera's, whatever its server gives. Raises SourceError
-        and UsageError."""
+        them. ``as_camera``: an address is a camera's, whatever its server gives. ``reduce``: of
+        ``sources.base.Choice``. Raises SourceError and UsageError."""
         from detector.core import sources
         from detector.core.sources._unclaimed import is_live
 
@@ -108,7 +122,7 @@ class Reading:
                 stride=self.stride,
                 frames=self.frames,
                 pixels=pixels,
-                choice=self.choice,
+                choice=self.choice if reduce is None else replace(self.choice, reduce=reduce),
             )
         try:
             _refuse_huge_frames(source.info, self.batch)

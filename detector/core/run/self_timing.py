@@ -1,9 +1,10 @@
-"""The first run of the default model on a machine: which engine and precision are fastest here.
+"""The first run of a model on a machine: which engine and precision are fastest here.
 
-Only a known model that comes with a calibration is timed, as it is in the package: its loss in int8
-and bf16 is known (``quantize.calibrate.packaged``), so the fastest may be taken without a question.
-Each engine that is installed runs the network alone, for a few rounds in turn. The answer is kept
-in engines/measured.json, by CPU and versions. Where nothing can be written, it is measured again.
+Each engine that is installed runs the network alone, for a few rounds in turn, in each precision
+that needs no calibration. What a precision loses is known for a model that comes with a calibration
+(``Known``; int8 is timed too); of any other it is measured on frames of the run's own source
+(``Looked``), where the run is long enough to pay for it. The answer is kept in
+engines/measured.json, by CPU and versions. Where nothing can be written, it is measured again.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from detector.core import engines
-from detector.core.config.schema import PACKAGED, Config
+from detector.core.config.schema import PACKAGED, Config, RuntimeConfig
 from detector.core.engines.base import NVIDIA_DRIVER, BuildProgress
 from detector.core.errors import EngineError, OutputError, UsageError
-from detector.core.errors.machine import BF16, EXACT_INT8, adds_int8_in_16_bits, cpu_flags
+from detector.core.errors.machine import usable_cores
 from detector.core.run import measurements
 from detector.core.run.canvas import open_network, own_canvas
+from detector.core.run.losses import LIMIT_S, Known, Looked, Losses
 from detector.core.run.prepare import prepare_network, silent
 from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
 
 if TYPE_CHECKING:
     from detector.core.engines.base import Engine
     from detector.core.models.base import Network
-    from detector.core.run.quantize.calibrate import Calibration
+    from detector.core.run.sampling import Ahead
 
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns it off
-PRECISIONS = ("fp32", "int8", "bf16")
-LIMIT_S = 3.0  # of it all
-OPENING_S = 1.9  # no further engine is opened after it
+ON_GPU = ("ort", "torch")  # without those that would build a plan for minutes
+PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
+OPENING = 0.63  # of the time for it all: no further engine is opened after it
 ROUNDS, ROUND_S = 7, 0.03  # of each engine
 MOST_ROUNDS = 3 * ROUNDS  # where a neighbour on the machine leaves open which is the fastest
 
@@ -48,6 +50,7 @@ class _Candidate:
     precision: str
     engine: Engine
     calls: int = 1
+    agreement: float = 1.0
     fps: list[float] = field(default_factory=list)
 
 
@@ -62,10 +65,12 @@ class Timing:
 def find_or_make(
     network: Network,
     config: Config,
+    ahead: Ahead | None = None,
     progress: BuildProgress = silent,
     clock: Clock = time.monotonic,
 ) -> Timing | None:
     """The timing of this network on this machine, one for all canvases; None if it is not timed.
+    ``ahead``: what the run reads, without which only a model whose losses are known is timed.
     Raises EngineError if ``progress`` stops it."""
     if not _is_wanted(config) or network.random_seed is not None:
         return None
@@ -75,13 +80,25 @@ def find_or_make(
         return Timing(kept[0])
     from detector.core.run.quantize.calibrate import packaged
 
-    calibration = packaged(network, config.network.model)
-    if calibration is None:
-        return None
     start = clock()
-    if shape != (network.input.height, network.input.width):
-        network = open_network(_at(config, shape))
-    rows, rounds = time_engines(network, _bare(config), _agreements(calibration), progress, clock)
+    calibration = packaged(network, config.network.model)
+    losses: Losses | None = None
+    about = None
+    if calibration is not None and not NVIDIA_DRIVER.exists():
+        losses = Known.of(calibration)
+        about = MeasuredCalibration(
+            PACKAGED, calibration.method, calibration.seen, calibration.budget
+        )
+        if shape != (network.input.height, network.input.width):
+            network = open_network(_at(config, shape))
+    elif ahead is not None:
+        losses = Looked.at(network, ahead, NVIDIA_DRIVER.exists(), usable_cores())
+    if losses is None or not _leaves_a_choice(losses, config.runtime):
+        return None
+    timed = _bare(config) if about is not None else config
+    rows, rounds = time_engines(network, timed, losses, progress, clock, start)
+    if not rows:
+        return None
     made = measurements.make(
         config,
         "self-timing",
@@ -90,9 +107,7 @@ def find_or_make(
         model_sha256=network.sha256,
         model_input=shape,
         rounds=rounds,
-        calibration=MeasuredCalibration(
-            PACKAGED, calibration.method, calibration.seen, calibration.budget
-        ),
+        calibration=about,
     )
     try:
         where = f"cached the result in {measurements.keep(made, config)}"
@@ -122,11 +137,22 @@ def _is_wanted(config: Config) -> bool:
         return False
     if runtime.threads or runtime.concurrency or runtime.engine_options:
         return False
-    if runtime.device not in ("auto", "cpu") or NVIDIA_DRIVER.exists():
+    if runtime.device not in ("auto", "cpu"):
         return False
+    timed = ON_GPU if NVIDIA_DRIVER.exists() else measurements.TIMED
     with suppress(EngineError, UsageError):
-        return engines.choose_by_rank("fp32", runtime.device)[0] in measurements.TIMED
+        return engines.choose_by_rank("fp32", runtime.device)[0] in timed
     return False
+
+
+def _leaves_a_choice(losses: Losses, runtime: RuntimeConfig) -> bool:
+    """Whether what the user named leaves more than one to take."""
+    allowed = [
+        name
+        for name, precision in _order(losses.precisions, runtime)
+        if runtime.engine in ("auto", name) and runtime.precision in ("auto", precision)
+    ]
+    return len(allowed) > 1
 
 
 def _bare(config: Config) -> Config:
@@ -138,50 +164,41 @@ def _at(config: Config, shape: tuple[int, int]) -> Config:
     return replace(config, runtime=replace(config.runtime, size=f"{shape[1]}x{shape[0]}"))
 
 
-Agreements = dict[str | tuple[str, str], float]
-"""Precision, or (engine, precision) where an engine differs -> agreement with fp32."""
-
-
-def _agreements(calibration: Calibration) -> Agreements:
-    """Of the precisions whose loss on this CPU is known."""
-    from detector.core.models.graph.qdq import KINDS
-    from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
-
-    known = {kind: result.agreement for kind, result in calibration.result.items()}
-    found: Agreements = {"fp32": 1.0}
-    if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
-        found["bf16"] = known.get("bf16", 0.0)
-    if cpu_flags() & EXACT_INT8:
-        found["int8"] = min(known[kind] for kind in KINDS)
-        if cpu_flags() & BF16 and FLOAT_IN_BF16 in known:
-            found["openvino", "int8"] = min(found["int8"], known[FLOAT_IN_BF16])
-    elif adds_int8_in_16_bits() and NARROW in known:
-        found["int8"] = known[NARROW]
-    return found
-
-
 def time_engines(
     network: Network,
     config: Config,
-    agreements: Agreements,
+    losses: Losses,
     progress: BuildProgress,
     clock: Clock = time.monotonic,
+    begun: float | None = None,
 ) -> tuple[list[MeasuredRow], int]:
     """Inference FPS of each engine and precision that runs here, in alternating rounds, and their
-    count."""
-    end = clock() + LIMIT_S
+    count; no row where they cannot be compared in the time that is left since ``begun``."""
+    begun = clock() if begun is None else begun
+    limit_s = LIMIT_S
     doing = f"benchmarking the engines for {network.name}"
     with ExitStack() as stack:
         candidates: list[_Candidate] = []
-        for name, precision in _order(agreements, config.runtime.device):
-            if candidates and clock() > end - LIMIT_S + OPENING_S:
+        for name, precision in _order(losses.precisions, config.runtime):
+            if candidates and clock() - begun > limit_s * OPENING:
                 break
             with suppress(EngineError, UsageError):
-                candidates.append(_open(network, config, name, precision, stack, clock))
+                one = _open(network, config, name, precision, stack, clock)
+                if not candidates and not losses.are_known:
+                    limit_s = losses.limit_s(1 / _round(one, clock))
+                    if clock() - begun > limit_s * OPENING:
+                        return [], 0  # before anything is decoded
+                agreement = losses.agreement(one.engine, name, precision)
+                if agreement is None:
+                    return [], 0
+                one.agreement = agreement
+                candidates.append(one)
+        if not losses.are_known and len(candidates) < 2:
+            return [], 0
         for done in range(MOST_ROUNDS):
             if not progress(doing, min(done, ROUNDS), ROUNDS):
                 raise EngineError("engine benchmark was stopped; --no-self-timing skips it")
-            if done >= measurements.ENOUGH_ROUNDS and clock() > end:
+            if done >= measurements.ENOUGH_ROUNDS and clock() - begun > limit_s:
                 break
             if done >= ROUNDS and not _is_undecided(candidates):
                 break
@@ -192,7 +209,7 @@ def time_engines(
             one.name,
             one.precision,
             {"engine": one.name, "precision": one.precision},
-            agreements.get((one.name, one.precision), agreements[one.precision]),
+            one.agreement,
             inference=_interval(one.fps),
         )
         for one in candidates
@@ -209,15 +226,23 @@ def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
     return bool(worth) and all(one.low <= first.high for one in worth)
 
 
-def _order(precisions: Collection[object], device: str) -> list[tuple[str, str]]:
-    """(engine, precision) of what is installed, in the order in which they are opened."""
+def _order(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
+    """(engine, precision) of what is installed, in the order in which they are opened; the one that
+    the others are compared with is the first."""
     usable = engines.usable()
-    first = engines.choose_by_rank("fp32", device)[0]
-    there = [name for name in measurements.TIMED if usable.get(name, "") is None]
+    first = runtime.engine
+    if first == "auto":
+        first = engines.choose_by_rank("fp32", runtime.device)[0]
+    timed = (first,) if NVIDIA_DRIVER.exists() else measurements.TIMED
+    there = [name for name in timed if usable.get(name, "") is None]
     pairs = [(name, precision) for precision in PRECISIONS for name in there]
     speed = {("openvino", "int8"): 0, ("ort", "int8"): 1, ("openvino", "bf16"): 2}
     pairs.sort(key=lambda pair: (pair != (first, "fp32"), speed.get(pair, 3)))
-    return [pair for pair in pairs if pair[1] in precisions]
+    return [
+        (name, precision)
+        for name, precision in pairs
+        if precision in precisions and precision in engines.find(name).precisions
+    ]
 
 
 def _open(

@@ -24,7 +24,7 @@ from detector.core.errors import EngineError
 from detector.core.errors.machine import too_much
 from detector.core.errors.text import counted
 from detector.core.run.canvas import Size, longest_side, shape_of
-from detector.core.types import Picture, size_of
+from detector.core.types import AnyPicture, size_of
 
 if TYPE_CHECKING:
     from detector.core.engines.base import Engine
@@ -103,7 +103,7 @@ class Shapes:
         """For one run, whose options ``head`` knows."""
         return ShapesOfRun(self, head)
 
-    def shape(self, picture: Picture) -> Size:
+    def shape(self, picture: AnyPicture) -> Size:
         height, width = size_of(picture)
         return shape_of(self.longest, self._network, (width, height))
 
@@ -184,13 +184,13 @@ class ShapesOfRun:
         self._shapes, self._head_of = shapes, head
         self._heads: dict[Size, Head] = {}
 
-    def has(self, picture: Picture) -> bool:
+    def has(self, picture: AnyPicture) -> bool:
         return self._shapes.has(self._shapes.shape(picture))
 
-    def prepare(self, picture: Picture) -> None:
+    def prepare(self, picture: AnyPicture) -> None:
         self._shapes.prepare(self._shapes.shape(picture))
 
-    def give(self, request: ShapedRequest, picture: Picture) -> Head:
+    def give(self, request: ShapedRequest, picture: AnyPicture) -> Head:
         shape = self._shapes.shape(picture)
         network = self._shapes.give(request, shape)
         if shape not in self._heads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 GRID = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 MOST = 64  # tiles: a frame of more takes a minute, and nobody meant it
+SPARE = 1.5  # docs/performance.md: what a smaller one loses
 ENLARGED = 1.1  # times, that a tile may be by the network's input: it shows nothing more then
 NONE, AUTO = "none", "auto"
 
@@ -39,6 +40,26 @@ class Tiling:
         if config.runtime.rect and (tiling.auto or tiling.grid is not None):
             raise UsageError("--rect and --tiles contradict each other; omit one")
         return tiling
+
+    def reduction(self, network: Network, turns: bool) -> Callable[[int, int], int]:
+        """Width and height of a picture -> to which part of them it may be decoded: the smallest of
+        1/8, 1/4 and 1/2 that still has ``SPARE`` times the pixels, each way, of what the network
+        sees of it. Of tiles that is 1/2 at most: they begin at even pixels. ``turns``: each picture
+        has an input of its own shape."""
+        from detector.core.stages.preprocess import place
+        from detector.core.stages.tiles import tile_size
+
+        rules, grid = network.input, self.grid
+        size = (max(rules.width, rules.height),) * 2 if turns else (rules.width, rules.height)
+
+        def part(width: int, height: int) -> int:
+            if grid is not None:
+                width, height = tile_size(width, height, *grid)
+            shown = place(width, height, *size, rules.geometry)
+            shrinks = min(width / shown[2], height / shown[3]) / SPARE
+            return next((one for one in (8, 4, 2) if one <= shrinks and (one == 2 or not grid)), 1)
+
+        return part
 
     @classmethod
     def parse(cls, text: str | None) -> Tiling:

@@ -6,7 +6,9 @@ Beside YOLO's labels they lie in ``images/`` of one dataset, in formats that tra
 from __future__ import annotations
 
 import os
+from collections import deque
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -15,6 +17,7 @@ from detector.core.errors import OutputError
 from detector.core.sinks._folder import FolderSink
 from detector.core.sinks._naming import FrameNames, format_of_copy, picture_name
 from detector.core.sinks._partial import Partial, output_errors
+from detector.core.timeline.crew import Crew, Pending
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
 # What cv2.imencode writes. QUALITY applies to the lossy formats.
@@ -22,6 +25,9 @@ LOSSY = (".jpg", ".jpeg", ".jpe", ".webp")
 ENCODED = (*LOSSY, ".png", ".bmp", ".dib", ".tif", ".tiff", ".jp2", ".ppm", ".pnm")
 # What Ultralytics, FiftyOne and CVAT take for a picture of a dataset.
 TRAINED_ON = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+# The longest side of those formats that end somewhere.
+MOST_PIXELS_OF = {".webp": 16383, **dict.fromkeys((".jpg", ".jpeg", ".jpe"), 65500)}
+AHEAD_BYTES = 256 << 20  # of pictures that are encoded, or wait for it
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_WEBP_QUALITY, 95]
 
 
@@ -33,12 +39,17 @@ class PicturesSink(FolderSink):
     order = 3
     manifest = ".detect-video-pictures"
     holds = "pictures"
-    options = ("names",)
+    options = ("names", "at_once")
     dataset = "images"
 
-    def __init__(self, path: Path, *, names: FrameNames | None = None) -> None:
+    def __init__(self, path: Path, *, names: FrameNames | None = None, at_once: int = 1) -> None:
+        """``at_once``: how many pictures may be encoded at a time."""
         super().__init__(path)
         self._names = names or FrameNames()
+        self._at_once = at_once
+        self._crew: Crew | None = None
+        # Those that are encoded now, in their order: name, bytes of the picture.
+        self._pending: deque[tuple[str, int, Pending[tuple[str, bytes]]]] = deque()
         self._one: Partial | None = None  # the file, where there is no folder
         self._whole = False
 
@@ -49,6 +60,8 @@ class PicturesSink(FolderSink):
         else:
             super().open(info)
             self._names.folder = self.path
+            if self._at_once > 1:
+                self._crew = Crew("encoder", self._at_once)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         if self._one is not None:
@@ -64,10 +77,29 @@ class PicturesSink(FolderSink):
         wanted = ".jpg" if named is None else format_of_copy(frame.path or named, ENCODED)
         if self.path.name == self.dataset and wanted.lower() not in TRAINED_ON:
             wanted = ".png"
-        suffix, data = encode(frame.image, wanted, ".png")
+        image = frame.image
+        suffix = wanted if _holds(wanted, image) else ".png"
         name = self.free_name(self._names.stem(frame), suffix)
-        self.add(name, data)
         self._names.written = frame.index, self.path / name
+        work = partial(encode, image, suffix)
+        if self._crew is None or frame.buffer is not None:  # the next frame may be read into it
+            self.add(name, work()[1])
+            return
+        self._pending.append((name, image.nbytes, self._crew.submit(work)))
+        self._settle(AHEAD_BYTES)
+
+    def _settle(self, most: int) -> None:
+        """Writes what is encoded, in its order; waits where more bytes than ``most`` are not."""
+        held = sum(size for _, size, _ in self._pending)
+        while self._pending and (held > most or self._pending[0][2].is_done()):
+            name, size, encoded = self._pending.popleft()
+            held -= size
+            self.add(name, encoded.result()[1])
+
+    def _dismiss(self) -> None:
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
 
     def _write_one(self, file: Partial, image: Image) -> None:
         if self._whole:
@@ -83,6 +115,10 @@ class PicturesSink(FolderSink):
 
     def close(self) -> Path | None:
         if self._one is None:
+            try:
+                self._settle(0)
+            finally:
+                self._dismiss()
             return super().close()
         file, self._one = self._one, None
         if not self._whole:
@@ -93,6 +129,9 @@ class PicturesSink(FolderSink):
 
     def abort(self) -> Path | None:
         if self._one is None:
+            with suppress(OutputError):
+                self._settle(0)
+            self._dismiss()
             return super().abort()
         file, self._one = self._one, None
         if self._whole:
@@ -100,6 +139,12 @@ class PicturesSink(FolderSink):
             return file.path
         file.discard()
         return None
+
+
+def _holds(suffix: str, image: Image) -> bool:
+    """Whether OpenCV writes this format, and it holds pictures of this size."""
+    longest = MOST_PIXELS_OF.get(suffix.lower(), 1 << 30)
+    return suffix.lower() in ENCODED and max(image.shape[:2]) <= longest
 
 
 def encode(image: Image, *suffixes: str) -> tuple[str, bytes]:

@@ -78,6 +78,7 @@ def _read(data: bytes) -> Tiff:
     )
 
 
+_EXIF_OF_JPEG = b"Exif\0\0"
 _EXIF_BEGINS = re.compile(rb"(?:Exif\0\0|eXIf|EXIF....|\A)(?=II\*\0|MM\0\*)", re.DOTALL)
 
 
@@ -86,6 +87,8 @@ def read_taken(path: str) -> str | None:
     if the camera states one. None if it states no time."""
     with suppress(OSError), open(name_to_open(path), "rb") as file:
         head = file.read(EXIF_WITHIN)
+        if head.startswith(b"\xff\xd8"):
+            return _find_taken(head[head.find(_EXIF_OF_JPEG) :]) if _EXIF_OF_JPEG in head else None
         file.seek(max(os.path.getsize(path) - EXIF_WITHIN, 0))
         return _find_taken(head) or _find_taken(file.read())  # WebP has it behind the pixels
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict
@@ -51,11 +51,15 @@ def parse_grey_range(text: str) -> str | GreyRange:
 class Choice:
     """What is read of a video that holds several things. ``track``: its number among the video
     tracks, from 1; None: the default one, else the largest. ``rate``: frames a second of a raw
-    stream; None: what it states. ``grey``: of ``--grey-range``, for pictures too."""
+    stream; None: what it states. ``grey``: of ``--grey-range``, for pictures too. ``reduce``: width
+    and height of a picture -> to which part of them it may be decoded (1, 2, 4, 8 for a half, a
+    quarter ...), where the source can; None: each pixel is wanted."""
 
     track: int | None = None
     rate: Fraction | None = None
     grey: str | GreyRange = AUTO
+    reduce: Callable[[int, int], int] | None = None
+    at_once: int = 1
 
     def tell_grey(self, found: GreyRange | None) -> str:
         """A note on what was done to grey samples; "" for nothing."""

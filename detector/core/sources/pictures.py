@@ -8,10 +8,11 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fractions import Fraction
+from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -28,7 +29,7 @@ from detector.core.sources._contents import (
     kind_of,
     kind_of_name,
 )
-from detector.core.sources._cv2 import cv2, fits
+from detector.core.sources._cv2 import cv2
 from detector.core.sources._specs import (
     Gathered,
     NamedPictures,
@@ -38,8 +39,17 @@ from detector.core.sources._specs import (
 )
 from detector.core.sources._unclaimed import is_live
 from detector.core.sources.base import ANY, Choice, How, SteppingSource
-from detector.core.types import Frame, Image, SourceInfo
+from detector.core.timeline.crew import Crew, Pending
+from detector.core.types import Background, Frame, Image, Reduced, SourceInfo, size_of
 
+Read = tuple[Image | Reduced | None, str]
+AHEAD_BYTES = 256 << 20  # of decoded pictures that wait; one is always allowed
+JPEG = b"\xff\xd8"
+REDUCED = {
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
 HEAD_BYTES = 4096  # in which a file says that it is an animation, behind a colour profile at most
 MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
 
@@ -92,25 +102,33 @@ class PicturesSource(SteppingSource):
         # What was done to samples, without their range -> first picture, with it; how many others;
         # place of the note.
         self._told: dict[str, tuple[tuple[str, str], int, int]] = {}
+        # Pictures that are decoded already, or now, the next one first.
+        self._ahead: deque[tuple[int, Pending[Read]]] = deque()
+        self._crew: Crew | None = None
+        self._parts: Counter[int] = Counter()  # how many pictures were decoded to which part
         self._first, first = self._first_readable(spec)
-        self._first_image: Image | None = first
+        self._first_picture: Image | Reduced | None = first
+        self._bytes = pixels_of(first).nbytes  # of the last picture
+        height, width = size_of(first)
         self.info = SourceInfo(
             path=str(spec),
             kind="pictures",
-            width=first.shape[1],
-            height=first.shape[0],
+            width=width,
+            height=height,
             fps=Fraction(1),
             time_base=Fraction(1),
             frames_declared=len(paths),
             duration_s=float(len(paths)),
             codec=os.path.splitext(paths[self._first])[1].lstrip(".").lower(),
         )
+        if choice.at_once > 1 and len(paths) > self._first + stride and frames != 1:
+            self._crew = Crew("picture", choice.at_once)
 
-    def _first_readable(self, spec: str) -> tuple[int, Image]:
+    def _first_readable(self, spec: str) -> tuple[int, Image | Reduced]:
         for index in range(0, len(self._paths), self._stride):
-            image = self._read(self._paths[index])
-            if image is not None:
-                return index, image
+            picture = self._tell_read(index)
+            if picture is not None:
+                return index, picture
         if len(self._paths) == 1:
             if why := _why_unread(self._paths[0]):
                 cure = "make it smaller" if "pixels" in why else "write it again"
@@ -135,28 +153,62 @@ class PicturesSource(SteppingSource):
         if self._left_out:
             self.notes.append(f"{self.info.path}: {self._left_out}")
         self._left_out = ""
+        for part, count in sorted(self._parts.items()):
+            self.notes.append(
+                Background(
+                    f"{counted(count, 'picture')} decoded to 1/{part} of the width and height, as "
+                    "no output shows them (--full-decode turns this off)"
+                )
+            )
+        self._parts.clear()
 
     def grabbed_pts(self) -> int:
         return self._grabbed - 1
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        """Never in ``into``: cv2 decodes into memory of its own."""
         path = self._paths[index]
-        image = self._take_first() if index == self._first else self._read(path, into)
-        if image is None:
+        picture = self._take_first() if index == self._first else self._tell_read(index)
+        if picture is None:
             self._note_bad(path)
             return None
         if kind_of_name(path) != PICTURE:
             self._tell(path, "its name is not that of a picture, but it holds one")
         from detector.core.sources._tiff import read_taken
 
-        name, taken = self._names[index], read_taken(path)
-        return Frame(index, index, float(index), image, path, name=name, taken=taken)
+        frame = Frame(index, index, float(index), pixels_of(picture), path, name=self._names[index])
+        frame.taken = read_taken(path)
+        if isinstance(picture, Reduced):
+            self._parts[picture.factor] += 1
+            frame.reduced = picture
+        return frame
 
-    def _read(self, path: str, into: Image | None = None) -> Image | None:
-        image, said = read_and_tell(path, into, self._choice)
-        if image is not None and (said := said or self._choice.tell_grey(None)):
+    def _take(self, index: int) -> Read:
+        """The picture, from those that are decoded ahead; the ones behind it are begun before."""
+        if self._crew is None:
+            return read_and_tell(self._paths[index], self._choice)
+        while self._ahead and self._ahead[0][0] < index:
+            self._ahead.popleft()
+        at_once = self._choice.at_once
+        most = 1 + max(1, min(2 * at_once, AHEAD_BYTES // self._bytes))
+        if self._frames is not None:
+            most = min(most, self._frames - self._handed_out)
+        begin = self._ahead[-1][0] + self._stride if self._ahead else index
+        for following in range(begin, len(self._paths), self._stride):
+            if len(self._ahead) >= most:
+                break
+            work = partial(read_and_tell, self._paths[following], self._choice)
+            self._ahead.append((following, self._crew.submit(work)))
+        picture, said = self._ahead.popleft()[1].result()
+        if picture is not None:
+            self._bytes = pixels_of(picture).nbytes
+        return picture, said
+
+    def _tell_read(self, index: int) -> Image | Reduced | None:
+        path, (picture, said) = self._paths[index], self._take(index)
+        if picture is not None and (said := said or self._choice.tell_grey(None)):
             self._tell(path, said)
-        return image
+        return picture
 
     def _tell(self, path: str, said: str) -> None:
         """One note for all pictures of which the same is to be said, but for numbers."""
@@ -168,9 +220,9 @@ class PicturesSource(SteppingSource):
         more = f" (and {counted(others + 1, 'other')})" if others >= 0 else ""
         self.notes[at : at + 1] = [f"{first[0]}{more}: {first[1]}"]
 
-    def _take_first(self) -> Image | None:
-        image, self._first_image = self._first_image, None
-        return image
+    def _take_first(self) -> Image | Reduced | None:
+        picture, self._first_picture = self._first_picture, None
+        return picture
 
     def _note_bad(self, path: str) -> None:
         self.counts.bad += 1
@@ -180,7 +232,11 @@ class PicturesSource(SteppingSource):
 
     def close(self) -> None:
         super().close()
-        self._first_image = None
+        self._ahead.clear()
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+        self._first_picture = None
 
 
 def _output_names(paths: Sequence[str]) -> list[str]:
@@ -197,10 +253,15 @@ def _output_names(paths: Sequence[str]) -> list[str]:
     ]
 
 
-def read_picture(path: str, into: Image | None = None) -> Image | None:
-    """u8 BGR [h, w, 3] with the EXIF orientation applied, in ``into`` if that fits; None if
-    it cannot be read. Grey, 16-bit and alpha pictures are converted."""
-    return read_and_tell(path, into)[0]
+def read_picture(path: str) -> Image | None:
+    """u8 BGR [h, w, 3] with the EXIF orientation applied; None if it cannot be read. Grey, 16-bit
+    and alpha pictures are converted."""
+    picture = read_and_tell(path)[0]
+    return None if picture is None else pixels_of(picture)
+
+
+def pixels_of(picture: Image | Reduced) -> Image:
+    return picture.pixels if isinstance(picture, Reduced) else picture
 
 
 def read_size(path: str) -> tuple[int, int] | None:
@@ -209,32 +270,26 @@ def read_size(path: str) -> tuple[int, int] | None:
 
     with suppress(OSError), open(name_to_open(path), "rb") as file:
         head = file.read(64 << 10)
-        is_plain = head.startswith(b"\xff\xd8") and b"Exif\0\0" not in head  # not rotated
+        is_plain = head.startswith(JPEG) and b"Exif\0\0" not in head  # not rotated
         if is_plain and (size := claimed_size(head)) is not None:
             return size
     image = read_picture(path)
     return None if image is None else (image.shape[1], image.shape[0])
 
 
-def read_and_tell(
-    path: str, into: Image | None = None, choice: Choice = ANY
-) -> tuple[Image | None, str]:
+def read_and_tell(path: str, choice: Choice = ANY) -> Read:
     """``read_picture``, and what was done to samples of more than 8 bits; "" for nothing."""
     try:
         if path.lower().endswith(FFMPEG_PICTURES):
-            image, said = _decode_with_ffmpeg(path, choice)
-        else:
-            # numpy reads files whose names cv2.imread cannot take.
-            data = np.fromfile(name_to_open(path), np.uint8)
-            image, said = _decode(data, choice)
-            if image is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
-                image, said = _decode_with_ffmpeg(path, choice)
+            return _decode_with_ffmpeg(path, choice)
+        # numpy reads files whose names cv2.imread cannot take.
+        data = np.fromfile(name_to_open(path), np.uint8)
+        found = _decode(data, choice)
+        if found[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
+            found = _decode_with_ffmpeg(path, choice)
     except (OSError, cv2.error, SourceError):
         return None, ""
-    if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
-        return image, said
-    np.copyto(into, image)
-    return into, said
+    return found
 
 
 def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
@@ -264,7 +319,7 @@ def _why_unread(path: str) -> str | None:
     return None if path.lower().endswith(FFMPEG_PICTURES) else why_not_decoded(data)
 
 
-def _decode(data: NDArray[np.uint8], choice: Choice) -> tuple[Image | None, str]:
+def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
     from detector.core.sources._picture_size import why_not_decoded
 
     if not data.size or why_not_decoded(data.tobytes()):
@@ -273,7 +328,30 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> tuple[Image | None, str]
 
     if (deep := decode_deep(data, choice.grey)) is not None:
         return deep
-    return cv2.imdecode(data, cv2.IMREAD_COLOR), _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
+    said = _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
+    reduced = None if choice.reduce is None else _decode_reduced(data, choice.reduce)
+    return cv2.imdecode(data, cv2.IMREAD_COLOR) if reduced is None else reduced, said
+
+
+def _decode_reduced(data: NDArray[np.uint8], reduce: Callable[[int, int], int]) -> Reduced | None:
+    """A JPEG at a part of its size, as libjpeg decodes it in a fraction of the time; None for what
+    is none, or wanted whole."""
+    from detector.core.sources._picture_size import claimed_size
+
+    if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:
+        return None
+    factor = min(reduce(*size), reduce(*size[::-1]))  # its EXIF may turn it
+    if factor not in REDUCED:
+        return None
+    pixels = cv2.imdecode(data, REDUCED[factor])
+    if pixels is None:
+        return None
+    width, height = (-(-side // factor) for side in size)
+    if pixels.shape[:2] == (height, width) and (width != height or size[0] == size[1]):
+        return Reduced(np.asarray(pixels), factor, *size)
+    if pixels.shape[:2] == (width, height) and width != height:
+        return Reduced(np.asarray(pixels), factor, *size[::-1])
+    return None
 
 
 def _name_unread(data: bytes) -> str:

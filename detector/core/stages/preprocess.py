@@ -10,7 +10,16 @@ from numpy import uint8
 from numpy.typing import NDArray
 
 from detector.core.errors.machine import ARM64
-from detector.core.types import GEOMETRIES, Colours, Image, Letterbox, Picture, Planes, size_of
+from detector.core.types import (
+    GEOMETRIES,
+    AnyPicture,
+    Colours,
+    Image,
+    Letterbox,
+    Planes,
+    Reduced,
+    size_of,
+)
 
 # What ``input_of_shape`` may have of the own area: 5% more. An inference takes as long as its area
 # says, so that no shape should cost noticeably more than another. At 416x256 these 5% let 4:3 have
@@ -23,15 +32,15 @@ NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 
 def letterbox(
-    picture: Picture,
+    picture: AnyPicture,
     slot: NDArray[uint8],
     *,
     geometry: str,
     pad_value: int | tuple[int, int, int] = 114,
     of_picture: bool = False,
 ) -> Letterbox:
-    """Resizes ``picture`` (u8 BGR [h, w, 3], or planes of YUV) into ``slot`` (u8 RGB [H, W, 3],
-    written whole).
+    """Resizes ``picture`` (u8 BGR [h, w, 3], planes of YUV, or reduced) into ``slot`` (u8 RGB
+    [H, W, 3], written whole).
 
     ``geometry``:
       "centre"             scale = min(W/w, H/h), size round(w*scale) x round(h*scale), padding
@@ -50,7 +59,7 @@ def letterbox(
     if isinstance(picture, Planes):
         _planes_to_rgb(picture, inner)
     else:
-        _bgr_to_rgb(picture, inner)
+        _bgr_to_rgb(picture.pixels if isinstance(picture, Reduced) else picture, inner)
     slot[:top] = pad_value
     slot[top + inner_height :] = pad_value
     slot[top : top + inner_height, :left] = pad_value

@@ -26,7 +26,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.types import Candidates, Detections, Image, Letterbox, Picture, Planes, size_of
+from detector.core.types import (
+    AnyPicture,
+    Candidates,
+    Detections,
+    Image,
+    Letterbox,
+    Planes,
+    Reduced,
+    size_of,
+)
 
 OVERLAP = 0.2  # of a tile's side, that it shares with the next one
 SAME = 0.5  # IoU, within what both inputs show
@@ -77,9 +86,12 @@ def tile_size(width: int, height: int, columns: int, rows: int) -> tuple[int, in
     return first.x2 - first.x1, first.y2 - first.y1
 
 
-def cut_out(picture: Picture, region: Region) -> Picture:
+def cut_out(picture: AnyPicture, region: Region) -> AnyPicture:
     """That part of a picture, in the picture's own memory."""
     x1, y1, x2, y2 = region
+    if isinstance(picture, Reduced):  # to half its size, as regions begin at even pixels
+        half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
+        return Reduced(picture.pixels[half], picture.factor, x2 - x1, y2 - y1)
     if not isinstance(picture, Planes):
         return picture[y1:y2, x1:x2]
     half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
@@ -89,14 +101,14 @@ def cut_out(picture: Picture, region: Region) -> Picture:
 
 
 def tiled_preprocess(
-    preprocess: Callable[[Picture, Image], Letterbox],
+    preprocess: Callable[[AnyPicture, Image], Letterbox],
     grid: tuple[int, int],
     join: Callable[[Sequence[Detections], Sequence[Region]], Detections],
-) -> Callable[[Picture, Image], TiledFit]:
+) -> Callable[[AnyPicture, Image], TiledFit]:
     """Of a picture into the inputs of a frame, u8 RGB [T, H, W, 3]. ``preprocess``: of one input;
     ``grid``: columns and rows; ``join``: ``join_tiles`` with its options bound."""
 
-    def fill(picture: Picture, slot: Image) -> TiledFit:
+    def fill(picture: AnyPicture, slot: Image) -> TiledFit:
         height, width = size_of(picture)
         shown = regions(width, height, *grid)
         fits = [
@@ -113,15 +125,15 @@ class FrameTiles:
 
     def __init__(
         self,
-        preprocess: Callable[[Picture, Image], Letterbox],
+        preprocess: Callable[[AnyPicture, Image], Letterbox],
         join: Callable[[Sequence[Detections], Sequence[Region]], Detections],
     ) -> None:
         self._preprocess, self._join = preprocess, join
 
-    def __call__(self, picture: Picture, slot: Image) -> TiledFit:
+    def __call__(self, picture: AnyPicture, slot: Image) -> TiledFit:
         return self.fill(picture, slot, None)
 
-    def fill(self, picture: Picture, slot: Image, grid: tuple[int, int] | None) -> TiledFit:
+    def fill(self, picture: AnyPicture, slot: Image, grid: tuple[int, int] | None) -> TiledFit:
         """Into the first inputs of ``slot``, u8 RGB [T, H, W, 3], as many as the grid has."""
         if grid is not None:
             inputs = slot[: 1 + grid[0] * grid[1]]

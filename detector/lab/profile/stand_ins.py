@@ -16,12 +16,12 @@ import numpy as np
 from detector.core.loop.parts import BatchRequest, FrameSource, Outputs, Parts
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 from detector.core.types import (
+    AnyPicture,
     Candidates,
     Detections,
     Fit,
     Frame,
     Image,
-    Picture,
     Planes,
     SourceInfo,
 )
@@ -65,7 +65,7 @@ def record_stages(parts: Parts, source: FrameSource) -> Recorded:
     while len(kept.frames) < KEPT and held < KEPT_BYTES:
         batch = [frame for _ in range(size) if (frame := source.read()) is not None]
         for frame, row in zip(batch, request.slot, strict=False):
-            fit = parts.preprocess(frame.picture, row)
+            fit = parts.preprocess(frame.decoded, row)
             kept.frames.append(replace(frame, picture=frame.picture.copy()))
             kept.rows.append((row.copy(), fit))
             held += frame.picture.nbytes + row.nbytes
@@ -141,10 +141,10 @@ class _Recall:
         return {}
 
 
-def _copy_rows(kept: Sequence[tuple[Image, Fit]]) -> Callable[[Picture, Image], Fit]:
+def _copy_rows(kept: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, Image], Fit]:
     turns = itertools.cycle(kept)
 
-    def copy(picture: Picture, into: Image) -> Fit:
+    def copy(picture: AnyPicture, into: Image) -> Fit:
         row, fit = next(turns)
         np.copyto(into, row)
         return fit

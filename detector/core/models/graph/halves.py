@@ -115,13 +115,16 @@ def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set
 
 
 def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Convolutions with few input channels a group, and the activations behind them."""
+    """Convolutions with few input channels a group, and the activations behind them; not those
+    inside an attention, which read what it reshaped: OpenVINO (2026.4) compiles no attention whose
+    types change within it."""
     thin: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
     makers = {name: node.name for node in graph.node for name in node.output}
+    reshaped = {name for node in graph.node if node.op_type == "Reshape" for name in node.output}
     for node in graph.node:
         if node.op_type == "Conv" and node.input[1] in constants:
-            follows = constants[node.input[1]][1] < THIN
+            follows = constants[node.input[1]][1] < THIN and node.input[0] not in reshaped
         else:
             dynamic = [makers.get(name) for name in node.input if name and name not in constants]
             follows = (

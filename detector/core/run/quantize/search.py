@@ -115,15 +115,20 @@ class Reference:
     def error(self, graph: onnx.ModelProto) -> float:
         """Noise over signal of each raw output, summed over the outputs."""
         others = raw_outputs(self.network, graph, self.slots)
-        total = 0.0
-        for at in range(len(self.outputs[0])):
-            signal = sum(float(np.square(one[at], dtype=np.float64).sum()) for one in self.outputs)
-            noise = sum(
-                float(np.square(one[at] - two[at], dtype=np.float64).sum())
-                for one, two in zip(self.outputs, others, strict=True)
-            )
-            total += noise / signal if signal else noise
-        return total
+        return sum(noise_over_signal(self.outputs, others))
+
+
+def noise_over_signal(expected: Sequence[Outputs], found: Sequence[Outputs]) -> list[float]:
+    """Of each raw output, over all frames; noise alone where there is no signal."""
+    shares = []
+    for at in range(len(expected[0])):
+        signal = sum(float(np.square(one[at], dtype=np.float64).sum()) for one in expected)
+        noise = sum(
+            float(np.square(one[at] - two[at], dtype=np.float64).sum())
+            for one, two in zip(expected, found, strict=True)
+        )
+        shares.append(noise / signal if signal else noise)
+    return shares
 
 
 # The search

@@ -99,6 +99,7 @@ def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[s
         *parts,
         ("wait", "waits for input", thread.wait_input_ms),
         ("wait", "waits for output", thread.wait_output_ms),
+        ("no-core", "no core between stages", thread.preempted_ms),
         ("other", "other", thread.other_ms),
     ]
 
@@ -166,9 +167,10 @@ LEDGER = How(
     "ledger",
     "time per stage and thread",
     'Each thread reads the clock around every stage call and every wait; "other" is the rest of '
-    "its wall time. For stretches longer than 50 us, the thread's CPU clock and the kernel's run "
-    'queue show how long it was on a core and how long it had none; "no core, others" is the part '
-    'in which another program held the core. "all CPU" includes the threads of libraries.',
+    "its wall time, without the part in which it had no core. For stretches longer than 50 us, "
+    "the thread's CPU clock and the kernel's run queue show how long it was on a core and how long "
+    'it had none; "no core, others" is the part in which another program held the core. "all CPU" '
+    "includes the threads of libraries.",
     "Time per stage and thread",
 )
 PARTS = (

@@ -1,0 +1,158 @@
+"""What an engine and a precision lose of a network's detections: known, or measured on frames."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+
+from detector.core.analysis.agreement import agreement
+from detector.core.errors.machine import BF16, EXACT_INT8, adds_int8_in_16_bits, cpu_flags
+from detector.core.run.quantize.search import SELECTION, Outputs, detections, noise_over_signal
+from detector.core.stages.preprocess import letterbox
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from detector.core.engines.base import Engine
+    from detector.core.models.base import InputRules, Network
+    from detector.core.run.quantize.calibrate import Calibration
+    from detector.core.run.sampling import Ahead
+    from detector.core.types import Detections, Picture
+
+LIMIT_S = 3.0  # of a timing
+SHARE = 0.05  # of a run whose length is known
+LEAST_S = 0.3  # what one engine takes; a shorter timing opens none
+CORE_FLOPS = 1e11  # of fp32 in a second and core: about the most
+OBJECTS = 10  # that the threshold must leave in the frames
+LOWER = (SELECTION.conf, 0.1, 0.05)  # thresholds
+NOISE = 0.1  # over the signal of a raw output, squared: more is no rounding
+
+
+class Losses(Protocol):
+    """``precisions``: those worth opening, or pairs of engine and precision."""
+
+    are_known: ClassVar[bool]
+
+    @property
+    def precisions(self) -> Collection[object]: ...
+
+    def limit_s(self, frame_s: float) -> float:
+        """Seconds that the timing may take where fp32 takes ``frame_s`` seconds for a frame."""
+
+    def agreement(self, engine: Engine, name: str, precision: str) -> float | None:
+        """With fp32, which is the first that is asked; None if nothing can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Of a model with a packaged calibration, whose int8 and bf16 were measured with it."""
+
+    are_known: ClassVar[bool] = True
+    by_precision: dict[str | tuple[str, str], float]
+
+    @staticmethod
+    def of(calibration: Calibration) -> Known:
+        """On this CPU."""
+        from detector.core.models.graph.qdq import KINDS
+        from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
+
+        known = {kind: result.agreement for kind, result in calibration.result.items()}
+        found: dict[str | tuple[str, str], float] = {"fp32": 1.0}
+        if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
+            found["bf16"] = known.get("bf16", 0.0)
+        if cpu_flags() & EXACT_INT8:
+            found["int8"] = min(known[kind] for kind in KINDS)
+            if cpu_flags() & BF16 and FLOAT_IN_BF16 in known:
+                found["openvino", "int8"] = min(found["int8"], known[FLOAT_IN_BF16])
+        elif adds_int8_in_16_bits() and NARROW in known:
+            found["int8"] = known[NARROW]
+        return Known(found)
+
+    @property
+    def precisions(self) -> Collection[object]:
+        return self.by_precision
+
+    def limit_s(self, frame_s: float) -> float:
+        return LIMIT_S
+
+    def agreement(self, engine: Engine, name: str, precision: str) -> float | None:
+        return self.by_precision.get((name, precision), self.by_precision[precision])
+
+
+@dataclass(slots=True)
+class Looked:
+    """Measured on some frames of the run's sources, at the default threshold of scores; at a lower
+    one if fewer than ``OBJECTS`` are above it. ``frames``: of the run, None where nobody knows."""
+
+    are_known: ClassVar[bool] = False
+    network: Network
+    ahead: Ahead
+    frames: int | None
+    precisions: Collection[object]
+    _slots: NDArray[np.uint8] | None = None  # RGB [N, H, W, 3]
+    _conf: float = 1.0
+    _outputs: list[Outputs] = field(default_factory=list)
+    _expected: list[Detections] = field(default_factory=list)
+
+    @staticmethod
+    def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> Looked | None:
+        """None for a run that is surely too short to pay for a timing."""
+        cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
+        precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
+        found = Looked(network, ahead, ahead.count_frames(), precisions)
+        frame_s = 0.0 if on_gpu else 2 * network.macs / (CORE_FLOPS * cores)
+        return found if found.limit_s(frame_s) >= LEAST_S or not frame_s else None
+
+    def limit_s(self, frame_s: float) -> float:
+        return LIMIT_S if self.frames is None else min(LIMIT_S, SHARE * self.frames * frame_s)
+
+    def agreement(self, engine: Engine, name: str, precision: str) -> float | None:
+        if self._slots is None:
+            taken = self.ahead.sample()
+            if taken is None or precision != "fp32":
+                return None
+            self._slots = _slots_of(taken.pictures, self.network.input)
+            self._outputs = self._infer(engine)
+            for self._conf in LOWER:
+                self._expected = detections(self.network, self._outputs, self._conf)
+                if sum(map(len, self._expected)) >= OBJECTS:
+                    return 1.0
+            return None
+        outputs = self._infer(engine)
+        if not all(noise <= NOISE for noise in noise_over_signal(self._outputs, outputs)):
+            return 0.0  # also for NaN
+        return agreement(self._expected, detections(self.network, outputs, self._conf)).share
+
+    def _infer(self, engine: Engine) -> list[Outputs]:
+        """Of each picture, on as many requests at once as a run has."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        requests = engine.requests[: engine.concurrency]
+        slots = [] if self._slots is None else list(self._slots)
+
+        def infer(first: int) -> list[Outputs]:
+            request, outputs = requests[first], []
+            for slot in slots[first :: len(requests)]:
+                request.slot[0] = slot
+                outputs.append([one[:1].copy() for one in request.infer(1)])
+            return outputs
+
+        with ThreadPoolExecutor(len(requests)) as pool:
+            each = list(pool.map(infer, range(len(requests))))
+        return [each[at % len(requests)][at // len(requests)] for at in range(len(slots))]
+
+
+def _slots_of(pictures: Sequence[Picture], rules: InputRules) -> NDArray[np.uint8]:
+    slots = np.empty((len(pictures), rules.height, rules.width, 3), np.uint8)
+    for picture, slot in zip(pictures, slots, strict=True):
+        letterbox(
+            picture,
+            slot,
+            geometry=rules.geometry,
+            pad_value=rules.pad_value,
+            of_picture=rules.of_picture,
+        )
+    return slots

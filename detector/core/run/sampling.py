@@ -1,0 +1,95 @@
+"""A few frames of a source, read before its run: what is decided by them is decided for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from detector.core.errors import DetectVideoError
+from detector.core.sources._standard_input import SPEC
+
+if TYPE_CHECKING:
+    from detector.core.run.reading import Reading
+    from detector.core.sources.base import Source
+    from detector.core.types import Frame, Picture, SourceInfo
+
+FRAMES = 12
+PLACES = (0.1, 0.5, 0.9)  # of a video, at which the frames lie
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """``pictures``: copies, of any size. ``info``: of the source that they are from."""
+
+    pictures: list[Picture]
+    info: SourceInfo
+
+
+def sample(
+    reading: Reading, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> Sample | None:
+    """Up to ``FRAMES`` frames of the first source that opens; None where none does. A pipe, which
+    can be read once, is not opened. ``opens``: the source of a command that has its own."""
+    for spec in specs:
+        if spec == SPEC:
+            continue
+        with suppress(DetectVideoError):
+            with (opens or reading.open)(spec) as source:
+                info = source.info
+                seeks = opens is None and info.kind == "video" and bool(info.duration_s)
+                taken = [] if seeks else _first(source, FRAMES)
+            if seeks:
+                taken = _from_places(reading, spec, info)
+            if taken:
+                return Sample(taken, info)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a run is going to read: a sample of it, and about how much."""
+
+    reading: Reading
+    specs: Sequence[str]
+
+    def sample(self) -> Sample | None:
+        return sample(self.reading, self.specs)
+
+    def count_frames(self) -> int | None:
+        """As if all sources had as many as the first that opens; None where nobody knows."""
+        for spec in self.specs:
+            with suppress(DetectVideoError), self.reading.open(spec) as source:
+                frames = self.reading.frames_ahead(source.info)
+                return None if frames is None else frames * len(self.specs)
+        return None
+
+
+def _from_places(reading: Reading, spec: str, info: SourceInfo) -> list[Picture]:
+    begin = float(reading.start_s or 0)
+    length = float(reading.duration_s or (info.duration_s or 0.0) - begin)
+    taken: list[Picture] = []
+    for share in (*PLACES, 0):
+        if taken and not share:
+            break  # the beginning must do where a stated duration is too long
+        at = replace(reading, start_s=_exact(begin + share * length), duration_s=None)
+        with suppress(DetectVideoError), at.open(spec) as source:
+            taken += _first(source, FRAMES // len(PLACES))
+    return taken
+
+
+def _exact(seconds: float) -> Fraction:
+    return Fraction(round(seconds * 1000), 1000)
+
+
+def _first(source: Source, count: int) -> list[Picture]:
+    return [frame.image.copy() for frame in _read(source, count)]
+
+
+def _read(source: Source, count: int) -> Iterator[Frame]:
+    for _ in range(count):
+        if (frame := source.read()) is None:
+            return
+        yield frame

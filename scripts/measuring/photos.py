@@ -1,0 +1,112 @@
+"""A folder of photos of 12 megapixels: ours, an older version of ours, and ultralytics."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from measuring.before import program_of
+from measuring.clips import made
+from measuring.environments import CACHE, MissingError
+from measuring.peers import AS_THEIRS, prepared, theirs, ultralytics_python
+from measuring.rounds import (
+    OURS,
+    Command,
+    Row,
+    detect_video,
+    interleave,
+    markdown,
+    quick_option,
+    rates,
+    ratios,
+    say_machine,
+    spread,
+)
+
+COMMIT = "3fc2985"  # the last one that decoded one photo after the other, whole
+SIZE = (4000, 3000)  # 2.5 to 3 MB each, as phones and trail cameras write them
+ROWS, ANNOTATED = ("--save", "jsonl"), ("--save", "jsonl,pictures")
+BF16 = ("--engine", "openvino", "--precision", "bf16")
+HEAD = ("job", "pictures/s", "beside", "ratio")
+
+
+def photos(count: int) -> Path:
+    """Frames of the demo's street, enlarged, with noise; made once."""
+    import cv2
+    import numpy as np
+
+    folder = CACHE / f"photos-{count}"
+    if not folder.is_dir():
+        partial_folder = folder.with_suffix(".partial")
+        partial_folder.mkdir(parents=True, exist_ok=True)
+        rng, clip = np.random.default_rng(0), cv2.VideoCapture(str(made(1080, count)))
+        for number in range(count):
+            image = cv2.resize(clip.read()[1], SIZE, interpolation=cv2.INTER_CUBIC)
+            noise = rng.normal(0, 5, image.shape).astype(np.int16)
+            image = np.clip(image + noise, 0, 255).astype(np.uint8)
+            path = str(partial_folder / f"{number:03}.jpg")
+            cv2.imwrite(path, image, [cv2.IMWRITE_JPEG_QUALITY, 90])
+        partial_folder.rename(folder)
+    return folder
+
+
+@click.command(name="photos")
+@click.option("--commit", default=COMMIT, show_default=True, help="The commit to compare with.")
+@click.option("--count", default=40, show_default=True, help="Photos.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--network", default="yolov8n", show_default=True, help="Model of ultralytics.")
+@quick_option
+def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bool) -> None:
+    """Pictures a second of a folder of 12-megapixel JPEGs, rows alone and with annotated copies:
+    now, before, and ultralytics in torch and OpenVINO as it comes (rows alone)."""
+    say_machine(quick)
+    count, rounds = (4, 1) if quick else (count, rounds)
+    folder = photos(count)
+    old = program_of(commit)
+
+    def own(program: Command, *options: Any) -> Row:
+        return rates(detect_video(folder, *options, program=program))
+
+    variants = {"street, rows": partial(own, OURS, *ROWS)}
+    variants["street, rows, before"] = partial(own, old, *ROWS)
+    variants["street, annotated"] = partial(own, OURS, *ANNOTATED)
+    variants["street, annotated, before"] = partial(own, old, *ANNOTATED)
+    try:
+        python, _ = ultralytics_python()
+        exports = prepared(python, network, made(1080, 300), (640, 640))
+        foreign = ("--model", exports["onnx"], *AS_THEIRS, *ROWS)
+        variants[network] = partial(own, OURS, *foreign)
+        variants[f"{network}, bf16"] = partial(own, OURS, *foreign, *BF16)
+        variants[f"{network}, before"] = partial(own, old, *foreign)
+        for name, model in (("torch", "torch"), ("OpenVINO as it comes", "openvino")):
+
+            def other(model: str = model) -> Row:
+                told, _ = theirs(python, "predict", exports[model], folder, 640, 640, "as it comes")
+                return {key: float(told[key]) for key in ("fps", "cpu_ms")}
+
+            variants[f"ultralytics {name}"] = other
+    except MissingError as error:
+        click.echo(f"ultralytics: skipped: {error}")
+    found = interleave(variants, rounds, warm_up=0 if quick else 1)
+    pairs = [(name, f"{name}, before") for name in found]
+    pairs += [(f"{network}, bf16", f"{network}, before")]
+    pairs += [
+        (ours, name)
+        for ours in (network, f"{network}, bf16")
+        for name in found
+        if name.startswith("ultralytics")
+    ]
+    table = [
+        [
+            ours,
+            spread([row["fps"] for row in found[ours]]),
+            f"{beside}: {spread([row['fps'] for row in found[beside]])}",
+            spread(ratios(found[ours], found[beside], "fps")),
+        ]
+        for ours, beside in pairs
+        if ours in found and beside in found
+    ]
+    click.echo("\n" + markdown(HEAD, table))
