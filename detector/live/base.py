@@ -16,10 +16,22 @@ CAMERA_DOWN = "camera_down"
 EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
 
 
+LAST_S = 253402214400.0  # the last day of the year 9999
+
+
+def moment_of(time_s: float) -> datetime:
+    """Unix seconds in UTC; of a clock that lies by thousands of years, the nearest with a date."""
+    return datetime.fromtimestamp(min(max(time_s, 0.0), LAST_S), UTC)
+
+
 def utc_text(time_s: float) -> str:
     """Unix seconds as ISO 8601 in UTC, with milliseconds: 2026-11-22T09:30:00.250Z."""
-    moment = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
-    return moment.replace("+00:00", "Z")
+    return moment_of(time_s).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def day_text(time_s: float) -> str:
+    """The day in UTC: 2026-11-22."""
+    return moment_of(time_s).date().isoformat()
 
 
 @dataclass(frozen=True, slots=True)

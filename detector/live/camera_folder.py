@@ -10,6 +10,7 @@ from pathlib import Path
 from detector.core.errors import OutputError
 from detector.core.errors.writing import has_permission, take_lock
 
+MOST_NAMES = 10_000
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -58,6 +59,15 @@ def append_whole(file: int, data: bytes) -> None:
         with suppress(OSError):
             os.ftruncate(file, before)
         raise
+
+
+def free_file(folder: Path, stem: str, suffix: str) -> str:
+    """The first of STEM, STEM-2... that no file has. Raises OSError."""
+    for number in range(1, MOST_NAMES):
+        name = f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"
+        if not os.path.lexists(folder / name):
+            return name
+    raise OSError(f"{folder / stem}: {MOST_NAMES} files with that name already exist")
 
 
 def hold(path: Path, depth: int = 1) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from detector.core.run.looping import RunClock
 from detector.core.run.tiling import Tiling
 from detector.core.timeline import READ, WORK, OffTimeline, Timeline
 from detector.live.asked import FOLDER, LiveAsked
+from detector.live.base import day_text
 from detector.live.capacity import busiest_stage, capacity, sentence
 from detector.live.figures import LiveStatus
 from detector.live.memory import MemoryWatch
@@ -30,7 +31,7 @@ FEED_ROWS = 100  # of the decoders' spans, of which only sums are read
 
 
 def today() -> str:
-    return datetime.now(UTC).date().isoformat()
+    return day_text(time.time())
 
 
 class EndOfDay(threading.Event):
@@ -68,6 +69,7 @@ def begin_day(asked: LiveAsked, plan: Plan, path: str, stop: threading.Event) ->
     name = today()
     folder = Path(asked.sessions or Path("runs", FOLDER))
     session = Session.create_in(folder, name, or_temporary=asked.sessions is None)
+    session.begin()  # else what the log says would go with an earlier run's files
     timeline = plan.loop.timeline(plan.loaded.natives, max_rows=ROWS, ring=True)
     return Day(session, SourceRun(path, timeline), EndOfDay(stop), name)
 

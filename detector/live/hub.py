@@ -71,6 +71,11 @@ class _Channel:
         # Half a period early is in time, so that a camera as quick as its watcher loses nothing.
         return self.gap_ns is not None and now_ns >= self.due_ns - self.gap_ns // 2
 
+    def give_back(self, now_ns: int) -> None:
+        """Frees a picture that nobody asks for any more."""
+        if self.gap_ns is None and now_ns - self.last_wish_ns > FORGOTTEN_AFTER_NS:
+            self.shot, self.jpegs = None, {}
+
 
 class Watch:
     """One who looks at some cameras. ``close`` it when the watcher has gone."""
@@ -145,10 +150,7 @@ class Hub:
         channel = self._channel(camera)
         now = self._clock_ns()
         channel.answer = channel.wanted(now)
-        unwatched = channel.gap_ns is None and now - channel.last_wish_ns > FORGOTTEN_AFTER_NS
-        if unwatched and channel.shot is not None:
-            channel.shot = None
-            channel.jpegs = {}
+        channel.give_back(now)
         return channel.answer
 
     def show(self, frame: Frame, detections: Detections) -> None:
@@ -163,6 +165,9 @@ class Hub:
             return
         channel.answer = channel.asked = False  # first: a wish from now on is for a later one
         now = self._clock_ns()
+        if not channel.number:  # the first picture of a camera or file: others may have ended
+            for other in list(self._channels.values()):
+                other.give_back(now)
         if channel.gap_ns is not None:
             earliest = max(channel.due_ns, now - channel.gap_ns // 2)
             channel.due_ns = earliest + channel.gap_ns

@@ -210,7 +210,8 @@ class Router:
             return
         with self._lock:
             for name, facts in states.items():
-                self._tell_all(self._rules.feed_changed(name, facts, now_ns, now_s))
+                if name in self._outputs:  # else it was closed since
+                    self._tell_all(self._rules.feed_changed(name, facts, now_ns, now_s))
 
     def _tell_all(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,14 +22,13 @@ from detector.core.errors.text import counted
 from detector.core.errors.writing import utf8
 from detector.core.sinks.jsonl import encode_row, row
 from detector.core.types import Detections, Frame
-from detector.live.base import utc_text
+from detector.live.base import day_text, utc_text
 from detector.live.camera_folder import append_whole, hold, is_at, open_file
 from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
 LOOK_NS = NS  # between two looks whether the file is still there, and tries after a full disk
 BLOCK = 65_536  # bytes read at once, in search of the last line end
-LAST_S = 253402214400.0  # the last day of the year 9999
 
 
 class DayRows:
@@ -47,13 +45,12 @@ class DayRows:
         folder: Path,
         camera: Camera,
         notice: Callable[[str], None],
-        zone: tzinfo = UTC,
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``folder``: of the run. ``zone``: whose days they are; times in rows are UTC always."""
+        """``folder``: of the run."""
         self._folder, self._camera = folder / camera.name, camera
-        self._notice, self._zone, self._clock = notice, zone, clock
+        self._notice, self._clock = notice, clock
         self._written = self._bytes = self._lost = self._lost_now = 0
         self._fd, self._day = -1, ""
         self._path = self._folder
@@ -157,7 +154,7 @@ class CameraRows(DayRows):
     def _take_folder(self) -> None:
         self.made_folder = not self._folder.exists()
         self._lock = hold(self._folder)
-        today = self._folder / f"{self.stem}-{datetime.now(self._zone).date()}{self.suffix}"
+        today = self._folder / f"{self.stem}-{day_text(time.time())}{self.suffix}"
         if today.is_symlink():
             self.close()
             raise OutputError(f"{today}: is a link, and rows belong in a file; remove it")
@@ -177,8 +174,6 @@ class CameraRows(DayRows):
         if arrival is None:
             return
         now = self._clock()
-        # A clock that lies by thousands of years still gets a row.
-        moment = datetime.fromtimestamp(min(max(arrival.utc_s, 0.0), LAST_S), UTC)
         base = frame.source.time_base if frame.source is not None else None
         values = row(
             self._camera.address.shown,
@@ -187,12 +182,10 @@ class CameraRows(DayRows):
             detections,
             camera=self._camera.name,
             epoch=arrival.epoch,
-            time_utc=utc_text(moment.timestamp()),
+            time_utc=utc_text(arrival.utc_s),
             age_ms=round((now - arrival.arrived_ns) / 1e6, 3),
         )
-        self._append(
-            utf8(encode_row(values)), moment.astimezone(self._zone).date().isoformat(), now
-        )
+        self._append(utf8(encode_row(values)), day_text(arrival.utc_s), now)
 
     def _is_whole(self, rest: bytes) -> bool:
         try:

@@ -221,7 +221,6 @@ class _LiveRun:
     # Days.
 
     def run(self, command: Sequence[str]) -> Result:
-        self._clerk.start()
         table = self._around.table
         if table is not None:
             table.start(self._status.figures)
@@ -230,6 +229,8 @@ class _LiveRun:
                 day = begin_day(self._asked, self._plan, self._source.info.path, self._stop)
                 self._books.begin_day(day.run.timeline)
                 self._day = day
+                if self._clerk.ident is None:
+                    self._clerk.start()
                 with closing_session(day.session):
                     self._run_day(day)
                     if not self._goes_on(day):
@@ -362,11 +363,11 @@ class _LiveRun:
         self._router.tick(states, time.perf_counter_ns(), time.time())
 
     def _log(self, error: Exception) -> None:
-        """Into the session, and to the user the first time."""
-        if self._day is not None:
-            self._day.session.log_error(traceback.format_exc())
+        """Into the session, and to the user, the first time: it may happen four times a second."""
         if (text := f"{type(error).__name__}: {error}") not in self._faults:
             self._faults.add(text)
+            if self._day is not None:
+                self._day.session.log_error(traceback.format_exc())
             self._around.say(f"internal error, please report it: {text}; the run continues")
 
     def close(self) -> None:

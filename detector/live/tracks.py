@@ -14,20 +14,17 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from detector.core.errors.writing import utf8, write_whole
 from detector.core.sinks._best import ROWS, BestPictures, Track
 from detector.core.types import Detections, Frame, Image
-from detector.live.base import utc_text
-from detector.live.camera_folder import append_whole, enter, open_file
-from detector.live.rows import LAST_S
+from detector.live.base import day_text, utc_text
+from detector.live.camera_folder import append_whole, enter, free_file, open_file
 from detector.live.sources.base import Camera
 
 ROOM = 64  # tracks that wait to be written
 CLOSE_S = 2.0
-MOST_NAMES = 10_000
 
 
 class CameraTracks:
@@ -39,9 +36,10 @@ class CameraTracks:
         self._camera, self._notice = camera, notice
         self._best = BestPictures()
         self._day = ""
+        self._shift_s = 0.0  # from the clock of the pictures to Unix time, now
         self._written = self._lost = 0
         self._failing = False
-        self._waiting: queue.Queue[tuple[str, Track] | None] = queue.Queue(ROOM)
+        self._waiting: queue.Queue[tuple[str, float, Track] | None] = queue.Queue(ROOM)
         self._thread = threading.Thread(target=self._run, name="detect-video tracks", daemon=True)
         self._thread.start()
 
@@ -51,17 +49,18 @@ class CameraTracks:
     def write(self, frame: Frame, detections: Detections) -> None:
         if frame.arrival is None:
             return
-        now_s = min(max(frame.arrival.utc_s, 0.0), LAST_S)
-        day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
+        now_s = frame.arrival.utc_s
+        day = day_text(now_s)
         if day != self._day:
             self._hand_over(self._best.end())
             self._day = day
-        self._hand_over(self._best.add(frame, now_s, detections))
+        self._shift_s = now_s - frame.time_s
+        self._hand_over(self._best.add(frame, frame.time_s, detections))
 
     def _hand_over(self, tracks: list[Track]) -> None:
         for track in tracks:
             try:
-                self._waiting.put_nowait((self._day, track))
+                self._waiting.put_nowait((self._day, self._shift_s, track))
             except queue.Full:
                 self._lose("too many tracks ended at once")
 
@@ -82,22 +81,22 @@ class CameraTracks:
 
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:
-            day, track = item
+            day, shift_s, track = item
             try:
-                self._write(self.folder / day, track)
+                self._write(self.folder / day, shift_s, track)
                 self._written += 1
                 self._failing = False
             except Exception as error:  # a full disk stops pictures, not detection
                 self._lose(str(error))
 
-    def _write(self, folder: Path, track: Track) -> None:
+    def _write(self, folder: Path, shift_s: float, track: Track) -> None:
         suffix, data = track.encode()
-        file = _free(folder, track.stem, suffix)
+        file = free_file(folder, track.stem, suffix)
         os.close(enter(folder, 3))  # CAMERA/tracks/DAY
         write_whole(folder / file, data, ours=True)
         row = {"camera": self._camera.name, **track.row(file)}
         for name in ("first", "last", "best"):  # seconds since 1970 say little to a person
-            row[f"{name}_utc"] = utc_text(row.pop(f"{name}_s"))
+            row[f"{name}_utc"] = utc_text(row.pop(f"{name}_s") + shift_s)
         line = utf8(json.dumps(row, ensure_ascii=False) + "\n")
         descriptor = open_file(folder / ROWS, os.O_WRONLY | os.O_APPEND, 3)
         try:
@@ -110,12 +109,3 @@ class CameraTracks:
         if not self._failing:
             self._failing = True
             self._notice(f"{self._camera.name}: pictures of tracks were lost: {why}")
-
-
-def _free(folder: Path, stem: str, suffix: str) -> str:
-    """The first of STEM, STEM-2... that no file has."""
-    for number in range(1, MOST_NAMES):
-        name = f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"
-        if not os.path.lexists(folder / name):
-            return name
-    raise OSError(f"{folder / stem}: {MOST_NAMES} files with that name already exist")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,8 +15,8 @@ from detector.core.errors.writing import utf8
 from detector.core.sinks import counts, events
 from detector.core.sinks._rows import csv_lines
 from detector.core.types import Detections, Frame, ZoneBook, ZoneCount, ZoneEvent
-from detector.live.base import utc_text
-from detector.live.rows import LAST_S, DayRows
+from detector.live.base import day_text, utc_text
+from detector.live.rows import DayRows
 from detector.live.sources.base import Camera
 
 
@@ -31,8 +30,7 @@ class _DayCsv(DayRows):
 
     def add(self, cells: tuple[object, ...], utc_s: float) -> None:
         """A row of the day of ``utc_s``."""
-        day = datetime.fromtimestamp(utc_s, UTC).date().isoformat()
-        self._append(utf8(csv_lines([cells])), day, self._clock())
+        self._append(utf8(csv_lines([cells])), day_text(utc_s), self._clock())
 
 
 class _EventRows(_DayCsv):
@@ -54,35 +52,28 @@ class ZoneRows:
         self._events = _EventRows(folder, camera, notice)
         self._counts = _CountRows(folder, camera, notice)
         self._book: ZoneBook | None = None
-        # From the clock of the pictures to Unix time: now, and when the intervals began to count.
-        self._shift_s = self._first_shift_s = 0.0
+        self._shift_s = 0.0  # from the clock of the pictures to Unix time, now
 
     def write(self, frame: Frame, detections: Detections) -> None:
         scene = detections.scene
         if scene is None or frame.arrival is None:
             return
-        shift_s = frame.arrival.utc_s - frame.time_s
         if scene.book is not self._book:
             if self._book is not None:
                 self._add(*self._book.finish())
-            self._book, self._first_shift_s = scene.book, shift_s
-        self._shift_s = shift_s
+            self._book = scene.book
+        self._shift_s = frame.arrival.utc_s - frame.time_s
         self._add(scene.events, scene.counts)
 
     def _add(self, happened: Sequence[ZoneEvent], rows: Sequence[ZoneCount]) -> None:
-        def utc_s(time_s: float, shift_s: float) -> float:
-            return min(max(time_s + shift_s, 0.0), LAST_S)
-
+        """Moments of events are of the pictures' clock, those of counts Unix times."""
         for event in happened:
             cells = events.event_cells(
-                self._camera, event, lambda time_s: utc_text(utc_s(time_s, self._shift_s))
+                self._camera, event, lambda time_s: utc_text(time_s + self._shift_s)
             )
-            self._events.add(cells, utc_s(event.time_s, self._shift_s))
+            self._events.add(cells, event.time_s + self._shift_s)
         for row in rows:
-            cells = counts.count_cells(
-                self._camera, row, lambda time_s: utc_text(utc_s(time_s, self._first_shift_s))
-            )
-            self._counts.add(cells, utc_s(row.from_s, self._first_shift_s))
+            self._counts.add(counts.count_cells(self._camera, row, utc_text), row.from_s)
 
     def counts(self) -> dict[str, int]:
         """What was written and lost, of both files."""

@@ -10,10 +10,12 @@ import numpy as np
 
 from detector.core.errors import UsageError
 from detector.core.run.selection import class_ids
-from detector.core.types import Detections, Frame, Outline, Scene, ZoneCount, ZoneEvent
-from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, outline_of
+from detector.core.types import Arrival, Detections, Frame, Outline, Scene, ZoneCount, ZoneEvent
+from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, outline_of
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Places
+
+JUMP_S = 1.0  # of a wall clock that was set; one that is slewed gains or loses less between frames
 
 
 class Book:
@@ -22,6 +24,7 @@ class Book:
     def __init__(self, camera: str, counter: Counter) -> None:
         self.camera, self.counter = camera, counter
         self._cuts = Cuts()
+        self._wall_s: float | None = None  # the wall clock less the monotonic one
         self._lock = threading.Lock()
         self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
 
@@ -41,7 +44,8 @@ class Book:
             ids = detections.track_ids
             assert ids is not None, "zones run after track"
             events, counts = self.counter.update(
-                ids, detections.class_ids, detections.boxes, time_s, (width, height)
+                *(ids, detections.class_ids, detections.boxes, time_s, (width, height)),
+                self._look_at_wall(frame.arrival),
             )
             return Scene(
                 tuple(outlines(self.counter, (width, height))),
@@ -50,19 +54,18 @@ class Book:
                 self,
             )
 
+    def _look_at_wall(self, arrival: Arrival | None) -> Wall | None:
+        """Intervals of a camera are those of the wall clock, whatever clock the camera has."""
+        if arrival is None:
+            return None
+        before, self._wall_s = self._wall_s, arrival.utc_s - arrival.arrived_ns / 1e9
+        return arrival.utc_s, before is not None and abs(self._wall_s - before) > JUMP_S
+
     def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
         with self._lock:
             if self._last is None:
                 self._last = self.counter.finish()
             return self._last
-
-
-def origin_s(frame: Frame) -> float:
-    """A full hour of UTC by the clock of a camera's frames, so that intervals begin where those of
-    a wall clock do; 0 for a file."""
-    if frame.arrival is None:
-        return 0.0
-    return frame.time_s - frame.arrival.utc_s % 86400
 
 
 def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:

@@ -39,6 +39,7 @@ COUNTED_AS = {"enters": ENTERED, "leaves": LEFT, "appears": APPEARED, "ends": EN
 Floats = NDArray[np.float64]
 Signs = NDArray[np.int8]  # of a track and a shape: 1 in, -1 out, 0 unknown
 Key = tuple[int, int]  # number of a shape, class id
+Wall = tuple[float, bool]  # the wall clock at a frame; whether it was set since the frame before
 
 
 @dataclass(slots=True)
@@ -100,10 +101,8 @@ class Counter:
         places: Places,
         names: Sequence[str],
         classes: Sequence[frozenset[int] | None] | None = None,
-        origin_s: float = 0.0,
     ) -> None:
-        """``origin_s``: a moment of the frames' clock at which an interval begins."""
-        self.places, self._names, self._origin_s = places, names, origin_s
+        self.places, self._names = places, names
         self._classes = classes or [None] * len(places.shapes)
         self._table = _Table(len(places.shapes))
         self._size: tuple[int, int] | None = None
@@ -111,8 +110,11 @@ class Counter:
         self._widths: list[float] = []
         self.time_s: float | None = None
         self.total: dict[Key, Tally] = {}
+        # The interval that runs, on a clock that is the frames', or the wall's.
         self._interval: dict[Key, Tally] = {}
-        self._began_s = 0.0
+        self._began_s = self._ends_s = 0.0
+        self._now_s: float | None = None
+        self._behind_s = 0.0  # by which the frames' clock was set back
         self.history = History(places.every_s)
         self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds that objects were there
         for number, asked in enumerate(self._classes):
@@ -129,21 +131,18 @@ class Counter:
         boxes: NDArray[np.floating],
         time_s: float,
         size: tuple[int, int],
+        wall: Wall | None = None,
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
         """What happened up to the frame at ``time_s``, and the intervals that are over. ``ids`` [N]
-        from 1, -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture."""
+        from 1, -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
+        ``wall``: the clock of the intervals, if it is not that of the frames."""
         ended: list[ZoneEvent] = []
         if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock begins anew
             ended = self.end()
-            self._origin_s += time_s - self.time_s
-            self._began_s += time_s - self.time_s
+            self._behind_s += self.time_s - time_s
             self.time_s = time_s
-        if self.time_s is None:
-            steps = math.floor((time_s - self._origin_s) / self.places.every_s)
-            self._began_s = self._origin_s + steps * self.places.every_s
-            self.history.began_s = self._began_s
         self.time_s = time_s = time_s if self.time_s is None else max(time_s, self.time_s)
-        over = self._close_intervals(time_s)
+        over = self._move_interval(time_s + self._behind_s, wall)
         self._scale(size)
         events = ended + self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
         followed = ids >= 0
@@ -166,9 +165,7 @@ class Counter:
     def finish(self) -> tuple[list[ZoneEvent], list[ZoneCount]]:
         """Ends all tracks and the interval that runs."""
         events = self.end()
-        if self.time_s is None or self.time_s <= self._began_s:
-            return events, []
-        return events, self._close_interval(self.time_s)
+        return events, self._cut_interval()
 
     # ------------------------------------------------------------------
     # Tracks.
@@ -356,13 +353,38 @@ class Counter:
                 tally.now = present.get(key, 0)
                 tally.most = max(tally.most, tally.now)
 
-    def _close_intervals(self, time_s: float) -> list[ZoneCount]:
+    def _move_interval(self, frame_s: float, wall: Wall | None) -> list[ZoneCount]:
+        """Intervals that are over now. One of the wall clock begins when counting does, or when the
+        clock was set; else each begins at a multiple of its length, since midnight by the wall."""
+        (now_s, was_set), every = wall or (frame_s, False), self.places.every_s
+        if self._now_s is not None and not was_set:
+            self._now_s = max(now_s, self._now_s)
+            return self._close_intervals(self._now_s)
+        over = self._cut_interval()
+        origin_s = 0.0 if wall is None else now_s - now_s % 86400
+        steps = math.floor((now_s - origin_s) / every)
+        self._began_s = origin_s + steps * every if wall is None else now_s
+        self._ends_s = origin_s + (steps + 1) * every
+        if self._now_s is None:
+            self.history.began_s = self._began_s
+        self._now_s = now_s
+        return over
+
+    def _cut_interval(self) -> list[ZoneCount]:
+        """Ends the interval that runs before its time."""
+        if self._now_s is None or not (self._interval or self._now_s > self._began_s):
+            return []
+        return self._close_interval(self._now_s)
+
+    def _close_intervals(self, now_s: float) -> list[ZoneCount]:
         every, over = self.places.every_s, list[ZoneCount]()
         for _ in range(MOST_EMPTY):
-            if time_s < self._began_s + every:
+            if now_s < self._ends_s:
                 return over
-            over += self._close_interval(self._began_s + every)
-        self._began_s += math.floor((time_s - self._began_s) / every) * every
+            over += self._close_interval(self._ends_s)
+            self._ends_s += every
+        self._began_s += math.floor((now_s - self._began_s) / every) * every
+        self._ends_s = self._began_s + every
         return over
 
     def _close_interval(self, to_s: float) -> list[ZoneCount]:

@@ -67,11 +67,14 @@ class FakeFeed(Feed):
     def start(self) -> None:
         self.started += 1
 
+    def utc_s(self) -> float:
+        return self.clock() / 1e9
+
     def arrives(self, count: int = 1) -> None:
         for _ in range(count):
             width, height = self.size
             arrival = Arrival(
-                self.camera.name, self.epoch, self.clock(), self.clock() / 1e9, self.clock()
+                self.camera.name, self.epoch, self.clock(), self.utc_s(), self.clock()
             )
             picture = Picture(
                 self.received, self.received * 40, Fraction(1, 1000), width, height, arrival, None

@@ -294,21 +294,6 @@ class TestStatus:
             assert summary.received == feed.received
             assert summary.received == summary.processed + sum(summary.dropped.values())
 
-    def test_a_day_counts_its_own(self):
-        bench = Bench("a")
-        status = status_of(bench)
-        status.begin_day(OffTimeline())
-        bench.feeds["a"].arrives(3)
-        process(bench, status, 3)
-        bench.feeds["a"].connects = 3
-        assert status.summaries((), {})[0].processed == 3
-        status.begin_day(OffTimeline())
-        bench.feeds["a"].arrives(2)
-        process(bench, status, 2)
-        (summary,) = status.summaries((), {})
-        assert (summary.received, summary.processed, summary.reconnects) == (2, 2, 0)
-        assert status.figures().streams[0].processed == 5, "the run goes on"
-
     def test_shares_of_the_stages(self):
         """Inference for 300 of 1000 ms, on one worker, and for 100 ms before that."""
         bench = Bench("a")

@@ -139,6 +139,18 @@ def test_a_picture_that_nobody_asks_for_any_more_is_given_back():
     assert hub.newest("door") is None
 
 
+def test_of_files_and_cameras_that_have_ended_no_picture_is_kept():
+    clock = Clock()
+    hub = Hub(clock)
+    for number in range(5):
+        watch = hub.watch([f"file-{number}"])
+        clock.ns += 1_000_000_000
+        step(hub, f"file-{number}")
+        watch.close()
+        clock.ns += 2 * FORGOTTEN_AFTER_NS
+    assert [hub.newest(f"file-{number}") is not None for number in range(5)] == [False] * 4 + [True]
+
+
 def test_a_burst_calls_once_until_somebody_looks():
     hub, calls = Hub(), []
     hub.called_by(lambda: calls.append(1))

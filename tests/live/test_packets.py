@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from detector.core.types import Arrival
-from detector.live.sources.base import LAG, NEWER, NO_KEY, RATE, STOPPED, UNDECODED, Picture
+from detector.live.sources.base import (
+    CORRUPT,
+    LAG,
+    NEWER,
+    NO_KEY,
+    RATE,
+    STOPPED,
+    UNDECODED,
+    Picture,
+)
+from detector.live.sources.decoding import MOST_HELD, Decoder
+from detector.live.sources.ffmpeg_log import Ears
 from detector.live.sources.packets import KEY_PATIENCE, End, PacketQueue, Received, Stamp
 from detector.live.sources.slot import PLACES, Slot
 
@@ -229,3 +241,12 @@ def test_a_closed_slot_takes_nothing() -> None:
     slot.close()
     assert not slot.put(picture(1))
     assert drops == {STOPPED: 2}
+
+
+def test_packets_that_give_no_picture_are_lost_in_time() -> None:
+    drops, silent = Drops(), SimpleNamespace(decode=lambda packet: [])
+    decoder = Decoder("c", drops.drop, lambda: 0)
+    for number in range(3 * MOST_HELD):
+        packet = Received(SimpleNamespace(), Stamp(number, 1, 0, 0.0), silent, False, 1)
+        assert not list(decoder.decode(packet, Ears()))
+    assert drops == {CORRUPT: 2 * MOST_HELD}

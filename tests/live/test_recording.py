@@ -31,13 +31,7 @@ class Bench:
         self.said: list[str] = []
         self.folder = folder / "video"
         self.recording = Recording(
-            folder,
-            "yard",
-            Wish(**wish),
-            Quality("ultrafast", 23),
-            self.said.append,
-            lambda path: None,
-            style,
+            folder, "yard", Wish(**wish), Quality("ultrafast", 23), self.said.append, style
         )
 
     def play(

@@ -188,6 +188,9 @@ def test_states_become_events():
     these = Set()
     these.router.tick({"masked": "camera_up"}, 0, 5.0)
     assert [(event.event, event.camera) for event in these.told] == [("camera_up", "masked")]
+    these.router.close_camera("masked")
+    these.router.tick({"masked": "camera_up"}, 0, 6.0)  # the states are of the moment before
+    assert these.told[-1].event == "gone"
 
 
 def test_what_outputs_did_is_told_once_and_survives_a_camera_that_comes_back() -> None:

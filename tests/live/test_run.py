@@ -67,6 +67,12 @@ class PacedFeed(FakeFeed):
         while self.connects and not self.over.wait(PERIOD_S):
             self.arrives()
 
+    def utc_s(self) -> float:
+        return time.time()
+
+    def listen(self, listener) -> None:
+        """It sends no packets."""
+
     def facts(self):
         self.looks += 1
         return super().facts()
@@ -608,6 +614,38 @@ def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
     assert str(result.session) == "runs/live/2026-11-23"
     with pytest.raises(UsageError, match="runs/live/2026-11-23"):
         read_session("runs/live")
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
+    """A day, an hour and a year, ahead and back."""
+    real, ahead, events = time.time, [0.0], []
+    monkeypatch.setattr(time, "time", lambda: real() + ahead[0] * 3600)
+
+    def jump() -> None:
+        for hours in (24, 0, 1, 0, 8766, 0, -8766, 0):
+            feeds.wait_for_pictures(3)
+            ahead[0] = hours
+        feeds.wait_for_pictures(3)
+
+    around = Around(events_to=[Told(events)])
+    run_during(feeds, jump, "rtsp://a/door", around=around, record="annotated", keep_days=0.5)
+    numbers = [row["frame"] for row in rows_of_a()]
+    sessions = [read_session(one).document for one in Path("runs/live").iterdir()]
+    streams = [session.streams[0] for session in sessions]
+    assert all(map(accounted, streams))
+    assert len(set(numbers)) == len(numbers) == sum(stream.processed for stream in streams)
+    files = sum(stream.output_counts["recording"]["files"] for stream in streams)
+    assert files == len(list(Path("live/a/video").glob("*Z*.mp4"))) >= 1
+    assert [event.event for event in events] == ["camera_up", "camera_down"]
+
+
+def test_a_fault_of_ours_is_logged_once(feeds, monkeypatch):
+    """The clerk, who meets it four times a second, does not fill the disk."""
+    met = []
+    monkeypatch.setattr(live.CameraLines, "look", lambda *_: met.append(1) or {}["gone"])
+    result = run_during(feeds, lambda: wait_for(lambda: len(met) > 3), "rtsp://a/door")
+    assert (result.session / "error.log").read_text().count("Traceback") == 1
 
 
 def test_figures_can_be_had_at_any_moment(feeds):

@@ -14,7 +14,7 @@ from detector.core.errors import UsageError
 from detector.core.run.plan import Asked
 from detector.live.asked import LiveAsked
 from detector.live.tracks import CameraTracks
-from tests.live.streams import camera, frame_at, one_detection
+from tests.live.streams import START_S, camera, frame_at, one_detection
 from tests.waiting import PATIENCE_S
 
 DAY_S = 86_400
@@ -63,6 +63,16 @@ def test_what_cannot_be_written_is_counted_and_said_once(tmp_path):
     tracks.close()
     assert dict(tracks.counts()) == {"written": 0, "lost": 2}
     assert len(said) == 1
+
+
+def test_a_clock_that_is_set_ends_no_track(tmp_path):
+    tracks = CameraTracks(tmp_path, camera(), print)
+    for at, ahead_s in ((0.0, 0.0), (0.5, 3600.0), (1.0, 3600.0)):
+        tracks.write(frame_at(1, at, utc_s=START_S + at + ahead_s), tracked(1))
+    tracks.close()
+    (row,) = (tmp_path / "yard/tracks/2026-01-31/tracks.jsonl").read_text().splitlines()
+    times = [json.loads(row)[f"{which}_utc"] for which in ("first", "last")]
+    assert times == ["2026-01-31T13:00:00.000Z", "2026-01-31T13:00:01.000Z"]
 
 
 @pytest.mark.parametrize(

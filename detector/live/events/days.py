@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
-from detector.live.base import Event
+from detector.live.base import Event, day_text
 from detector.live.camera_folder import append_whole, open_file
 from detector.live.events.courier import Courier, RefusedError, TryAgainError
 from detector.live.events.stream import NO_ROOM
 from detector.live.events.wording import as_json
+
+MADE = 1024  # of 256 cameras and several days
 
 
 class EventDays(Courier):
@@ -22,12 +24,12 @@ class EventDays(Courier):
     def __init__(self, folder: Path, *, complain: Callable[[str], None] = lambda _: None) -> None:
         """``folder``: of the run's outputs."""
         self._folder = folder
-        self._made: list[Path] = []
+        # The last ones: a run in which nothing came is over within a day.
+        self._made: deque[Path] = deque(maxlen=MADE)
         super().__init__(complain=complain)
 
     def deliver(self, event: Event) -> None:
-        day = datetime.fromtimestamp(event.time_s, UTC).date().isoformat()
-        path = self._folder / event.camera / f"events-{day}.jsonl"
+        path = self._folder / event.camera / f"events-{day_text(event.time_s)}.jsonl"
         line = as_json(event).encode() + b"\n"
         try:
             descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)

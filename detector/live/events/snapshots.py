@@ -7,13 +7,12 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from detector.core.errors.writing import write_whole
 from detector.core.types import Image
-from detector.live.base import Event
-from detector.live.camera_folder import enter
+from detector.live.base import Event, moment_of
+from detector.live.camera_folder import enter, free_file
 
 ROOM = 4  # pictures of 1080p that wait: 25 MB
 QUALITY = 85  # of JPEG, 0 to 100
@@ -38,18 +37,22 @@ class Snapshots:
     def add_to(self, event: Event, image: Image) -> Event:
         """The event with the path of its picture, which is copied here; without one where too
         many wait. Events of one moment share the picture, which is named after the first."""
-        moment = datetime.fromtimestamp(event.time_s, UTC)
+        moment = moment_of(event.time_s)
         time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"
         key = event.camera, time
         if self._last is not None and self._last[0] == key:
             return replace(event, snapshot=str(self._last[1]))
         name = _as_file_name(event.class_name or "camera")
-        relative = Path(event.camera, "snapshots", f"{time}-{event.event}-{name}.jpg")
+        folder = Path(event.camera, "snapshots")
         try:
             if self._waiting.full():
                 raise queue.Full
+            # A clock that was set back tells a time again.
+            relative = folder / free_file(
+                self._folder / folder, f"{time}-{event.event}-{name}", ".jpg"
+            )
             self._waiting.put_nowait((self._folder / relative, image.copy()))
-        except queue.Full:
+        except (queue.Full, OSError):
             self._lost += 1
             return event
         self._last = key, relative

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from detector.live.base import utc_text
 from detector.live.page.documents import RecordingDocument, RecordingsDocument
-from detector.live.recording.names import whole_length
+from detector.live.recording.names import read_name, whole_length
 from detector.live.sources.base import NAME
 
 CAMERA = re.compile(NAME)
@@ -93,7 +93,7 @@ def list_recordings(
     boxes = {entry.path for _, _, entry in entries if entry.name.endswith(BOXES)}
     found = sorted(
         (one for one in entries if one[2].path not in boxes),
-        key=lambda one: (one[2].name[:15], one[2].name),
+        key=lambda one: _order(one[2].name),
         reverse=True,
     )
     documents: list[RecordingDocument] = []
@@ -162,6 +162,12 @@ def _recording(camera: str, kind: str, entry: os.DirEntry[str]) -> Recording | N
     except OSError:  # retention was quicker
         return None
     return Recording(Path(entry.path), camera, kind, size)
+
+
+def _order(name: str) -> tuple[str, int, str]:
+    """Of the files that began in one second, ``-2`` is the second one."""
+    recorded = read_name(Path(name))
+    return name[:15], 1 if recorded is None else recorded.number, name
 
 
 def _start_s(name: str) -> float | None:

@@ -26,6 +26,7 @@ ANSWER_S = 3.0  # a run that takes longer to say how it is does not count as hea
 @dataclass(frozen=True, slots=True)
 class _Sample:
     at_s: float
+    clock_s: float  # monotonic
     age_ms: dict[str, float]
     processed: dict[str, int]
     dropped: dict[str, int]
@@ -45,7 +46,6 @@ class Sampler:
         self.newest: LiveFigures | None = None
         self.at_s = clock()  # Unix time of ``newest``
         self.names: frozenset[str] = frozenset()  # of the streams, when the run last told
-        self.error: Exception | None = None  # of the last question
         self._samples: deque[_Sample] = deque(maxlen=KEPT)
         self.sampled = asyncio.Event()  # set by the next sample; take it before you look
 
@@ -83,7 +83,6 @@ class Sampler:
         return answered
 
     def _note(self, answer: LiveFigures | Exception | None) -> None:
-        self.error = answer if isinstance(answer, Exception) else None
         self._keep(None if isinstance(answer, Exception) else answer)
 
     def _keep(self, figures: LiveFigures | None) -> None:
@@ -94,6 +93,7 @@ class Sampler:
             self._samples.append(
                 _Sample(
                     self.at_s,
+                    time.monotonic(),
                     {
                         one.name: one.age_ms.p50
                         for one in streams
@@ -127,10 +127,10 @@ def _rates(samples: list[_Sample], what: str, name: str) -> list[float | None]:
     for one in samples:
         rate = None
         counts = getattr(one, what)
-        if before is not None and one.at_s > before.at_s and name in counts:
+        if before is not None and one.clock_s > before.clock_s and name in counts:
             then = getattr(before, what).get(name)
             if then is not None and counts[name] >= then:
-                rate = (counts[name] - then) / (one.at_s - before.at_s)
+                rate = (counts[name] - then) / (one.clock_s - before.clock_s)
         rates.append(_rounded(rate))
         before = one
     return rates

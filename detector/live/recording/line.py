@@ -31,7 +31,6 @@ class Line:
     """The stamps of one connection. Its tracks share a clock until one of them jumps."""
 
     def __init__(self) -> None:
-        self.replaced = 0  # stamps that were missing, stood still, fell back or jumped
         self._shift_ns: int | None = None
         self._places: dict[int, _Place] = {}
 
@@ -68,7 +67,6 @@ class Line:
 
     def _begin(self, track: int, own: int | None, arrived_ns: int, step_ns: int) -> _Place:
         if own is None:
-            self.replaced += 1
             return self._keep(track, _Place(arrived_ns, arrived_ns, step_ns, None))
         if self._shift_ns is None or abs(own + self._shift_ns - arrived_ns) > AHEAD_NS:
             shift = arrived_ns - own  # the first of all tracks, or a clock of the track's own
@@ -86,7 +84,6 @@ class Line:
     ) -> int:
         """dts on the line of a sample that is not the first of its track."""
         if own is None:
-            self.replaced += 1
             placed = place.last_ns + place.step_ns
             if pts is not None and place.shift_ns is not None:
                 placed = min(placed, pts + place.shift_ns)
@@ -99,11 +96,9 @@ class Line:
         step = own + place.shift_ns - place.last_ns
         passed = max(arrived_ns - place.arrived_ns, 0)
         if step <= -BACK_NS or step > passed + AHEAD_NS:
-            self.replaced += 1
             step = max(passed, tick_ns)
             place.shift_ns = place.last_ns + step - own
         elif step < tick_ns // 2 + 1:
-            self.replaced += 1
             step = tick_ns
         return place.last_ns + step
 

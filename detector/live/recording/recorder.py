@@ -56,13 +56,7 @@ class CameraRecorder:
         self._lock = self._take_folder()
         self._inbox = Inbox()
         self._recording = Recording(
-            folder / camera.name,
-            camera.name,
-            wishes,
-            quality or Quality(),
-            notice,
-            lambda path: None,
-            style,
+            folder / camera.name, camera.name, wishes, quality or Quality(), notice, style
         )
         if camera.kind == "webcam" and self._recording.mode == COPY:
             self._recording.use_annotated("a webcam has no packets to copy")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,7 +64,6 @@ class Recording:
         wishes: Wishes,
         quality: Quality,
         notice: Notice,
-        finished: Callable[[Path], None],
         style: Style | None = None,
     ) -> None:
         """``folder``: of the camera. ``style``: of the boxes next to a copy, if any."""
@@ -77,9 +75,7 @@ class Recording:
             if style is not None and self.mode == COPY
             else None
         )
-        self._segments = Segments(
-            folder / FOLDER, camera, wishes.segment, notice, finished, self._side_cars
-        )
+        self._segments = Segments(folder / FOLDER, camera, wishes.segment, notice, self._side_cars)
         self._clips = (
             Clips(self._segments, wishes.clip_before, wishes.clip_after) if wishes.clips else None
         )
@@ -254,8 +250,3 @@ class Recording:
 
     def figures(self) -> SegmentFigures:
         return self._segments.figures()
-
-    @property
-    def replaced(self) -> int:
-        """Stamps of this connection that had to be replaced."""
-        return self._connection.line.replaced if self._connection is not None else 0

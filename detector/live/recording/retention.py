@@ -1,12 +1,18 @@
-"""How long recordings are kept: so many days, so many GB of all cameras of a run together."""
+"""How long recordings are kept: so many days, so many GB of all cameras of a run together.
+
+A recording gets older by a clock that nobody sets. Only the age of what a run finds at its start is
+told by names and file times, and only where the clock can be right: the newest of these recordings
+has not reached the limit. Otherwise the machine may have a wrong year, and they count as new.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +23,16 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between two looks at the folders
-# After a clock jump of more than this, remove none by age until it has run on for as long.
+# The clock was set if it gains or loses more; and is steady once it was not for as long.
 JUMP_S = 3600.0
+FIRST_S = 1_577_836_800.0  # 2020: no clock that tells an earlier time is right
+
+Key = tuple[Path, float, int]
+
+
+def uptime_s() -> float:
+    """Seconds of a clock that nobody sets, and that runs on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,17 @@ class _Kept:
     recorded: Recorded
     bytes: int  # with its side-car
     changed_s: float
+
+    @property
+    def key(self) -> Key:
+        """The same for a file in the making and once it is finished."""
+        return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
+
+    def age_s(self, utc_s: float) -> float | None:
+        """By its name and its file time, of which a wrong clock may have made either."""
+        times = (self.recorded.start_s, self.changed_s)
+        possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
+        return max(0.0, utc_s - max(possible)) if possible else None
 
 
 class Retention:
@@ -39,23 +64,20 @@ class Retention:
         keep_gb: float | None,
         *,
         utc: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = uptime_s,
     ) -> None:
-        self._folder, self._days, self._gb = folder, keep_days, keep_gb
+        self._folder, self._gb = folder, keep_gb
+        self._longest_s = None if keep_days is None else keep_days * DAY_S
         self._utc, self._clock = utc, clock
         self._lock = threading.Lock()
-        self._next_s = clock()
+        self._next_s = self._set_s = clock()
         self._offset_s = utc() - clock()
-        self._jumped_s: float | None = None  # clock() of the last jump
-        # Which look saw a recording first: after a clock was set back, names do not tell.
-        self._first_seen: dict[tuple[Path, float, int], int] = {}
-        self._looks = 0
-        self.removed = 0
-        self.removed_bytes = 0
+        self._born: dict[Key, float] = {}  # by ``clock``: when it was finished, if not before
+        self._unsure: set[Key] | None = None  # of those found at the start; None: not looked yet
 
     def look(self) -> None:
         """Removes what is too much, at most every 30 s; returns at once in between."""
-        if self._days is None and self._gb is None:
+        if self._longest_s is None and self._gb is None:
             return
         if not self._lock.acquire(blocking=False):
             return
@@ -74,38 +96,47 @@ class Retention:
             self._sweep()
 
     def _sweep(self) -> None:
-        kept = self._list()
-        if self._days is not None and self._clock_is_steady():
-            before_s = self._utc() - self._days * DAY_S
-            # A name may hold a wrong clock's time, so the file's own time has a say too.
-            young = []
-            for one in kept:
-                if one.recorded.start_s < before_s and one.changed_s < before_s:
-                    self._remove(one)
-                else:
-                    young.append(one)
-            kept = young
-        if self._gb is not None:
-            total = sum(one.bytes for one in kept)
-            for one in kept:
-                if total <= self._gb * GB:
-                    break
-                if not one.recorded.partial:
-                    self._remove(one)
-                    total -= one.bytes
+        kept, now, utc_s = self._list(), self._clock(), self._utc()
+        self._count_ages(kept, now, utc_s)
+        self._note_ages(kept, now, utc_s)
+        total = sum(one.bytes for one in kept.values())
+        for key, born_s in sorted(self._born.items(), key=lambda item: (item[1], item[0][1:])):
+            too_old = self._longest_s is not None and now - born_s > self._longest_s
+            too_much = self._gb is not None and total > self._gb * GB
+            if (too_old or too_much) and self._remove(kept[key]):
+                total -= kept[key].bytes
 
-    def _clock_is_steady(self) -> bool:
-        now, offset = self._clock(), self._utc() - self._clock()
-        if abs(offset - self._offset_s) > JUMP_S:
-            self._jumped_s = now
-        self._offset_s = offset
-        if self._jumped_s is not None and now - self._jumped_s < JUMP_S:
-            return False
-        self._jumped_s = None
-        return True
+    def _count_ages(self, kept: Mapping[Key, _Kept], now: float, utc_s: float) -> None:
+        """Those found at the start: from their dates once the clock agrees with one of these."""
+        if self._unsure is None:
+            self._unsure = {key for key, one in kept.items() if not one.recorded.partial}
+        self._unsure &= kept.keys()
+        self._born = {
+            key: now if one.recorded.partial else self._born.get(key, now)
+            for key, one in kept.items()
+        }
+        ages = {key: kept[key].age_s(utc_s) for key in self._unsure}
+        told = {key: age_s for key, age_s in ages.items() if age_s is not None}
+        if told and (self._longest_s is None or min(told.values()) <= self._longest_s):
+            self._born |= {key: now - age_s for key, age_s in told.items()}
+            self._unsure -= told.keys()
 
-    def _list(self) -> list[_Kept]:
-        """All recordings of the folder, oldest first; those in the making count, and stay."""
+    def _note_ages(self, kept: Mapping[Key, _Kept], now: float, utc_s: float) -> None:
+        """Sets the file time where dates would have the next run remove it too soon, or never."""
+        if abs(utc_s - now - self._offset_s) > JUMP_S:
+            self._set_s = now
+        self._offset_s = utc_s - now
+        if now - self._set_s < JUMP_S or utc_s < FIRST_S:
+            return
+        longest_s = math.inf if self._longest_s is None else self._longest_s
+        for key, one in kept.items():
+            told_s, age_s = one.age_s(utc_s), now - self._born[key]
+            if (told_s is None or told_s > longest_s >= age_s) and not one.recorded.partial:
+                with suppress(OSError):
+                    os.utime(one.recorded.path, (utc_s - age_s,) * 2)
+
+    def _list(self) -> dict[Key, _Kept]:
+        """All recordings of the folder; those in the making count, and stay."""
         found = []
         with suppress(OSError), os.scandir(self._folder) as cameras:
             for camera in cameras:
@@ -113,28 +144,18 @@ class Retention:
                     video = Path(camera.path) / FOLDER
                     if not video.is_symlink():
                         found += [*map(_about, list_recordings(video))]
-        known = {_key(one.recorded): one for one in found if one is not None}
-        self._looks += 1
-        self._first_seen = {key: self._first_seen.get(key, self._looks) for key in known}
-        return [
-            known[key] for key in sorted(known, key=lambda key: (self._first_seen[key], key[1:]))
-        ]
+        return {one.key: one for one in found if one is not None}
 
-    def _remove(self, one: _Kept) -> None:
+    def _remove(self, one: _Kept) -> bool:
         if one.recorded.partial:
-            return
+            return False
         with suppress(OSError):
             car = beside(one.recorded.path)
             if is_regular(car):  # first: it is found by its recording
                 car.unlink()
             one.recorded.path.unlink()
-            self.removed += 1
-            self.removed_bytes += one.bytes
-
-
-def _key(recorded: Recorded) -> tuple[Path, float, int]:
-    """The same for a file in the making and once it is finished."""
-    return recorded.path.parent, recorded.start_s, recorded.number
+            del self._born[one.key]  # a clock that was set back may give the name again
+        return True
 
 
 def _about(recorded: Recorded) -> _Kept | None:

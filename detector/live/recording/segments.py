@@ -52,13 +52,12 @@ class Segments:
         camera: str,
         minutes: float,
         notice: Notice,
-        finished: Callable[[Path], None] = lambda path: None,
         side_cars: SideCars | None = None,
     ) -> None:
         self._side_cars = side_cars
         self._folder, self._camera = folder, camera
         self._longest_ns = round(minutes * 60 * NS)
-        self._notice, self._finished = notice, finished
+        self._notice = notice
         self._tracks: Tracks | None = None
         self._file: Mp4 | None = None
         self._before: Mp4 | None = None  # the file before it, until its last sound is there
@@ -195,7 +194,6 @@ class Segments:
         if path is not None:
             self._files += 1
             self._bytes += file.bytes
-            self._finished(path)
 
     def figures(self) -> SegmentFigures:
         return SegmentFigures(

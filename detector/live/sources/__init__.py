@@ -8,7 +8,7 @@
     packets.py  decoding.py  slot.py    the way from a packet to a picture that waits
     shedding.py  burden.py              what is not decoded where the cores are full
     status.py  meanings.py              states, and what errors mean
-    collect.py     the pictures of all feeds, one at a time, for the one loop
+    collect.py  stamps.py   the pictures of all feeds, one at a time, for the one loop; their times
 
 A feed reads one camera in threads of its own and never raises: what goes wrong becomes a state, and
 it tries again. The source gathers the pictures of all feeds for the one loop.

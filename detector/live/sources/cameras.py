@@ -79,7 +79,7 @@ def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]
             address = Address(spec)
             if kind is None:
                 raise UsageError(f"{address}: {_no_camera(spec)}")
-            _check_address(kind, address)
+            check_address(kind, address)
             taken = {camera.name.lower() for camera in cameras}
             cameras.append(Camera(_make_name(kind, address, taken), kind, address))
     return tuple(cameras)
@@ -112,7 +112,8 @@ def _no_camera(spec: str) -> str:
     return "is not a camera; add --loop to play a file as one"
 
 
-def _check_address(kind: str, address: Address) -> None:
+def check_address(kind: str, address: Address) -> None:
+    """Raises SourceError, before anything starts, for an address that can never be read."""
     if kind == NETWORK:
         try:
             opening_of(address.whole)
@@ -240,7 +241,7 @@ class _Reader:
     def _check(self, key: str, kind: str, address: Address) -> None:
         """Raises SourceError, as for an address on the command line."""
         try:
-            _check_address(kind, address)
+            check_address(kind, address)
         except SourceError as error:
             raise SourceError(f"{self._where}.{key}: {error}") from error
 

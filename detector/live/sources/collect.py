@@ -31,6 +31,7 @@ from detector.live.sources.base import (
     FeedFacts,
     Picture,
 )
+from detector.live.sources.stamps import SteadyStamps
 
 AUTO, EVERY, FRESHEST = "auto", "every", "freshest"
 CAMERA = "camera"  # what the reader waits for, in the ledger
@@ -65,6 +66,7 @@ class Member:
     last_ns: int = 0  # arrival of its last picture
     fps: float | None = None  # as looked at last
     live: bool = False
+    stamps: SteadyStamps = field(default_factory=SteadyStamps)
     _info: SourceInfo | None = None
 
     @property
@@ -211,6 +213,7 @@ class Collector:
             facts = add_up(before.feed.facts(), before.earlier, {})
             member.first, member.epoch, member.earlier = facts.received, facts.connects, facts
             member.handed, member.dropped = before.handed, before.dropped
+            member.stamps = before.stamps
         with self._changed:
             self._members[camera.name] = member
             self.gone.pop(camera.name, None)
@@ -351,10 +354,11 @@ class Collector:
         arrival = picture.arrival
         arrival.epoch += member.epoch
         self.pace.follow(arrival)
+        pts = member.stamps.move(picture)
         return Frame(
             member.first + picture.number,
-            picture.pts,
-            float(picture.pts * picture.time_base),
+            pts,
+            float(pts * picture.time_base),
             image,
             source=member.info(picture),
             arrival=arrival,

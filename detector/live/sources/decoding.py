@@ -24,6 +24,7 @@ from detector.live.sources.ffmpeg_log import Ears
 from detector.live.sources.packets import End, Received, Stamp
 
 MOST_REORDERED = 16  # pictures that a decoder of H.264 or H.265 may hold back
+MOST_HELD = 100  # more than any decoder holds back
 LOOK_EVERY_NS = 500_000_000  # between two looks at whether the picture still changes
 GRID = 48  # points a side that are compared then
 
@@ -64,6 +65,8 @@ class Decoder:
             return
         stamp.damaged = ears.heard_damage()
         yield from self._pictures(frames, codec)
+        while len(self._pending) > MOST_HELD:  # it takes packets, and gives no pictures
+            self._lose(self._pending[0])
 
     def flush(self, end: End) -> Iterator[tuple[Picture, Any]]:
         """What the decoder still holds; what never came out is lost."""

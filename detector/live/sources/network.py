@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 
 import av
 
-from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags
 from detector.core.errors.parsing import quote
-from detector.core.errors.secrets import Address, redact
+from detector.core.errors.secrets import redact
 from detector.core.errors.text import printable
 from detector.core.sources._addresses import is_web
 from detector.core.sources._network.addresses import SOUND, Opening, opening_of
@@ -334,11 +333,3 @@ def _host(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
-
-
-def check_address(address: Address) -> None:
-    """Raises SourceError, before anything starts, for an address that can never be read."""
-    try:
-        opening_of(address.whole)
-    except SourceError as error:
-        raise SourceError(f"{address}: {error}") from error

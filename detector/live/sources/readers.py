@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from detector.live.sources.base import FILE, NETWORK, WEBCAM, Camera, Feed, Terms
+from detector.live.sources.cameras import check_address
 from detector.live.sources.threaded import Tracks
 
 
@@ -18,9 +19,9 @@ def make_feed(
     of state. Raises SourceError for an address that can never be read, and for a file without
     video."""
     if camera.kind == NETWORK:
-        from detector.live.sources.network import NetworkFeed, check_address
+        from detector.live.sources.network import NetworkFeed
 
-        check_address(camera.address)
+        check_address(camera.kind, camera.address)
         return NetworkFeed(camera, terms, timeline, wake)
     if camera.kind == WEBCAM:
         from detector.live.sources.webcam import WebcamFeed

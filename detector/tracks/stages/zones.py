@@ -62,24 +62,23 @@ class ZonesStage(Stage):
             )
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
-        from detector.tracks.book import origin_s
         from detector.tracks.motion import STEP_S
 
         camera = frame.arrival.camera if frame.arrival else ""
         book = self._by_camera.get(camera)
         if book is None or book.is_closed:
-            book = self._open(camera, self._file.of_camera(camera), origin_s(frame))
+            book = self._open(camera, self._file.of_camera(camera))
         if not book.counter.places.shapes:
             return detections
         time_s = frame.index * STEP_S if self._ordered else frame.time_s
         return replace(detections, scene=book.update(frame, detections, time_s))
 
-    def _open(self, camera: str, places: Places, origin_s: float = 0.0) -> Book:
+    def _open(self, camera: str, places: Places) -> Book:
         from detector.tracks.book import Book, class_ids_of
         from detector.tracks.counting import Counter
 
         classes = class_ids_of(places, self._file.path, self._options, self._names)
-        book = Book(camera, Counter(places, self._names, classes, origin_s))
+        book = Book(camera, Counter(places, self._names, classes))
         self._by_camera[camera] = book
         self._books.append(book)
         return book

@@ -27,6 +27,7 @@ from detector.core.errors.secrets import redact
 from detector.live.base import Event
 from detector.live.events import EventHub, courier
 from detector.live.events.courier import Courier, RefusedError, TryAgainError
+from detector.live.events.days import EventDays
 from detector.live.events.mqtt import MqttTarget, level
 from detector.live.events.snapshots import Snapshots
 from detector.live.events.stream import EventStream
@@ -573,3 +574,24 @@ def test_a_snapshot_that_cannot_be_written_is_said_once(tmp_path):
         snapshots.add_to(event(number), np.zeros((9, 16, 3), np.uint8))
     snapshots.close()
     assert (len(complaints), snapshots.lost()) == (1, 2)
+
+
+def test_a_time_that_comes_twice_replaces_no_picture(tmp_path):
+    """Where a clock is set back, after other pictures were taken."""
+    snapshots, told = Snapshots(tmp_path), []
+    for at in (0, 1, 0):
+        told.append(snapshots.add_to(event(at), np.zeros((9, 16, 3), np.uint8)).snapshot)
+        wait_for((tmp_path / told[-1]).exists)
+    snapshots.close()
+    assert len(set(told)) == 3
+    assert told[2] == told[0].replace(".jpg", "-2.jpg")
+
+
+def test_days_take_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("detector.live.events.days.MADE", 3)
+    days = EventDays(tmp_path)
+    for day in range(5):
+        days.deliver(event(day * 86_400))
+    assert len(days._made) == 3
+    days.take_back()
+    assert len(list((tmp_path / "door").iterdir())) == 2

@@ -144,3 +144,10 @@ def test_downloads(folder):
         assert limit.status == 422
     finally:
         one.close()
+
+
+def test_of_one_second_the_last_one_is_the_newest(folder):
+    names = [f"20261122T170000Z{end}.mp4" for end in ("", "-2", "-10")]
+    for name in names:
+        (folder / "door/video" / name).write_bytes(b"x")
+    assert [one.name for one in list_recordings(folder, limit=3).recordings] == names[::-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 
 import cv2
@@ -14,13 +15,14 @@ import pytest
 from detector.core.config.cameras import PageConfig
 from detector.core.errors import UsageError
 from detector.core.errors.secrets import keep_secret
-from detector.live.base import APPEARS, Ages, Event
+from detector.live.base import APPEARS, Ages, Event, LiveFigures
 from detector.live.page import documents, serve
 from detector.live.page.openapi import description, text
+from detector.live.page.sampler import Sampler
 from tests.conftest import CHECKOUT
 from tests.live.page.client import Client
 from tests.live.page.conftest import Served, skip_without_libraries
-from tests.live.page.rehearsal import Pictures, Rehearsal
+from tests.live.page.rehearsal import Pictures, Rehearsal, stream
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.net
@@ -211,6 +213,15 @@ def test_the_history(served):
     assert past.age_ms["gate"][-1] is None  # what is not live has no age
     assert past.processed_fps["door"][0] is None
     assert past.processed_fps["door"][-1] == 0.0
+
+
+def test_rates_are_of_a_clock_that_nobody_sets(monkeypatch):
+    wall = [0.0, 1.0, 3602.0, 3.0]
+    sampler = Sampler(lambda: None, clock=lambda: wall.pop(0))
+    for second in range(3):
+        monkeypatch.setattr(time, "monotonic", lambda: 50.0 + second)  # noqa: B023
+        sampler._keep(LiveFigures((stream("door", processed=25 * second),), 0.0, None, None))
+    assert sampler.history().processed_fps["door"] == [None, 25.0, 25.0]
 
 
 def test_the_end_is_said_and_comes_soon():

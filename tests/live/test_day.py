@@ -1,0 +1,338 @@
+"""A whole day of one camera, with clocks that the test turns: what is written adds up.
+
+Once an hour a person crosses a line. Collector, stages, outputs, events and retention are the real
+ones, called in turn in one thread, so that a day takes no time.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from detector.core.config.levels import resolve_config
+from detector.core.timeline import OffTimeline
+from detector.core.types import Arrival, Detections, SourceInfo
+from detector.live.base import utc_text
+from detector.live.events.days import EventDays
+from detector.live.events.rules import EventRules
+from detector.live.figures import LiveStatus
+from detector.live.recording import Quality
+from detector.live.recording.encoder import to_yuv
+from detector.live.recording.inbox import Drawn
+from detector.live.recording.names import list_recordings
+from detector.live.recording.recording import Recording
+from detector.live.recording.retention import Retention
+from detector.live.routing import Output, Router
+from detector.live.rows import CameraRows
+from detector.live.sources.base import Picture
+from detector.live.sources.collect import Collector
+from detector.live.zone_rows import ZoneRows
+from detector.tracks.stages.track import TrackStage
+from detector.tracks.stages.zones import ZonesStage
+from tests.live.fake_feeds import FakeFeed
+from tests.live.streams import HEIGHT, NS, WIDTH, camera, numbered
+from tests.live.wishes import Wish
+
+HOUR, DAY = 3600.0, 86_400.0
+HOURS = 25  # of a case
+KEEP_S = 6 * HOUR
+SEEN = 6  # pictures of a crossing, 0.2 s apart
+TICK = Fraction(1, 90_000)
+ZONES = """every: 1h
+lines: {door: {points: [[0.5, 0], [0.5, 1]]}}
+zones: {right: {points: [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}}
+"""
+
+
+@dataclass
+class World:
+    """``ns``: the monotonic clock; ``awake_s`` runs on while the machine sleeps. ``own_s``: the
+    camera's clock."""
+
+    utc_s: float
+    ns: int = 1000 * NS
+    elapsed_s: float = 0.0
+    own_s: float = 5.0
+    epoch: int = 1
+    rate: float = 1.0  # of the wall clock, by the monotonic one
+    sets: int = 0
+    back_s: float = 0.0  # by which the wall clock was set back
+
+    def pass_s(self, seconds: float) -> None:
+        self.utc_s += seconds * self.rate
+        self.ns += round(seconds * NS)
+        self.elapsed_s += seconds
+        self.own_s += seconds
+
+    def set(self, hours: float) -> None:
+        self.utc_s += hours * HOUR
+        self.sets += 1
+        self.back_s += max(0.0, -hours * HOUR)
+
+    def sleep(self, hours: float) -> None:
+        self.set(hours)
+        self.elapsed_s += hours * HOUR
+
+    def connect(self, own_s: float = 0.5) -> None:
+        self.own_s, self.epoch = own_s, self.epoch + 1
+
+
+Happens = dict[int, Callable[[World], Any]]  # at the beginning of these hours
+
+
+def sets(hours: float) -> Callable[[World], None]:
+    return lambda world: world.set(hours)
+
+
+def own(stamp_s: float) -> Callable[[World], None]:
+    return lambda world: setattr(world, "own_s", stamp_s)
+
+
+def turn_to(zone: str) -> Callable[[World], None]:
+    def turn(world: World) -> None:
+        os.environ["TZ"] = zone
+        time.tzset()
+
+    return turn
+
+
+MAY = "2026-05-01T12"
+SLOWED: Happens = {0: lambda world: setattr(world, "rate", 1 - 1 / DAY)}
+WRAPPED: Happens = {4: own(-(2**33) / 90_000), 8: own(-(2**32) / 90_000)}
+CASES: dict[str, tuple[str, str, Happens]] = {
+    "summer time begins": ("Europe/Berlin", "2026-03-28T12", {}),
+    "summer time ends": ("Europe/Berlin", "2026-10-24T12", {}),
+    "summer time ends in New York": ("America/New_York", "2026-10-31T18", {}),
+    "half an hour of summer": ("Australia/Lord_Howe", "2026-04-04T03", {}),
+    "Ramadan": ("Africa/Casablanca", "2026-02-14T15", {}),
+    "no summer time, a year ends": ("Asia/Kolkata", "2026-12-31T06", {}),
+    "29 February": ("UTC", "2028-02-28T12", {}),
+    "a leap second, smeared": ("UTC", "2026-06-30T00", SLOWED),
+    "another zone": ("Europe/Berlin", MAY, {7: turn_to("Pacific/Auckland")}),
+    "back by a second": ("UTC", MAY, {7: sets(-1 / HOUR)}),
+    "ahead by an hour": ("UTC", MAY, {7: sets(1)}),
+    "ahead by a day": ("UTC", MAY, {7: sets(24)}),
+    "ahead by a year": ("UTC", MAY, {7: sets(8760)}),
+    "a year ahead and right again": ("UTC", MAY, {7: sets(8760), 12: sets(-8760)}),
+    "back by an hour": ("UTC", MAY, {7: sets(-1)}),
+    "back by a day": ("UTC", MAY, {7: sets(-24)}),
+    "from 1970 to today": ("UTC", "1970-01-01T00", {2: sets(24 * 20_500)}),
+    "asleep for a night": ("UTC", MAY, {7: lambda world: world.sleep(8)}),
+    "the camera's clock is set": ("UTC", MAY, {5: own(9e8), 9: lambda world: world.connect(0.0)}),
+    "the camera's clock wraps": ("UTC", MAY, WRAPPED),
+    "the camera is lost": ("UTC", MAY, dict.fromkeys(range(1, 25, 2), World.connect)),
+}
+
+
+class Feed(FakeFeed):
+    def arrive(self, world: World) -> None:
+        arrival = Arrival(self.camera.name, world.epoch, world.ns, world.utc_s, world.ns)
+        pts = round(world.own_s / TICK)
+        self.pictures.append(Picture(self.received, pts, TICK, WIDTH, HEIGHT, arrival, None))
+        self.received += 1
+
+    def convert(self, picture: Any, into: Any) -> Any:
+        return numbered(picture.number)
+
+
+class Recorder:
+    """As the recorder and its thread: it takes pictures, and looks about once a minute."""
+
+    def __init__(self, folder: Path, world: World, said: list[str]) -> None:
+        self.world, self.folder = world, folder / "yard/video"
+        wish, quality = Wish("annotated", segment=60.0), Quality("ultrafast", 40)
+        self.recording = Recording(folder / "yard", "yard", wish, quality, said.append)
+        self.born: dict[Path, float] = {}  # when files were finished
+        self.there = set[Path]()
+        self.pictures = 0  # in them
+        self.retention = Retention(
+            *(folder, KEEP_S / DAY, None), utc=lambda: world.utc_s, clock=lambda: world.elapsed_s
+        )
+
+    def write(self, frame: Any, detections: Any) -> None:
+        at = frame.arrival
+        yuv = to_yuv(frame.image)
+        self.recording.handle(
+            Drawn(yuv, frame.size, at.arrived_ns, at.utc_s, at.epoch, Fraction(1))
+        )
+
+    def look(self) -> None:
+        """Nothing younger than the limit is gone, nothing much older is there."""
+        self.recording.look(self.world.ns)
+        for path in {one.path for one in list_recordings(self.folder)} - self.there:
+            self.born[path] = self.world.elapsed_s
+            os.utime(path, (self.world.utc_s,) * 2)
+            with av.open(str(path)) as container:
+                self.pictures += sum(1 for one in container.demux(video=0) if one.size)
+        self.retention.sweep()
+        self.there = {path for path in self.born if path.exists()}
+        for path, born_s in self.born.items():
+            hours = (self.world.elapsed_s - born_s) / HOUR
+            gone = not path.exists()
+            assert gone if hours > KEEP_S / HOUR + 1 else gone <= (hours >= KEEP_S / HOUR), path
+
+    def close(self) -> None:
+        self.recording.finish()
+        self.look()
+
+
+class Rig:
+    """A run with its outputs and events, without threads."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self.world, self.folder, self.day = world, folder, ""
+        self.said: list[str] = []
+        self.sessions = Counter[str]()
+        (folder / "zones.yaml").write_text(ZONES)
+        asked = {"track": "bytetrack", "zones": str(folder / "zones.yaml")}
+        self.options = resolve_config(None, asked).as_dict()
+        clock = lambda: world.ns  # noqa: E731
+        self.recorder = Recorder(folder, world, self.said)
+        self.collector = Collector([], lambda one, wake: Feed(one, wake, clock), clock=clock)
+        self.status = LiveStatus(self.collector, 2, clock, lambda: 0)
+        self.router = Router(
+            *(self.make, self.status),
+            rules=EventRules(world.ns, world.utc_s),
+            tell=EventDays(folder).deliver,
+            clock=clock,
+        )
+        self.feed: Any = self.collector.add(camera())
+        self.router.open(camera(), self.feed, None)
+
+    def make(self, one: Any, feed: Any) -> list[Output]:
+        self.rows = CameraRows(self.folder, one, self.said.append, clock=lambda: self.world.ns)
+        zones = ZoneRows(self.folder, one, self.said.append)
+        sinks = {"jsonl": self.rows, "zones": zones, "recording": self.recorder}
+        return [Output(name, sink, self.folder) for name, sink in sinks.items()]
+
+    def turn(self) -> None:
+        """As the clerk at midnight, who comes a little late: another loop, with other stages."""
+        if (day := utc_text(self.world.utc_s)[:10]) != self.day:
+            self.end_day()
+            self.day = day
+            self.status.begin_day(OffTimeline())
+            info = SourceInfo("rtsp://a", "live", WIDTH, HEIGHT, Fraction(25), TICK)
+            self.stages = [
+                kind(self.options, info, ("person",)) for kind in (TrackStage, ZonesStage)
+            ]
+
+    def end_day(self) -> None:
+        if self.day:
+            self.stages[1].close()
+            (stream,) = self.status.summaries(("person",), {})
+            self.sessions.update(received=stream.received, processed=stream.processed)
+
+    def pass_an_hour(self) -> None:
+        for step in range(SEEN):
+            self.world.pass_s(0.2)
+            self.feed.arrive(self.world)
+            frame = self.collector.read()
+            frame.arrival.inferred_ns = self.world.ns
+            x = 40.0 + 34 * step
+            box = np.array([[x - 30, 10, x + 30, 60]], np.float32)
+            found = Detections(box, np.array([0.9], np.float32), np.array([0]), ("person",))
+            for stage in self.stages:
+                found = stage(frame, found)
+            self.router.wanted(frame)
+            self.router.write(frame, self.router.keep(frame, found))
+        self.turn()
+        for _ in range(4):
+            self.world.pass_s(900 - SEEN * 0.05)
+            self.recorder.look()
+            self.router.tick({"yard": self.feed.facts()}, self.world.ns, self.world.utc_s)
+        self.status.sample()
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")  # and gives back what it was
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_day_adds_up(case: str, tmp_path: Path, zone: None) -> None:
+    name, start, happens = CASES[case]
+    world = World(seconds(f"{start}+00:00"))
+    turn_to(name)(world)
+    rig = Rig(tmp_path, world)
+    rig.turn()
+    held = []
+    for hour in range(HOURS):
+        happens.get(hour, lambda world: None)(world)
+        rig.pass_an_hour()
+        if hour in (2, HOURS - 1):
+            gc.collect()
+            held.append((len(gc.get_objects()), len(os.listdir("/proc/self/fd"))))
+    rig.router.close()
+    rig.end_day()
+    assert rig.said == []
+    (objects, files), (later, files_later) = held
+    assert files_later == files
+    assert later - objects < (HOURS - 3) * SEEN, "something grows with each picture"
+    check_rows(rig)
+    check_counts(rig)
+    for event in rows_of(rig, "events"):
+        if event["event"] == "leaves" and not event["reason"]:
+            assert 0 <= seconds(event["time_utc"]) - seconds(event["since_utc"]) <= HOUR, event
+
+
+def rows_of(rig: Rig, stem: str) -> list[dict[str, Any]]:
+    paths = sorted((rig.folder / "yard").glob(f"{stem}-*.jsonl"))
+    rows = [(path, json.loads(line)) for path in paths for line in path.read_text().splitlines()]
+    assert all(row["time_utc"][:10] == path.stem[-10:] for path, row in rows)
+    assert all(row["time_utc"].endswith("Z") for _, row in rows)
+    return [row for _, row in rows]
+
+
+def check_rows(rig: Rig) -> None:
+    """Each picture has one row, and is in one recording and in the counts of one day."""
+    numbers = [row["frame"] for row in rows_of(rig, "detections")]
+    assert sorted(numbers) == list(range(HOURS * SEEN))
+    counted = rig.sessions["processed"], rig.sessions["received"], rig.recorder.pictures
+    assert counted == (HOURS * SEEN,) * 3
+
+
+def check_counts(rig: Rig) -> None:
+    """Each crossing is in one interval, and the intervals follow upon each other."""
+
+    def read(stem: str) -> list[list[dict[str, str]]]:
+        paths = sorted((rig.folder / "yard").glob(f"{stem}-*.csv"))
+        return [list(csv.DictReader(path.read_text().splitlines())) for path in paths]
+
+    days, world = read("zone-counts"), rig.world
+    intervals = [row for rows in days for row in rows if row["zone"] == "door"]
+    events = [row for rows in read("zone-events") for row in rows]
+    crossings = [row["time_utc"] for row in events if row["event"] == "crosses"]
+    assert len(crossings) == sum(int(row["in"]) + int(row["out"]) for row in intervals) == HOURS
+    for row in intervals:
+        there = sum(row["from_utc"] <= at < row["to_utc"] for at in crossings)
+        assert there == int(row["in"]) + int(row["out"]) or world.back_s, row
+    spans = sorted((seconds(row["from_utc"]), seconds(row["to_utc"])) for row in intervals)
+    gaps = [b[0] - a[1] for a, b in pairwise(spans)]
+    assert sum(-gap for gap in gaps if gap < 0) <= world.back_s
+    assert sum(gap != 0 for gap in gaps) < len(days) + world.sets or world.back_s
+    for row in events:
+        if row["since_utc"]:
+            assert 0 <= seconds(row["time_utc"]) - seconds(row["since_utc"]) <= HOUR, row
