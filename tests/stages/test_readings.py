@@ -456,7 +456,7 @@ def test_rows_that_pad_a_list_are_left_out_whatever_their_class():
 
 
 def test_places_of_cells():
-    places = cell_places(64, 96, (8, 16, 32))
+    places = cell_places(Cells("offsets", 64, 96, (8, 16, 32)))
     assert len(places) == CELLS
-    assert places[13].tolist() == [1, 1, 8]
-    assert places[-1].tolist() == [2, 1, 32]
+    assert places[13].tolist() == [1, 1, 8, 8, 8]
+    assert places[-1].tolist() == [2, 1, 32, 32, 32]
