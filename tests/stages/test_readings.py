@@ -386,16 +386,6 @@ def test_scores_across_beside_boxes_in_rows():
     np.testing.assert_array_equal(found.boxes, boxes[0])
 
 
-@pytest.mark.parametrize(("bins", "value"), [(1, 0.5), (2, 0.0)])
-def test_one_bin_is_a_distance_and_two_are_weighed(bins, value):
-    output = np.zeros((1, CELLS, 1 + 4 * bins), np.float32)
-    output[0, 12 + 1] = (0.9, *[value] * 4 * bins)
-    cells = Cells("distances", 64, 96, (8, 16, 32), bins)
-    reading = Reading(Columns(0, 1, 4 * bins), Columns(0, 0, 1), cells=cells)
-    found = read_rows([output], 0.5, reading=reading)
-    np.testing.assert_allclose(found.boxes, [[4, 4, 12, 12]], atol=1e-4)
-
-
 def test_a_list_with_a_count_and_labels_from_one():
     """TensorFlow: y x y x in 0..1, labels from 1, rows behind the count are rests."""
     boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
