@@ -131,7 +131,6 @@ def deployed(out: Path, pictures: list[Path]) -> Variant:
     with torch.no_grad():
         scale_logits([head], logits, 0.05, 1.5)
     rows = {picture.name: detect(model, processor, picture) for picture in sized}
-    extra = {str(picture): detect(model, processor, picture) for picture in pictures}
     threshold = threshold_of_each(rows)
     path = out / "dfine-deployed.onnx"
     export_deployed(Deployed(model, processor), (SIDE, SIDE), path)
@@ -142,7 +141,6 @@ def deployed(out: Path, pictures: list[Path]) -> Variant:
         threshold,
         {key: above(found, threshold) for key, found in rows.items()},
         describe="dfine-deployed.yaml",
-        extra={key: above(found, threshold) for key, found in extra.items()},
     )
 
 

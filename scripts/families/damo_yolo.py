@@ -99,7 +99,6 @@ def main() -> None:
         if isinstance(layer, RepConv):
             layer.switch_to_deploy()
     rows = {picture.name: find(network, picture, config) for picture in sized}
-    extra = {str(picture): find(network, picture, config) for picture in pictures}
     scores = [one["score"] for found in rows.values() for one in found]
     threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     iou = config.model.head.nms_iou_thre
@@ -123,19 +122,9 @@ def main() -> None:
     (out / "damoyolo-raw.yaml").write_text(DESCRIPTION + RAW.replace("BOXES", f'"{boxes}"'))
     (out / "damoyolo-end2end.yaml").write_text(DESCRIPTION + FINISHED)
     judged = {key: above(found, threshold) for key, found in rows.items()}
-    others = {key: above(found, threshold) for key, found in extra.items()}
     variants = [
-        Variant(
-            "raw", "damoyolo-raw.onnx", threshold, judged, "damoyolo-raw.yaml", iou, extra=others
-        ),
-        Variant(
-            "end2end",
-            "damoyolo-end2end.onnx",
-            threshold,
-            judged,
-            "damoyolo-end2end.yaml",
-            extra=others,
-        ),
+        Variant("raw", "damoyolo-raw.onnx", threshold, judged, "damoyolo-raw.yaml", iou),
+        Variant("end2end", "damoyolo-end2end.onnx", threshold, judged, "damoyolo-end2end.yaml"),
     ]
     save(out, "DAMO-YOLO, repository of March 2024, tinynasL20_N, random weights", variants)
 

@@ -123,13 +123,11 @@ def main() -> None:
     ):
         clip = form == "clipped"
         rows = {picture.name: find(bench, picture, size, clip) for picture in sized}
-        extra = {str(picture): find(bench, picture, size, clip) for picture in pictures}
         scores = [one["score"] for found in rows.values() for one in found]
         threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
         judged = {key: above(found, threshold) for key, found in rows.items()}
-        others = {key: above(found, threshold) for key, found in extra.items()}
         file = f"effdet-{form}.onnx"
-        variants.append(Variant(name, file, threshold, judged, described, extra=others))
+        variants.append(Variant(name, file, threshold, judged, described))
     # Last: after an export, the package's scripted functions gave other boxes (PyTorch 2.14).
     x = read(sized[0], size)[0]
     levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]

@@ -274,5 +274,4 @@ def variant(
         {key: above(found, threshold) for key, found in rows.items()},
         describe=path.with_suffix(".yaml").name if describe is not None else None,
         size=family.size,
-        extra={str(picture): above(family.detect(picture), threshold) for picture in pictures},
     )

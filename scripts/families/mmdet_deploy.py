@@ -19,8 +19,8 @@ from mmdeploy.apis import torch2onnx  # noqa: E402
 from mmdet.apis import inference_detector, init_detector  # noqa: E402
 from mmdet.models.dense_heads import SSDHead  # noqa: E402
 from mmdet.utils import register_all_modules  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
-from weights import settle, spread  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from weights import spread  # noqa: E402
 
 REQUIREMENTS = [
     "mmdet==3.3.0 --no-deps",
@@ -173,7 +173,6 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     )
     spread(last_layers(boxes), run, mean=1.0 if name == "rtmdet" else 0.0, deviation=0.3)
     rows = {picture.name: find(network, picture) for picture in sized}
-    extra = {str(picture): find(network, picture) for picture in pictures}
     scores = [one["score"] for found in rows.values() for one in found]
     threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     weights = out / f"{name}.pth"
@@ -195,7 +194,6 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
         threshold,
         {key: above(found, threshold) for key, found in rows.items()},
         f"mmdet-{name}.yaml",
-        extra={key: above(found, threshold) for key, found in extra.items()},
     )
 
 

@@ -26,6 +26,7 @@ REQUIREMENTS = [
     "paddle2onnx==1.2.11",
     "numpy==1.23.5",
     "opencv-python-headless<4.7",
+    "scikit-learn<1.4",
     "six",
     "pyclipper",
     "setuptools<70",
@@ -158,6 +159,10 @@ OUTPUTS = {
   scores: {tensor: 0, columns: 4-, several: true}
   nms: needed""",
     "picodet-nms": ROWS,
+    "picodet-levels": """\
+  boxes: {levels: [4, 5, 6, 7]}
+  scores: {levels: [0, 1, 2, 3], several: true}
+  cells: {kind: distances, strides: [8, 16, 32, 64], bins: 8, centre: 0.5}""",
 }
 MEANS = {
     "ppyoloe": {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0], "norm_type": "none"},
@@ -236,7 +241,8 @@ def variant(
     config = out / f"{name}.yml"
     config.write_text(PPYOLOE if kind == "ppyoloe" else PICODET)
     loaded = load_config(str(config))
-    merge_config({"export": {"post_process": True, "nms": True, "benchmark": False}})
+    post_process = options.get("export_post_process", True)
+    merge_config({"export": {"post_process": post_process, "nms": True, "benchmark": False}})
     paddle.seed(7)
     np.random.seed(7)
     trainer = Trainer(loaded, mode="test")
@@ -257,7 +263,6 @@ def variant(
         spread(network.head.head_cls_list, run, 0.0, 1.0, slice(80, None))
     network.eval()
     rows = {picture.name: find(network, picture, kind) for picture in sized}
-    extra = {str(picture): find(network, picture, kind) for picture in pictures}
     scores = [one["score"] for found in rows.values() for one in found]
     threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     head = network.yolo_head if kind == "ppyoloe" else network.head
@@ -267,24 +272,10 @@ def variant(
             setattr(network, key, value)
     trainer.export(str(out / "inference"))
     model = out / "inference" / name
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "paddle2onnx.command",
-            "--model_dir",
-            str(model),
-            "--model_filename",
-            "model.pdmodel",
-            "--params_filename",
-            "model.pdiparams",
-            "--opset_version",
-            "13",
-            "--save_file",
-            str(out / f"{name}.onnx"),
-        ],
-        check=True,
-    )
+    words = "--opset_version 13 --model_filename model.pdmodel --params_filename model.pdiparams"
+    folders = ["--model_dir", str(model), "--save_file", str(out / f"{name}.onnx")]
+    tool = [sys.executable, "-m", "paddle2onnx.command"]
+    subprocess.run([*tool, *words.split(), *folders], check=True)
     (out / f"{name}.yaml").write_text(DESCRIPTION % (kind, name, PIXELS[kind], OUTPUTS[name]))
     return Variant(
         name,
@@ -293,7 +284,6 @@ def variant(
         {key: above(found, threshold) for key, found in rows.items()},
         f"{name}.yaml",
         (0.7 if kind == "ppyoloe" else 0.6) if options else None,
-        extra={key: above(found, threshold) for key, found in extra.items()},
     )
 
 
@@ -302,6 +292,7 @@ VARIANTS = {
     "ppyoloe-raw": ("ppyoloe", {"exclude_nms": True}),
     "ppyoloe-unscaled": ("ppyoloe", {"exclude_post_process": True}),
     "picodet-nms": ("picodet", {}),
+    "picodet-levels": ("picodet", {"export_post_process": False}),
 }
 
 

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,8 @@ class Variant:
 
     ``onnx`` and ``describe`` (a description in YAML, where one is needed): names in OUT. ``nms``:
     the IoU threshold of an NMS that is not in the file. ``pictures``: those to be judged, each a
-    name in OUT or a path, and its detections. ``extra``: pictures that the library resizes with
-    another filter, so that only their number of boxes is of interest. ``size``: width and height of
-    the input, where the file leaves them open.
+    name in OUT, and its detections. ``size``: width and height of the input, where the file leaves
+    them open.
     """
 
     variant: str
@@ -39,7 +38,6 @@ class Variant:
     nms_iou: float | None = None
     names: list[str] | None = None
     size: tuple[int, int] | None = None
-    extra: dict[str, list[Row]] = field(default_factory=dict)
 
 
 def arguments() -> tuple[Path, list[Path]]:

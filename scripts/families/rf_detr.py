@@ -51,9 +51,8 @@ def variant(out: Path, pictures: list[Path], name: str, classes: int | None) -> 
     sized = [at_size(out, picture, side, side) for picture in pictures]
     spread(made, sized[0])
     rows = {picture.name: predict(made, picture) for picture in sized}
-    extra = {str(picture): predict(made, picture) for picture in pictures}
     background = classes if classes is not None else -1  # predict() calls it __background__
-    for found in (*rows.values(), *extra.values()):
+    for found in rows.values():
         found[:] = [one for one in found if one["class"] != background]
     threshold = threshold_of_each(rows)
     path = made.export(output_dir=str(out), verbose=False, output_name=f"rfdetr-{name}.onnx")
@@ -68,7 +67,6 @@ def variant(out: Path, pictures: list[Path], name: str, classes: int | None) -> 
         Path(path).name,
         threshold,
         {key: above(found, threshold) for key, found in rows.items()},
-        extra={key: above(found, threshold) for key, found in extra.items()},
     )
 
 

@@ -131,7 +131,6 @@ def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Var
     spec = tf.TensorSpec((1, side, side, 3), tf.uint8, name="input_tensor")
     function = tf.function(network.__call__, input_signature=[spec])
     rows = {picture.name: find(function, picture) for picture in sized}
-    extra = {} if side else {str(picture): find(function, picture) for picture in pictures}
     scores = [one["score"] for found in rows.values() for one in found]
     threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     tf2onnx.convert.from_function(
@@ -145,7 +144,6 @@ def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Var
         {key: above(found, threshold) for key, found in rows.items()},
         f"tf-{name}.yaml",
         size=None if side else (SIDE, SIDE),
-        extra={key: above(found, threshold) for key, found in extra.items()},
     )
 
 

@@ -180,7 +180,6 @@ def variant(
         {key: above(found, threshold) for key, found in rows.items()},
         describe=path.with_suffix(".yaml").name,
         size=SIZE,
-        extra={str(picture): above(detect(made, picture), threshold) for picture in pictures},
     )
 
 

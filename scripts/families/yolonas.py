@@ -96,7 +96,7 @@ def network(sized: list[Path]) -> Any:
     return made.eval()
 
 
-def find(made: Any, picture: Path, confidence: float, resize: bool = False) -> list[Row]:
+def find(made: Any, picture: Path, confidence: float) -> list[Row]:
     """Its predict(). Without ``resize`` the network sees the pixels of the picture: predict() makes
     the longest side 636 otherwise, and its exports leave that to whoever runs them.
     """
@@ -106,7 +106,7 @@ def find(made: Any, picture: Path, confidence: float, resize: bool = False) -> l
         iou=IOU,
         conf=confidence,
         fuse_model=False,
-        skip_image_resizing=not resize,
+        skip_image_resizing=True,
         fp16=False,
     ).prediction
     rows = zip(found.bboxes_xyxy, found.confidence, found.labels, strict=True)
@@ -118,17 +118,15 @@ def main() -> None:
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
     made = network(sized)
     rows = {picture.name: find(made, picture, CONFIDENCE) for picture in sized}
-    extra = {str(picture): find(made, picture, CONFIDENCE, resize=True) for picture in pictures}
     scores = [one["score"] for found in rows.values() for one in found]
     threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     judged = {key: above(found, threshold) for key, found in rows.items()}
-    others = {key: above(found, threshold) for key, found in extra.items()}
     variants = []
     for name, options in FILES.items():
         file = f"yolo_nas_s-{name.replace(', ', '-')}.onnx"
         made.export(str(out / file), **options)
         iou = IOU if "postprocessing" in options else None
-        variants.append(Variant(name, file, threshold, judged, nms_iou=iou, extra=others))
+        variants.append(Variant(name, file, threshold, judged, nms_iou=iou))
     save(out, "super-gradients 3.7.1, yolo_nas_s, random weights", variants)
 
 

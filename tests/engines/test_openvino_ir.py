@@ -20,6 +20,7 @@ from tests.models import exports
 from tests.models.exports import SIDE
 from tests.models.test_onnx_evidence import rows_of_six
 from tests.models.test_onnx_families import BOTH, CASES, COLOUR, bright, detect, picture
+from tests.models.test_onnx_kinds import convolve, pyramid
 from tests.networks import open_network
 
 pytestmark = pytest.mark.slow
@@ -113,8 +114,49 @@ def test_the_metadata_may_say_that_as_many_rows_as_cells_are_final(tmp_path):
     assert found_in(folder) == [("blue", 0.6, BOTH[0])] * 2
 
 
-def test_weights_of_half_precision_run(tmp_path):
-    assert found_in(write(tmp_path, exports.anchor_free(), half=True)) == GREEN
+def varied(form: str) -> exports.Export:
+    """[1, 4 + 3, cells] that differ from cell to cell."""
+    free = {"batch": "batch", "side": "side"} if form == "dynamic" else {}
+    export, parts = exports.Export(**free), []
+    for level in pyramid(export, 3):
+        if form == "int8":
+            scale = export.const([0.02]), export.const([0], np.uint8)
+            level = export.add("QuantizeLinear", level, *scale)
+            level = export.add("DequantizeLinear", level, *scale)
+        box = export.add("Sigmoid", convolve(export, level, 8, 4, 1))
+        box = export.add("Mul", box, export.const([60.0]))
+        logits = export.add("Mul", convolve(export, level, 8, 3, 1), export.const([20.0]))
+        both = export.add("Concat", box, export.add("Sigmoid", logits), axis=1)
+        parts.append(export.add("Reshape", both, export.const([0, 7, -1], np.int64)))
+    return export.out("output0", export.add("Concat", *parts, axis=2))
+
+
+@pytest.mark.parametrize("form", ["dynamic", "half", "int8"])
+def test_rows_without_a_name_equal_a_plain_decode(tmp_path, form):
+    """Ultralytics writes YOLO11, YOLOv10 and YOLO26 so, NNCF its INT8."""
+    import openvino
+
+    folder = write(tmp_path, varied(form), half=form == "half")
+    model = openvino.Core().read_model(folder / "yolov8n.xml")
+    model.output(0).get_tensor().set_names(set())
+    openvino.save_model(model, tmp_path / "yolov8n.xml", compress_to_fp16=form == "half")
+    for suffix in (".xml", ".bin"):
+        shutil.move(tmp_path / f"yolov8n{suffix}", folder / f"yolov8n{suffix}")
+    kinds = {op.get_type_name() for op in model.get_ops()}
+    assert ("FakeQuantize" in kinds) == (form == "int8")
+    image = np.random.default_rng(1).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    pixels = (image[..., ::-1] / 255).transpose(2, 0, 1)[None].astype(np.float32)
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    ((rows,),) = openvino.compile_model(model, "CPU", exact)(pixels).values()
+    (x, y, w, h), scores = rows[:4], rows[4:]
+    corners = np.clip([x - w / 2, y - h / 2, x + w / 2, y + h / 2], 0, SIDE)
+    wanted = np.stack([*corners, scores.max(0), scores.argmax(0)], axis=1)[scores.max(0) >= 0.5]
+    assert len(wanted) > 10
+    assert len(set(wanted[:, 5])) > 1
+    with Detector(str(folder), conf=0.5, iou=1.0, max_det=100) as detector:
+        found = detector(image)
+    ours = np.column_stack([found.boxes, found.scores, found.class_ids])
+    assert np.allclose(sorted(ours.tolist()), sorted(wanted.tolist()), atol=0.02)
 
 
 def _bytes_bgr(given) -> None:  # as OpenVINO's documentation teaches

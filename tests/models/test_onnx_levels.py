@@ -20,26 +20,35 @@ MEAN, DEVIATION = np.array([103.53, 116.28, 123.675]), np.array([57.375, 57.12, 
 IMAGENET = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
-def levels(heads: dict[str, tuple[int, str]], strides=(8, 16, 32), anchors=1, form="rows", **more):
+def levels(heads, strides=(8, 16, 32), anchors=1, form="rows", gain=1, **more):
     """``heads``: name of the outputs, without the stride -> columns, and the last operator.
-    ``form``: "rows" [1, N, columns], "flat" [N, columns], or "maps" [1, channels, H, W]."""
+    ``form``: "rows" [1, N, columns], "flat" [N, columns], "maps" [1, channels, H, W], or "joined",
+    one output of all rows."""
     export = Export(opset=11, **more)
     maps = pyramid(export, len(strides))
     for name, (columns, last) in heads.items():
-        for x, stride in zip(maps, strides, strict=True):
-            x = convolve(export, x, 8, columns * anchors, 1)
+        each = []
+        for x, stride, count in zip(
+            maps, strides, np.broadcast_to(anchors, len(maps)), strict=True
+        ):
+            x = convolve(export, x, 8, columns * count, 1)
             x = export.add(last, x) if last else x
+            x = x if gain == 1 else export.add("Mul", x, export.const([gain]))
             if form != "maps":
                 x = export.add("Transpose", x, perm=[0, 2, 3, 1])
                 sides = [-1, columns] if form == "flat" else [1, -1, columns]
                 x = export.add("Reshape", x, export.const(sides, np.int64))
-            export.out(f"{name}{stride}", x)
+            each.append(x)
+            if form != "joined":
+                export.out(f"{name}{stride}", x)
+        if form == "joined":
+            export.out(name, export.add("Concat", *each, axis=1))
     return export
 
 
-def noise() -> np.ndarray:
+def noise(side=SIDE) -> np.ndarray:
     """u8 BGR."""
-    return np.random.default_rng(5).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    return np.random.default_rng(5).integers(0, 256, (side, side, 3), np.uint8)
 
 
 def softmax(x):
@@ -157,10 +166,58 @@ def test_maps_with_anchors_can_be_described(tmp_path, engine):
     assert np.allclose(*both)
 
 
+PRIORS = """
+family: mine
+outputs:
+  boxes: {tensor: boxes, columns: 0-3}
+  scores: {tensor: scores, values: logits}
+  cells:
+    {kind: offsets, strides: [8, 16], sizes: [[16, [32, 20]], [40]], variances: [0.1, 0.2],
+     centre: 0.5}
+"""
+WITH_PRIORS = {
+    "BlazeFace": (128, ("regressors", "classificators"), [[1, 1], [1] * 6], (1, 1), np.array),
+    "SSD": (SIDE, ("boxes", "scores"), [[16, (32, 20)], [40]], (0.1, 0.2), np.exp),
+}
+
+
+@pytest.mark.parametrize("case", WITH_PRIORS)
+def test_priors_equal_their_own_arithmetic(tmp_path, case):
+    side, (boxes, scores), priors, variances, grow = WITH_PRIORS[case]
+    heads = {boxes: (6, "Softplus"), scores: (1, "")}
+    gain = 20 if case == "BlazeFace" else 1
+    export = levels(heads, (8, 16), [len(one) for one in priors], "joined", gain, side=side)
+    path = export.save(tmp_path / "m.onnx")
+    pixels = noise(side)[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32)
+    pixels = pixels / 127.5 - 1 if case == "BlazeFace" else pixels / 255
+    raw, logits = onnxruntime.InferenceSession(path).run(None, {"images": pixels})
+    points = [
+        ((x + 0.5) * stride, (y + 0.5) * stride, *np.broadcast_to(size, 2))
+        for stride, sizes in zip((8, 16), priors, strict=True)
+        for y in range(side // stride)
+        for x in range(side // stride)
+        for size in sizes
+    ]
+    wanted = []
+    for row, logit, (x, y, width, height) in zip(raw[0], logits[0, :, 0], points, strict=True):
+        cx, cy = x + row[0] * variances[0] * width, y + row[1] * variances[0] * height
+        w, h = grow(row[2:4] * variances[1]) * (width, height)
+        corners = np.clip([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], 0, side)
+        wanted += [[*corners, 1 / (1 + np.exp(-logit))]] if logit >= 0 else []
+    assert 20 < len(wanted) < len(points)
+    description = None if case == "BlazeFace" else str(described(tmp_path, PRIORS))
+    more = {"conf": CONF, "iou": 1.0, "max_det": 1000}
+    with Detector(path, describe=description, **more) as detector:
+        found = detector(noise(side))
+    rows = np.column_stack([found.boxes, found.scores]).tolist()
+    assert np.allclose(sorted(rows), sorted(wanted), atol=0.02)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[box8, box16]", "[box8]", r"score8\+score16 .* does not have the 192 rows"),
+        ("[box8, box16]", "[box8]", "1 levels, but 2 strides"),
+        ("anchors: 3", "sizes: [[1]]", "sizes is a list for each stride"),
         ("[box8, box16]", "[box8, box9]", "no output box9"),
         ("[box8, box16]", "[box8, score16]", "other numbers of columns"),
         ("strides: [8, 16]", "strides: [8, 32]", "8, 32 make 204 boxes, but there are 240 rows"),

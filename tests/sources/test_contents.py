@@ -14,6 +14,7 @@ from detector.core.api.pictures import as_image
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.outputs import OutputPlan
+from detector.core.sources._heif import decode_grid, read_grid
 
 from .clips import picture
 
@@ -128,6 +129,25 @@ def test_tiles_of_a_heic_are_put_together(turn, shown, name: str, tmp_path: Path
     with sources.open(str(tmp_path / name)) as source:
         (path,) = plan.paths(str(tmp_path / name), source.info).values()
     assert path.suffix == ".jpg"
+
+
+def test_a_heic_is_cut_to_its_clean_aperture(tmp_path: Path) -> None:
+    (tmp_path / "a.heic").write_bytes(TILES)
+    path, grid = str(tmp_path / "a.heic"), read_grid(str(tmp_path / "a.heic"))
+    clap = np.array([100, 1, 60, 1, -10, 2, 5, 1], ">i4").tobytes()
+    found = decode_grid(path, grid._replace(turns=((b"clap", clap),)))
+    assert np.abs(found - WHOLE[25:85, 20:120].astype(int)).max() <= 8
+    with pytest.raises(SourceError, match="tiles"):
+        decode_grid(path, grid._replace(turns=((b"clap", clap[:2]),)))
+
+
+def test_raw_pixels_are_refused_with_how_to_say_their_size(tmp_path: Path) -> None:
+    (tmp_path / "a.raw").write_bytes(bytes(4096))
+    with (
+        pytest.raises(SourceError, match="-video_size"),
+        sources.open(str(tmp_path / "a.raw")) as source,
+    ):
+        source.read()
 
 
 @pytest.mark.parametrize(

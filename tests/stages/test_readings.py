@@ -23,7 +23,6 @@ from detector.core.stages.readings import (
     Cells,
     Columns,
     Reading,
-    cell_places,
     read_list,
     read_rows,
 )
@@ -387,37 +386,6 @@ def test_scores_across_beside_boxes_in_rows():
     np.testing.assert_array_equal(found.boxes, boxes[0])
 
 
-def test_distances_from_cells_are_the_mean_of_their_bins():
-    """NanoDet: a softmax over eight bins a side, in cells of the map."""
-    output = np.full((1, CELLS, 1 + 32), -50.0, np.float32)
-    output[..., 0] = 0.0
-    at = 12 + 1  # the second cell of the second row of the first map, which is 12 cells wide
-    output[0, at, 0] = 0.9
-    for side, steps in enumerate((1, 0, 2, 3)):
-        output[0, at, 1 + 8 * side + steps] = 50.0
-    output[0, at, 1 + 8 * 3 + 5] = 50.0  # the last side half 3, half 5
-    reading = Reading(
-        Columns(0, 1, 32), Columns(0, 0, 1), cells=Cells("distances", 64, 96, (8, 16, 32), 8)
-    )
-    found = read_rows([output], 0.5, reading=reading)
-    np.testing.assert_allclose(found.boxes, [[0, 8, 24, 40]], atol=1e-4)
-    dense = dense_of(reading, 1)([output])
-    np.testing.assert_allclose(dense[0, at, :4], [12, 24, 24, 32], atol=1e-4)
-    centred = Cells("distances", 64, 96, (8, 16, 32), 8, 0.5)
-    moved = read_rows([output], 0.5, reading=replace(reading, cells=centred))
-    np.testing.assert_allclose(moved.boxes, [[4, 12, 28, 44]], atol=1e-4)
-
-
-@pytest.mark.parametrize(("bins", "value"), [(1, 0.5), (2, 0.0)])
-def test_one_bin_is_a_distance_and_two_are_weighed(bins, value):
-    output = np.zeros((1, CELLS, 1 + 4 * bins), np.float32)
-    output[0, 12 + 1] = (0.9, *[value] * 4 * bins)
-    cells = Cells("distances", 64, 96, (8, 16, 32), bins)
-    reading = Reading(Columns(0, 1, 4 * bins), Columns(0, 0, 1), cells=cells)
-    found = read_rows([output], 0.5, reading=reading)
-    np.testing.assert_allclose(found.boxes, [[4, 4, 12, 12]], atol=1e-4)
-
-
 def test_a_list_with_a_count_and_labels_from_one():
     """TensorFlow: y x y x in 0..1, labels from 1, rows behind the count are rests."""
     boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
@@ -453,10 +421,3 @@ def test_a_class_below_the_first_name_is_not_left_out():
 
 def test_rows_that_pad_a_list_are_left_out_whatever_their_class():
     assert listed([-1, -1, 7.5, 3], [0, -1, 0.1, 0.9]) == [3]
-
-
-def test_places_of_cells():
-    places = cell_places(64, 96, (8, 16, 32))
-    assert len(places) == CELLS
-    assert places[13].tolist() == [1, 1, 8]
-    assert places[-1].tolist() == [2, 1, 32]

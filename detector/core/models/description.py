@@ -24,7 +24,8 @@ from detector.core.errors.reading import read_text
 from detector.core.models import catalogue
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound, Joined
-from detector.core.models.layouts.seen import Dims, count_cells
+from detector.core.models.layouts.described import cells_fit
+from detector.core.models.layouts.seen import Dims
 from detector.core.stages.readings import Cells, Columns, Reading
 
 PIXEL = "1/255"
@@ -118,11 +119,17 @@ class ObjectnessDescription(_Part, frozen=True):
 class CellsDescription(_Part, frozen=True):
     """Rows that are offsets from cells (``Cells`` in stages/readings.py)."""
 
-    kind: Literal["offsets", "distances"]
+    kind: Literal["offsets", "linear", "distances"]
     strides: tuple[int, ...]
     bins: int = 1
     centre: float = 0.0
     anchors: int = 1
+    sizes: tuple[tuple[float | tuple[float, float], ...], ...] = ()
+    variances: tuple[float, float] = (1.0, 1.0)
+
+    def of(self, height: int, width: int) -> Cells:
+        """Those of an input of that size."""
+        return Cells(height=height, width=width, **msgspec.structs.asdict(self))
 
 
 class OutputsDescription(_Part, frozen=True):
@@ -250,11 +257,11 @@ def _check_cells(path: Path, outputs: OutputsDescription) -> None:
         if part is not None and part.column is not None and part.column < 0:
             raise ModelError(f"{path}: outputs.{name}.column: count from 0, the first column")
     cells = outputs.cells
-    if cells is not None and (
-        min(cells.bins, cells.anchors) < 1 or not all(1 <= s <= 1024 for s in cells.strides)
-    ):
+    if cells is not None and not cells_fit(cells.of(1, 1)):
         raise ModelError(
-            f"{path}: outputs.cells: bins, anchors and strides must be whole numbers of at least 1"
+            f"{path}: outputs.cells: bins, anchors and strides must be whole numbers of at least "
+            "1, centre 0 to 1, variances above 0; sizes is a list for each stride, of numbers "
+            "above 0, without anchors or distances"
         )
     for name in ("boxes", "scores", "objectness"):
         part = getattr(outputs, name)
@@ -424,13 +431,7 @@ def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
             and {**single(reading.objectness), "mean": reading.objectness_mean},
             "count": None if reading.count is None else {"tensor": names[reading.count]},
             "cells": cells
-            and {
-                "kind": cells.kind,
-                "strides": cells.strides,
-                "bins": cells.bins,
-                "centre": cells.centre,
-                "anchors": cells.anchors,
-            },
+            and {key: getattr(cells, key) for key in CellsDescription.__struct_fields__},
             "nms": "needed" if bound.needs_nms else "inside",
         },
         OutputsDescription,
@@ -464,14 +465,14 @@ class _Binder:
         self.used: dict[str, int] = {}
         self.bare: set[str] = set()
         self.joined: dict[str, Joined] = {}
-        self.anchors = 1
+        self.anchors: Sequence[int] = ()
 
     def bind(self, given: OutputsDescription) -> Bound:
         height, width = self.size
-        self.anchors = 1 if given.cells is None else given.cells.anchors
+        self.anchors = () if given.cells is None else given.cells.of(height, width).boxes
         boxes, rows, sides = self._columns(given.boxes, given.boxes.columns, given.boxes.axis)
         cells = given.cells
-        wanted = 4 if cells is None or cells.kind == "offsets" else 4 * cells.bins
+        wanted = 4 if cells is None or cells.kind != "distances" else 4 * cells.bins
         if given.boxes.columns is None:
             if sides is None and not isinstance(given.boxes.tensor, int):
                 # Shape inference lost it (YOLO-NAS pads its list), and the output's name is proof.
@@ -533,7 +534,9 @@ class _Binder:
     def _joined(self, levels: Sequence[str | int]) -> str:
         """A tensor of all levels' rows, [1, N, columns], by the name that it gets."""
         found = tuple(self._found(level) for level in levels)
-        tables = [self._level(name) for name in found]
+        if len(found) != len(self.anchors):
+            raise _MisfitError(f"{len(found)} levels, but {len(self.anchors)} strides")
+        tables = [self._level(*level) for level in zip(found, self.anchors, strict=True)]
         if len({columns for _, columns in tables}) > 1:
             shapes = ", ".join(f"{name} {_shown(self.dims[name])}" for name in found)
             raise _MisfitError(f"the levels have other numbers of columns: {shapes}")
@@ -542,7 +545,7 @@ class _Binder:
         self.dims[name] = (1, rows, columns)
         return name
 
-    def _level(self, name: str) -> tuple[int, int]:
+    def _level(self, name: str, anchors: int) -> tuple[int, int]:
         """Rows and columns of a level."""
         dims = self.dims[name]
         sides = [side for side in dims if side is not None]
@@ -550,9 +553,9 @@ class _Binder:
             raise _MisfitError(f"{name} {_shown(dims)} is not a level of known sides")
         if len(sides) < 4:
             return sides[-2], sides[-1]
-        if sides[1] % self.anchors:
-            raise _MisfitError(f"{name} {_shown(dims)} does not hold {self.anchors} anchors a cell")
-        return sides[2] * sides[3] * self.anchors, sides[1] // self.anchors
+        if sides[1] % anchors:
+            raise _MisfitError(f"{name} {_shown(dims)} does not hold {anchors} anchors a cell")
+        return sides[2] * sides[3] * anchors, sides[1] // anchors
 
     def _found(self, names: Any) -> str:
         if isinstance(names, int):
@@ -623,14 +626,13 @@ class _Binder:
             raise _MisfitError(f"{self._named(part)} does not have the {rows} rows of the boxes")
 
     def _cells(self, cells: CellsDescription, rows: int | None) -> Cells:
-        height, width = self.size
-        count = count_cells(height, width, cells.strides) * cells.anchors
-        if rows != count:
+        made = cells.of(*self.size)
+        if rows != made.rows:
             strides = ", ".join(map(str, cells.strides))
-            raise _MisfitError(f"strides {strides} make {count} boxes, but there are {rows} rows")
-        return Cells(
-            cells.kind, height, width, cells.strides, cells.bins, cells.centre, cells.anchors
-        )
+            raise _MisfitError(
+                f"strides {strides} make {made.rows} boxes, but there are {rows} rows"
+            )
+        return made
 
 
 def _as_table(dims: Dims) -> Dims:

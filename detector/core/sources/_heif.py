@@ -23,12 +23,13 @@ CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")  # items that are
 
 
 class Grid(NamedTuple):
-    """``tiles``: numbers of items, row by row. ``turns``: what is done to the picture, in order."""
+    """``tiles``: numbers of items, row by row; the picture itself, if it is cut. ``turns``: what is
+    done to the picture, in order."""
 
     width: int
     height: int
     tiles: tuple[int, ...]
-    turns: tuple[tuple[bytes, int], ...]
+    turns: tuple[tuple[bytes, bytes], ...]
 
 
 class _Bytes:
@@ -54,7 +55,7 @@ class _Bytes:
 
 
 def read_grid(path: str) -> Grid | None:
-    """None where the picture is not made of others. Raises SourceError and OSError."""
+    """None where the picture is not made of others, and not cut. Raises SourceError and OSError."""
     with open(name_to_open(path), "rb") as file:
         head = file.read(DESCRIBED_WITHIN)
     boxes = dict(_Bytes(head).boxes())
@@ -64,9 +65,9 @@ def read_grid(path: str) -> Grid | None:
         meta = dict(_Bytes(boxes[b"meta"], 4).boxes())
         primary = _Bytes(meta[b"pitm"], 4).take(4 if meta[b"pitm"][0] else 2)
         if (kind := _kind_of(meta[b"iinf"], primary)) in CODED:
-            return None
+            return _read(meta, primary, (primary,)) if b"clap" in meta[b"iprp"] else None
         if kind == b"grid":
-            return _read(meta, primary)
+            return _read(meta, primary, ())
     raise SourceError(f"{path}: its tiles cannot be put together")
 
 
@@ -78,10 +79,11 @@ def _kind_of(iinf: bytes, wanted: int) -> bytes:
     raise KeyError(wanted)
 
 
-def _read(meta: dict[bytes, bytes], primary: int) -> Grid:
-    wide = 4 if meta[b"iref"][0] else 2
-    tiles: tuple[int, ...] = ()
-    for kind, content in _Bytes(meta[b"iref"], 4).boxes():
+def _read(meta: dict[bytes, bytes], primary: int, tiles: tuple[int, ...]) -> Grid:
+    """``tiles``: if they are known."""
+    references = meta[b"iref"] if not tiles else bytes(4)
+    wide = 4 if references[0] else 2
+    for kind, content in _Bytes(references, 4).boxes():
         reference = _Bytes(content)
         if kind == b"dimg" and reference.take(wide) == primary:
             tiles = tuple(reference.take(wide) for _ in range(reference.take(2)))
@@ -89,7 +91,7 @@ def _read(meta: dict[bytes, bytes], primary: int) -> Grid:
     known = [(b"", b""), *_Bytes(properties[b"ipco"]).boxes()]
     own = [known[at] for at in _list_properties(properties[b"ipma"], primary)]
     size = _Bytes(dict(own)[b"ispe"], 4)
-    turns = tuple((kind, data[0]) for kind, data in own if kind in (b"irot", b"imir"))
+    turns = tuple((kind, data) for kind, data in own if kind in (b"irot", b"imir", b"clap"))
     return Grid(size.take(4), size.take(4), tiles, turns)
 
 
@@ -121,5 +123,22 @@ def decode_grid(path: str, grid: Grid) -> Image:
     lines = [np.hstack(tiles[at : at + columns]) for at in range(0, len(tiles), columns)]
     image = np.vstack(lines)[: grid.height, : grid.width]
     for kind, how in grid.turns:
-        image = np.rot90(image, how & 3) if kind == b"irot" else np.flip(image, how & 1)
+        if kind == b"clap":
+            image = _cut(image, how)
+        else:
+            image = np.rot90(image, how[0] & 3) if kind == b"irot" else np.flip(image, how[0] & 1)
+    if not image.size:
+        raise SourceError(f"{path}: its tiles cannot be put together")
     return np.ascontiguousarray(image)
+
+
+def _cut(image: Image, clap: bytes) -> Image:
+    """``clap``: width, height and the middle's distance from the picture's, each a fraction.
+    Nothing if that lies elsewhere."""
+    numbers = np.frombuffer(clap[:32].ljust(32, b"\0"), ">i4").astype(float)
+    width, height, x, y = numbers[::2] / np.where(numbers[1::2] == 0, 1, numbers[1::2])
+    left, top = (image.shape[1] - width) / 2 + x, (image.shape[0] - height) / 2 + y
+    ends = round(left), round(top), round(left + width), round(top + height)
+    if min(ends) < 0 or ends[2] > image.shape[1] or ends[3] > image.shape[0]:
+        return image[:0]
+    return image[ends[1] : ends[3], ends[0] : ends[2]]

@@ -33,7 +33,7 @@ FORMS = ("xyxy", "xywh", "cxcywh", "yxyx")
 VALUES = ("probabilities", "logits", "softmax")
 BACKGROUNDS = ("none", "first", "last")
 MEANS = ("product", "geometric")
-CELL_KINDS = ("offsets", "distances")
+CELL_KINDS = ("offsets", "linear", "distances")
 MOST_CLASSES = 1_000_000  # larger numbers are no class, and become this one
 NOT_WHOLE = -MOST_CLASSES - 1  # in place of the class of a detection whose number is a fraction
 WHOLE = 0.01  # the number of a class is that close to a whole one
@@ -55,12 +55,16 @@ class Columns:
 class Cells:
     """Rows that belong to the cells of maps, by ``strides``, each by y, x. Their box columns are
 
-    "offsets"    x and y from the cell's corner and logarithms of width and height, in cells (YOLOX)
+    "offsets"    x and y from the cell's point, and logarithms of width and height, in cells (YOLOX)
+    "linear"     the same with width and height themselves (BlazeFace)
     "distances"  from the cell to left, top, right and bottom, in cells; each the mean of ``bins``
                  numbers 0, 1, 2 ..., weighted by the softmax of as many columns (generalised focal
-                 loss, arXiv 2006.04388). ``centre``: where the cell's point lies in it, 0 to 1
+                 loss, arXiv 2006.04388)
 
-    ``anchors``: rows of each cell, one after the other.
+    ``centre``: where the cell's point lies in it, 0 to 1. ``anchors``: rows of each cell, one after
+    the other. ``sizes``: instead of it, the priors of each stride's cells (SSD): pixels of a side,
+    or of width and height. Offsets are then in priors, not in cells. ``variances``: factors on x
+    and y, and on width and height.
     """
 
     kind: str
@@ -70,6 +74,18 @@ class Cells:
     bins: int = 1
     centre: float = 0.0
     anchors: int = 1
+    sizes: tuple[tuple[float | tuple[float, float], ...], ...] = ()
+    variances: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def boxes(self) -> tuple[int, ...]:
+        """The rows of a cell of each stride."""
+        return tuple(map(len, self.sizes)) or (self.anchors,) * len(self.strides)
+
+    @property
+    def rows(self) -> int:
+        sides = ((-(-self.height // s), -(-self.width // s)) for s in self.strides)
+        return sum(y * x * boxes for (y, x), boxes in zip(sides, self.boxes, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +223,10 @@ def _corners(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
 
 
 def _of_cells(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
-    if cells.kind == "offsets":
+    if cells.kind != "distances":
         return xyxy(_of_offsets(boxes, at, cells))
-    places = cell_places(cells.height, cells.width, cells.strides)[at // cells.anchors]
-    stride = places[:, 2:]
-    points = places[:, :2] + np.float32(cells.centre)
+    places = cell_places(cells)[at]
+    points, stride = places[:, :2], places[:, 2:3]
     weights = _softmax(boxes.reshape(-1, cells.bins)) if cells.bins > 1 else boxes.reshape(-1, 1)
     steps = np.arange(cells.bins, dtype=np.float32) if cells.bins > 1 else np.ones(1, np.float32)
     sides = (weights @ steps).reshape(-1, 4)
@@ -220,20 +235,27 @@ def _of_cells(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
 
 def _of_offsets(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
     """cx, cy, w, h [M, 4] in network pixels."""
-    places = cell_places(cells.height, cells.width, cells.strides)[at // cells.anchors]
-    stride = places[:, 2:]
-    centres = (boxes[:, :2] + places[:, :2]) * stride
-    sizes = np.exp(np.minimum(boxes[:, 2:4], MAX_LOG_SIZE)) * stride
-    return np.concatenate([centres, sizes], axis=1)
+    places = cell_places(cells)[at]
+    points, stride, priors = places[:, :2], places[:, 2:3], places[:, 3:]
+    shift, growth = (np.float32(factor) for factor in cells.variances)
+    sizes = boxes[:, 2:4] * growth
+    if cells.kind == "offsets":
+        sizes = np.exp(np.minimum(sizes, MAX_LOG_SIZE))
+    return np.concatenate([points * stride + boxes[:, :2] * shift * priors, sizes * priors], axis=1)
 
 
 @cache
-def cell_places(height: int, width: int, strides: tuple[int, ...]) -> Floats:
-    """[N, 3]: column, row and stride of every cell; read only."""
+def cell_places(cells: Cells) -> Floats:
+    """[N, 5] of every row: x and y of its point in cells, the stride, and width and height of its
+    prior in pixels; read only."""
     maps = []
-    for stride in strides:
-        y, x = np.indices((-(-height // stride), -(-width // stride))).reshape(2, -1)
-        maps.append(np.stack([x, y, np.full_like(x, stride)], axis=1))
+    for at, stride in enumerate(cells.strides):
+        sizes = cells.sizes[at] if cells.sizes else (stride,) * cells.anchors
+        priors = np.array([np.broadcast_to(size, 2) for size in sizes])
+        y, x = np.indices((-(-cells.height // stride), -(-cells.width // stride))).reshape(2, -1)
+        points = np.stack([x + cells.centre, y + cells.centre, np.full_like(x, stride)], axis=1)
+        rows = np.repeat(points, len(priors), axis=0)
+        maps.append(np.concatenate([rows, np.tile(priors, (len(points), 1))], axis=1))
     places = np.concatenate(maps).astype(np.float32)
     places.setflags(write=False)  # all who ask get the same
     return places
@@ -262,7 +284,7 @@ def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
 
 def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
     """cx, cy, w, h [M, 4] in network pixels; boxes that are so already stay as they are."""
-    if reading.cells is not None and reading.cells.kind == "offsets":
+    if reading.cells is not None and reading.cells.kind != "distances":
         return _of_offsets(boxes, at, reading.cells)
     if reading.form == "cxcywh" and reading.cells is None:
         return boxes * np.array(reading.unit * 2, np.float32)

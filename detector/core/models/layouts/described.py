@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from detector.core.errors.parsing import quote
 from detector.core.models.base import Dense, Head, InputRules
@@ -29,6 +30,7 @@ from detector.core.stages.readings import Reading
 
 MAX_BINS = 256  # of a distance; generalised focal loss has 8 to 33
 MAX_ANCHORS = 64  # of a cell
+LARGEST = 1e6  # side of a prior, pixels
 MAX_OUTPUTS = 3 * MAX_LAYERS
 # The unit of boxes in 0..1 where the size of the input is not known.
 FRACTION = (2.0, 2.0)
@@ -90,11 +92,8 @@ class ReadingDecoder(Decoder):
                 return False
         if len(rows) != 1:
             return False
-        cells = reading.cells
-        if cells:
-            count = count_cells(cells.height, cells.width, cells.strides) * cells.anchors
-            if rows != {count}:
-                return False
+        if reading.cells and rows != {reading.cells.rows}:
+            return False
         if reading.classes is not None:
             return True
         sides = _table(shapes[reading.scores.output], reading.scores)
@@ -120,19 +119,24 @@ def _is_sound(reading: Reading) -> bool:
         and reading.background in readings.BACKGROUNDS
         and reading.objectness_mean in readings.MEANS
         and 0 <= reading.first_class <= MAX_CLASSES
-        and (reading.cells is None or _cells_fit(reading.cells))
+        and (reading.cells is None or cells_fit(reading.cells))
         and all(_columns_fit(one) for one in _all_columns(reading))
     )
 
 
-def _cells_fit(cells: readings.Cells) -> bool:
+def cells_fit(cells: readings.Cells) -> bool:
+    """Whether they can be computed with, for a description too."""
+    sides = [side for level in cells.sizes for size in level for side in np.ravel(size)]
     return (
         cells.kind in readings.CELL_KINDS
         and 0 < len(cells.strides) <= MAX_LAYERS
         and all(1 <= stride <= MAX_STRIDE for stride in cells.strides)
         and 1 <= cells.bins <= MAX_BINS
         and 0 <= cells.centre <= 1
-        and 1 <= cells.anchors <= MAX_ANCHORS
+        and len(cells.boxes) == len(cells.strides)
+        and all(1 <= boxes <= MAX_ANCHORS for boxes in cells.boxes)
+        and all(0 < side <= LARGEST for side in (*sides, *cells.variances))
+        and not (cells.sizes and (cells.anchors > 1 or cells.kind == "distances"))
     )
 
 
@@ -182,6 +186,10 @@ class Described(Layout):
             self.bound(Reading(second, first, cells=cells), ("scores", "boxes"), classes),
             shapes,
         )
+        priors = ((16.0, (32.0, 20.0)), (40.0,))
+        cells = readings.Cells("linear", height, width, (8, 16), sizes=priors, variances=(0.1, 0.2))
+        shapes = [(1, cells.rows, classes), (1, cells.rows, 4)]
+        yield self.bound(Reading(second, first, cells=cells), ("scores", "boxes"), classes), shapes
         unit = (float(width), float(height))
         counted = Reading(first, second, "yxyx", unit, classes=third, count=3)
         shapes = [(1, 300, 4), (1, 300), (1, 300), (1, 1)]

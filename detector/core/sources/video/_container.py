@@ -314,6 +314,11 @@ def no_frame(video: Video, refused: int) -> SourceError:
             f"{info.path}: there is no decoder for its codec; convert it with a full FFmpeg: "
             "ffmpeg -i IN OUT.mp4"
         )
+    if info.codec == "rawvideo" and not info.width:
+        return SourceError(
+            f"{info.path}: its pixels are raw, and nothing says how large a picture is; say it: "
+            "ffmpeg -f rawvideo -pixel_format gray16le -video_size 640x480 -i IN -c:v ffv1 OUT.mkv"
+        )
     what = f"{info.codec} {info.width}x{info.height}"
     return SourceError(
         f"{info.path}: opens ({what}), but no frame can be decoded ({counted(refused, 'packet')} "

@@ -49,7 +49,8 @@ def read_metadata(path: str, entries: Mapping[str, str]) -> Metadata:
     nms = arguments.get("nms") if isinstance(arguments, dict) else None
     return Metadata(
         description=str(entries.get("description", ""))[:200],
-        names=_names(_literal(entries.get("names", ""))),
+        names=_names(_literal(entries.get("names", "")))
+        or _names(entries.get("character", "")[:MAX_TEXT].splitlines()),  # of RapidAI
         stride=_stride(_literal(entries.get("stride", ""))),
         imgsz=_size(_literal(entries.get("imgsz", ""))),
         nms=bool(nms) or _literal(entries.get("nms", "")) is True,

@@ -30,7 +30,8 @@ KINDS = {
     ),
     "priors": (
         "the raw offsets and scores of an SSD before its prior boxes are applied; export it with "
-        "its detections (DetectionOutput), or with decoded boxes"
+        "its detections (DetectionOutput) or decoded boxes, or give the priors' sizes and "
+        "variances in a file for --describe (docs/models.md)"
     ),
     "turned": (
         "rotated boxes (obb in the file's name), which are not supported; export a model whose "
