@@ -20,6 +20,7 @@ from detector.core.run import choose, losses, measurements, self_timing
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.losses import LIMIT_S, SHARE
 from detector.core.run.plan import Asked
+from detector.core.run.quantize import search
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
 from detector.core.run.sampling import Sample
 from detector.core.run.self_timing import MOST_ROUNDS, OPENING, ROUNDS, SWITCH, Timing
@@ -205,7 +206,7 @@ def foreign(street, ticks, monkeypatch):
     def found(network, outputs, conf) -> list[Detections]:
         return [some_boxes(int(one[0][0, 0]), conf) for one in outputs]
 
-    monkeypatch.setattr(losses, "detections", found)
+    monkeypatch.setattr(search, "detections", found)
     network = replace(street, sha256="ab" * 32, macs=1_000_000_000)
 
     def choose_for(ahead, config):

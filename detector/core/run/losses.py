@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from detector.core.analysis.agreement import agreement
 from detector.core.errors.machine import BF16, EXACT_INT8, adds_int8_in_16_bits, cpu_flags
-from detector.core.run.quantize.search import SELECTION, Outputs, detections, noise_over_signal
-from detector.core.stages.preprocess import letterbox
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +16,7 @@ if TYPE_CHECKING:
     from detector.core.engines.base import Engine
     from detector.core.models.base import InputRules, Network
     from detector.core.run.quantize.calibrate import Calibration
+    from detector.core.run.quantize.search import Outputs
     from detector.core.run.sampling import Ahead
     from detector.core.types import Detections, Picture
 
@@ -27,7 +25,7 @@ SHARE = 0.05  # of a run whose length is known
 LEAST_S = 0.3  # what one engine takes; a shorter timing opens none
 CORE_FLOPS = 1e11  # of fp32 in a second and core: about the most
 OBJECTS = 10  # that the threshold must leave in the frames
-LOWER = (SELECTION.conf, 0.1, 0.05)  # thresholds
+THRESHOLDS = (0.25, 0.1, 0.05)  # of scores
 NOISE = 0.1  # over the signal of a raw output, squared: more is no rounding
 
 
@@ -110,21 +108,24 @@ class Looked:
         return LIMIT_S if self.frames is None else min(LIMIT_S, SHARE * self.frames * frame_s)
 
     def agreement(self, engine: Engine, name: str, precision: str) -> float | None:
+        from detector.core.analysis.agreement import agreement
+        from detector.core.run.quantize import search
+
         if self._slots is None:
             taken = self.ahead.sample()
             if taken is None or precision != "fp32":
                 return None
             self._slots = _slots_of(taken.pictures, self.network.input)
             self._outputs = self._infer(engine)
-            for self._conf in LOWER:
-                self._expected = detections(self.network, self._outputs, self._conf)
+            for self._conf in THRESHOLDS:
+                self._expected = search.detections(self.network, self._outputs, self._conf)
                 if sum(map(len, self._expected)) >= OBJECTS:
                     return 1.0
             return None
         outputs = self._infer(engine)
-        if not all(noise <= NOISE for noise in noise_over_signal(self._outputs, outputs)):
+        if not all(noise <= NOISE for noise in search.noise_over_signal(self._outputs, outputs)):
             return 0.0  # also for NaN
-        return agreement(self._expected, detections(self.network, outputs, self._conf)).share
+        return agreement(self._expected, search.detections(self.network, outputs, self._conf)).share
 
     def _infer(self, engine: Engine) -> list[Outputs]:
         """Of each picture, on as many requests at once as a run has."""
@@ -146,6 +147,8 @@ class Looked:
 
 
 def _slots_of(pictures: Sequence[Picture], rules: InputRules) -> NDArray[np.uint8]:
+    from detector.core.stages.preprocess import letterbox
+
     slots = np.empty((len(pictures), rules.height, rules.width, 3), np.uint8)
     for picture, slot in zip(pictures, slots, strict=True):
         letterbox(
