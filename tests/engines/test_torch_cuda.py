@@ -7,6 +7,7 @@ tests.
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -159,6 +160,24 @@ def test_everything_of_a_run_happens_on_the_requests_stream(fakes):
     two.infer(1)
     one.infer(1)
     assert seen == [1, 0]
+
+
+def test_a_launch_waits_for_one_of_another_precision(fakes):
+    """Two Detectors: what torch is told holds for the whole process."""
+    seen = []
+
+    def launch_in_fp32():
+        with cuda.arithmetic(False, False):
+            seen.append(torch.backends.cudnn.allow_tf32)
+
+    def run(given):
+        wait([pool.submit(launch_in_fp32)], 0.3)
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return RESULTS
+
+    with ThreadPoolExecutor(1) as pool:
+        requests(fakes, 1, True, run)[0][0].infer(1)
+    assert seen == [True, False]
 
 
 @pytest.mark.parametrize("tf32", [False, True])
@@ -424,7 +443,8 @@ def test_arithmetic_is_set_before_anything_is_compiled(fakes, monkeypatch, preci
         engine._requests(plus_one(), EngineOptions(precision=precision), wanted)
     finally:
         torch.set_num_threads(threads)
-        cuda.set_arithmetic(False, False)
+        with cuda.arithmetic(False, False):
+            pass
     assert seen == [("compiled", tf32, True), ("requests", tf32, True)]
 
 

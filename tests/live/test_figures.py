@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
 
 import numpy as np
 import pytest
@@ -204,6 +207,22 @@ def process(bench: Bench, status: LiveStatus, count: int = 1, took_ms: float = 0
 
 
 class TestStatus:
+    def test_two_threads_that_note_a_new_camera_count_together(self):
+        bench, both = Bench("a"), Barrier(2)
+        status = status_of(bench)
+
+        def clock():  # of a new tally: both get here if nothing keeps one out
+            with suppress(BrokenBarrierError):
+                both.wait(0.3)
+            return 0
+
+        bench.feeds["a"].arrives(1)
+        frame, status._clock = bench.collector.read(), clock
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(2):
+                pool.submit(status.note, frame, Detections.empty(("person",)), {}, 0)
+        assert status._tallies["a"].processed == 2
+
     def test_rates_are_of_the_last_seconds(self):
         bench = Bench("a")
         status = status_of(bench)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +33,7 @@ class HeldFile:
         self.path = path
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.before = os.fstat(self.descriptor)
+        self.fingerprint, self.suffix = _numbers(self.before), suffix
         self.name = os.path.abspath(path)
         if DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
             # The suffix stays: FFmpeg guesses the format of raw streams by it.
@@ -81,7 +84,31 @@ class HeldFile:
         return said
 
 
-_held: dict[str, list[HeldFile]] = {}
+class _Holders:
+    """Who holds one path. Another thread may be about to open the name that any of them got, so
+    all files are closed when the last one leaves."""
+
+    def __init__(self) -> None:
+        self.files: list[HeldFile] = []
+        self.count, self.open = 0, ExitStack()
+
+    def add(self, path: str, suffix: str | None) -> HeldFile | None:
+        """The file that is there now, opened once."""
+        for held in self.files:
+            if _fingerprint(path) == held.fingerprint and held.suffix == suffix:
+                return held
+        folder = tempfile.TemporaryDirectory(prefix="detect-video-", ignore_cleanup_errors=True)
+        try:
+            held = HeldFile(path, self.open.enter_context(folder), suffix)
+        except OSError:
+            return None
+        self.open.callback(os.close, held.descriptor)
+        self.files.append(held)
+        return held
+
+
+_held: dict[str, _Holders] = {}
+_entering = threading.Lock()
 
 
 @contextmanager
@@ -91,25 +118,26 @@ def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
     if not os.path.isfile(path):
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="detect-video-", ignore_cleanup_errors=True) as folder:
-        try:
-            held = HeldFile(path, folder, suffix)
-        except OSError:
-            yield None
-            return
-        _held.setdefault(path, []).append(held)
-        try:
-            yield held
-        finally:
-            _held[path].remove(held)
-            os.close(held.descriptor)
+    with _entering:
+        holders = _held.setdefault(path, _Holders())
+        holders.count += 1
+    try:
+        with _entering:
+            held = holders.add(path, suffix)
+        yield held
+    finally:
+        with _entering:
+            holders.count -= 1
+            if not holders.count:
+                del _held[path]
+                holders.open.close()
 
 
 def name_to_open(path: str) -> str:
     """The name by which a library opens ``path``: the held file, else the absolute path, which is
     never taken for a protocol ("clip:1.mp4" would be)."""
-    held = _held.get(path)
-    return held[-1].name if held else os.path.abspath(path)
+    holders = _held.get(path)
+    return holders.files[-1].name if holders and holders.files else os.path.abspath(path)
 
 
 class OpenObject(Protocol):
@@ -126,43 +154,47 @@ class OpenObject(Protocol):
         """As os.pread, but for the order of ``fd``."""
 
 
-_objects: dict[str, list[Callable[[], OpenObject]]] = {}
+_objects: dict[str, Callable[[str], OpenObject]] = {}
+_arguments: dict[str, dict[str, Any]] = {}
 
 
 @contextmanager
-def hold_object(address: str, opening: Callable[[], OpenObject]) -> Iterator[None]:
-    """Whatever opens ``address`` during the block gets what ``opening`` gives."""
-    _objects.setdefault(address, []).append(opening)
-    try:
-        yield
-    finally:
-        _objects[address].remove(opening)
+def hold_object(address: str, opening: Callable[[str], OpenObject]) -> Iterator[str]:
+    """Gives a name; who opens it during the block gets what ``opening`` gives for it. It is the
+    address, with a number where others hold that one: queries are not part of it."""
+    with _hold_as(address, _objects, opening) as name:
+        yield name
 
 
-def open_object(address: str) -> OpenObject | None:
-    """None where no object of this address is held: it is a file's name."""
-    held = _objects.get(address)
-    return held[-1]() if held else None
-
-
-_arguments: dict[str, list[dict[str, Any]]] = {}
+def open_object(name: str) -> OpenObject | None:
+    """None where no object of this name is held: it is a file's."""
+    opening = _objects.get(name)
+    return None if opening is None else opening(name)
 
 
 @contextmanager
-def hold_arguments(address: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """PyAV opens ``address`` by these ``arguments`` during the block."""
-    _arguments.setdefault(address, []).append(arguments)
+def hold_arguments(address: str, arguments: dict[str, Any]) -> Iterator[str]:
+    """PyAV opens the name, as of ``hold_object``, by these ``arguments`` during the block."""
+    with _hold_as(address, _arguments, arguments) as name:
+        yield name
+
+
+@contextmanager
+def _hold_as(address: str, held: dict[str, Any], what: Any) -> Iterator[str]:
+    suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams by it
+    names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))
+    name = next(name for name in names if held.setdefault(name, what) is what)
     try:
-        yield
+        yield name
     finally:
-        _arguments[address].remove(arguments)
+        del held[name]
 
 
 def how_to_open(path: str) -> dict[str, Any]:
     """The arguments by which PyAV opens ``path``: a file's name, or a held object, for which FFmpeg
     may open nothing that it names (HLS, concat)."""
-    if held := _arguments.get(path):
-        return dict(held[-1])
+    if (arguments := _arguments.get(path)) is not None:
+        return dict(arguments)
     found = open_object(path)
     if found is None:
         return {"file": name_to_open(path)}
@@ -208,4 +240,8 @@ def _fingerprint(path: str | Path) -> tuple[int, ...] | None:
         about = os.stat(path)
     except (OSError, ValueError):
         return None
+    return _numbers(about)
+
+
+def _numbers(about: os.stat_result) -> tuple[int, ...]:
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
