@@ -17,6 +17,7 @@ import pytest
 from detector.core.engines._built import store
 from detector.core.engines._built.store import default_folder, export
 from detector.core.errors import OutputError
+from tests.conftest import CHECKOUT
 from tests.known_answers import plus_one
 
 
@@ -210,6 +211,25 @@ def test_a_run_waits_for_the_one_that_builds(tmp_path):
     thread.join()
 
 
+def build_here(folder):
+    store.build_once(folder, "tiny", ".plan", {}, lambda path: path.write_bytes(b"x") and None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("builds", ["export(plus_one(), folder)", "build_here(folder)"])
+def test_the_next_build_removes_what_a_killed_one_left(tmp_path, builds):
+    code = (
+        "import os, pathlib, sys; from tests.engines.test_store import *; os.replace = lambda *_: "
+        f"os._exit(9); folder = pathlib.Path(sys.argv[1]); {builds}"
+    )
+    for _ in range(2):
+        command = [sys.executable, "-c", code, tmp_path]
+        assert subprocess.run(command, cwd=CHECKOUT, check=False).returncode == 9
+        assert len(list(tmp_path.glob(".*"))) == 2
+    build_here(tmp_path)
+    assert [path.name for path in tmp_path.glob(".*")] == [store.LOCK]
+
+
 @pytest.mark.slow
 def test_processes_that_start_together_build_it_once(tmp_path):
     code = (
@@ -217,14 +237,13 @@ def test_processes_that_start_together_build_it_once(tmp_path):
         "from tests.known_answers import plus_one; "
         "network = plus_one(); sys.stdin.readline(); print(export(network, sys.argv[1]).built)"
     )
-    root = Path(__file__).parents[2]
     running = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=root,
+            cwd=CHECKOUT,
         )
         for _ in range(4)
     ]
@@ -237,7 +256,7 @@ def test_processes_that_start_together_build_it_once(tmp_path):
 
 
 def test_the_folder_is_the_checkouts_or_the_users_cache(tmp_path, monkeypatch):
-    assert default_folder() == Path(__file__).parents[2] / "engines"
+    assert default_folder() == CHECKOUT / "engines"
     monkeypatch.setattr(
         store, "__file__", str(tmp_path / "site-packages/detector/core/engines/_built/store.py")
     )

@@ -23,6 +23,7 @@ from detector.core.errors.guard import refuse_kept
 from detector.core.errors.private import FILE_MODE, make_private_folder
 
 HIDDEN = ".detect-video-"  # eight hexadecimal digits and the suffix follow
+PRIVATE = f"{HIDDEN}private-"
 MARK = "user.detect-video"  # how the names of our extended attributes begin
 # What file systems answer that have no locks, or cannot sync a folder.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -50,7 +51,7 @@ def whole_file(
         return
     real = Path(os.path.realpath(target))
     # The name is known before the file is there: a signal may end the run at any moment between.
-    temporary = _hidden_name(real)
+    temporary = _hidden_name(real, PRIVATE if private else HIDDEN)
     try:
         _refuse_special(real)
         mode = FILE_MODE if private else 0o666
@@ -184,10 +185,10 @@ def _refuse_special(target: Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
 
 
-def _hidden_name(target: Path) -> Path:
+def _hidden_name(target: Path, begins: str) -> Path:
     """A name beside ``target`` that nobody else draws: ``.detect-video-1a2b3c4d5e6f7a8b.npz``.
     numpy needs the suffix as it is."""
-    return target.with_name(f"{HIDDEN}{secrets.token_hex(8)}{target.suffix}")
+    return target.with_name(f"{begins}{secrets.token_hex(8)}{target.suffix}")
 
 
 def is_output(path: str) -> bool:
