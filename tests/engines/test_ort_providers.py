@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from threading import Barrier, BrokenBarrierError
+from threading import Barrier
 from types import ModuleType, SimpleNamespace
 
 import onnxruntime
@@ -18,6 +17,7 @@ from detector.core.engines.ort.providers import Provider, note_of
 from detector.core.engines.trt import driver
 from detector.core.errors import EngineError, UsageError
 from tests.known_answers import plus_one
+from tests.waiting import meet
 
 since_1_24 = pytest.mark.skipif(
     not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"),
@@ -82,12 +82,7 @@ def test_the_plugin_is_registered_once_and_asked_for_its_gpus(monkeypatch, tmp_p
     name = "register_execution_provider_library"
     both = Barrier(2)  # of the two Detectors that open at once, only one gets so far
 
-    def register(*given):
-        registered.append(given)
-        with suppress(BrokenBarrierError):
-            both.wait(0.3)
-
-    monkeypatch.setattr(onnxruntime, name, register)
+    monkeypatch.setattr(onnxruntime, name, lambda *given: (registered.append(given), meet(both)))
     with ThreadPoolExecutor(2) as pool:
         opening = [pool.submit(engines.open, "ort", plus_one(), asked) for _ in range(2)]
     assert all("lists 0 GPUs" in str(one.exception()) for one in opening)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from threading import Barrier, BrokenBarrierError
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from detector.live.figures import LiveStatus
 from detector.live.selection import inside, keep
 from detector.live.sources.base import STALLED, UNDECODED, WAITING
 from tests.live.fake_feeds import MS, Bench, camera
+from tests.waiting import meet
 
 
 def way(arrived=0, decoded=10, taken=12, began=15, inferred=40, result=45) -> Arrival:
@@ -210,17 +210,12 @@ class TestStatus:
     def test_two_threads_that_note_a_new_camera_count_together(self):
         bench, both = Bench("a"), Barrier(2)
         status = status_of(bench)
-
-        def clock():  # of a new tally: both get here if nothing keeps one out
-            with suppress(BrokenBarrierError):
-                both.wait(0.3)
-            return 0
-
         bench.feeds["a"].arrives(1)
-        frame, status._clock = bench.collector.read(), clock
+        noted = bench.collector.read(), Detections.empty(("person",)), {}, 0
+        status._clock = lambda: meet(both) or 0  # of a new tally
         with ThreadPoolExecutor(2) as pool:
             for _ in range(2):
-                pool.submit(status.note, frame, Detections.empty(("person",)), {}, 0)
+                pool.submit(status.note, *noted)
         assert status._tallies["a"].processed == 2
 
     def test_rates_are_of_the_last_seconds(self):

@@ -51,6 +51,7 @@ from detector.live.sources.status import Status
 from tests.covering import covering
 from tests.live.fake_feeds import FullCores
 from tests.live.servers import make_clip, read_clock
+from tests.live.test_status import live
 from tests.waiting import PATIENCE_S, wait_for
 
 MS = 1_000_000
@@ -379,14 +380,25 @@ def test_all_is_decoded_while_a_recording_needs_it(clips: dict[str, Path]) -> No
     assert UNDECODED not in watch(feed)
 
 
-def test_a_loop_without_time_is_not_a_silent_camera() -> None:
-    for blocked, decoded, cut in ((True, 1, False), (False, 0, False), (False, 1, True)):
-        feed = Played(Path("unread"))
-        feed.status.connect(0)
-        feed.status.arrive(0)
-        feed._reached, feed.ticks = decoded, itertools.count(10**12)  # a quarter of an hour later
-        feed._watch(blocked)
-        assert feed.was_cut is cut
+@pytest.mark.parametrize(
+    ("blocked", "decoded", "absent_ns", "cut"),
+    [(True, 1, 1, False), (False, 0, 1, False), (False, 1, 1, True), (False, 1, 10**12, False)],
+    ids=[
+        "a loop without time",
+        "packets that wait",
+        "a silent camera",
+        "a process that stood still",
+    ],
+)
+def test_only_a_silent_camera_is_cut(
+    blocked: bool, decoded: int, absent_ns: int, cut: bool
+) -> None:
+    feed = Played(Path("unread"))
+    live(feed.status, 0)
+    feed._reached, feed.ticks = decoded, itertools.count(10**12)  # a quarter of an hour later
+    feed._watched_ns = 10**12 - absent_ns
+    feed._watch(blocked)
+    assert (feed.was_cut, feed.facts().stalls) == (cut, int(absent_ns == 1))
 
 
 def test_only_cameras_on_the_network_are_shed() -> None:

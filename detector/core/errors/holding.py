@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +17,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
-from detector.core.errors import DetectVideoError
+from detector.core.errors import DetectVideoError, OutputError
+from detector.core.errors.writing import temporary_folder
 
 READ_BYTES = 1 << 20
 OBJECT_BYTES = 1 << 16  # asked of an object at once; its blocks are larger
@@ -29,16 +29,16 @@ LARGEST_HASHED = 2 << 30  # bytes; some two seconds of reading
 class HeldFile:
     """A regular file, open for reading. ``name`` opens the same file again."""
 
-    def __init__(self, path: str, link_folder: str, suffix: str | None = None) -> None:
+    def __init__(self, path: str, link_folder: Path | None, suffix: str | None = None) -> None:
         self.path = path
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.before = os.fstat(self.descriptor)
         self.fingerprint, self.suffix = _numbers(self.before), suffix
         self.name = os.path.abspath(path)
-        if DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
+        if link_folder is not None and DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
             # The suffix stays: FFmpeg guesses the format of raw streams by it.
             suffix = Path(path).suffix if suffix is None else suffix
-            link = os.path.join(link_folder, f"in{suffix if suffix.isascii() else ''}")
+            link = str(link_folder / f"in{suffix if suffix.isascii() else ''}")
             with suppress(OSError):
                 os.symlink(f"/proc/{os.getpid()}/fd/{self.descriptor}", link)
                 self.name = link
@@ -97,9 +97,11 @@ class _Holders:
         for held in self.files:
             if _fingerprint(path) == held.fingerprint and held.suffix == suffix:
                 return held
-        folder = tempfile.TemporaryDirectory(prefix="detect-video-", ignore_cleanup_errors=True)
+        folder = None
+        with suppress(OutputError):  # without one it is opened by its own name
+            folder = self.open.enter_context(temporary_folder())
         try:
-            held = HeldFile(path, self.open.enter_context(folder), suffix)
+            held = HeldFile(path, folder, suffix)
         except OSError:
             return None
         self.open.callback(os.close, held.descriptor)
@@ -154,46 +156,33 @@ class OpenObject(Protocol):
         """As os.pread, but for the order of ``fd``."""
 
 
-_objects: dict[str, Callable[[str], OpenObject]] = {}
-_arguments: dict[str, dict[str, Any]] = {}
+_named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 
 @contextmanager
-def hold_object(address: str, opening: Callable[[str], OpenObject]) -> Iterator[str]:
-    """Gives a name; who opens it during the block gets what ``opening`` gives for it. It is the
-    address, with a number where others hold that one: queries are not part of it."""
-    with _hold_as(address, _objects, opening) as name:
+def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
+    """Gives a name; who opens it during the block gets what ``what`` gives for it, or what PyAV
+    opens by these arguments. The name is the address, with a number where others hold that one:
+    queries are not part of it."""
+    suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams by it
+    names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))
+    name = next(name for name in names if _named.setdefault(name, what) is what)
+    try:
         yield name
+    finally:
+        del _named[name]
 
 
 def open_object(name: str) -> OpenObject | None:
     """None where no object of this name is held: it is a file's."""
-    opening = _objects.get(name)
-    return None if opening is None else opening(name)
-
-
-@contextmanager
-def hold_arguments(address: str, arguments: dict[str, Any]) -> Iterator[str]:
-    """PyAV opens the name, as of ``hold_object``, by these ``arguments`` during the block."""
-    with _hold_as(address, _arguments, arguments) as name:
-        yield name
-
-
-@contextmanager
-def _hold_as(address: str, held: dict[str, Any], what: Any) -> Iterator[str]:
-    suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams by it
-    names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))
-    name = next(name for name in names if held.setdefault(name, what) is what)
-    try:
-        yield name
-    finally:
-        del held[name]
+    what = _named.get(name)
+    return what(name) if callable(what) else None
 
 
 def how_to_open(path: str) -> dict[str, Any]:
     """The arguments by which PyAV opens ``path``: a file's name, or a held object, for which FFmpeg
     may open nothing that it names (HLS, concat)."""
-    if (arguments := _arguments.get(path)) is not None:
+    if isinstance(arguments := _named.get(path), dict):
         return dict(arguments)
     found = open_object(path)
     if found is None:

@@ -15,7 +15,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from detector.core.errors import OutputError
@@ -46,8 +46,8 @@ def whole_file(
     if not ours:
         refuse_kept(target, cure)
     if is_null_device(target):
-        with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
-            yield Path(folder, target.name)
+        with temporary_folder() as folder:
+            yield folder / target.name
         return
     real = Path(os.path.realpath(target))
     # The name is known before the file is there: a signal may end the run at any moment between.
@@ -66,10 +66,24 @@ def whole_file(
 
 
 @contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder for temporary files, removed with all that it holds when the block ends; unlike
-    tempfile's, also where a signal ends the run while it is removed."""
-    folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
+def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
+    """``passing_folder`` among the temporary files. Raises OutputError if it cannot be made."""
+    with ExitStack() as stack:
+        try:
+            name = f"{prefix}{secrets.token_hex(8)}"
+            folder = stack.enter_context(passing_folder(Path(tempfile.gettempdir(), name)))
+        except OSError as error:
+            raise OutputError(
+                f"no folder for temporary files can be made ({error}); set TMPDIR"
+            ) from error
+        yield folder
+
+
+@contextmanager
+def passing_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder, and remove it with all that it holds when the block ends; unlike tempfile's,
+    also where a signal ends the run while it is removed. Where that is not permitted it stays:
+    tempfile recurses without end then (Python 3.11). Raises OSError."""
     try:
         folder.mkdir(mode=0o700)
         yield folder

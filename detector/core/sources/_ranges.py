@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from detector.core.errors import DetectVideoError, SourceError
-from detector.core.errors.holding import hold_object
+from detector.core.errors.holding import hold_as
 from detector.core.sources._addresses import Addressed, Place
 from detector.core.sources._storage import explain, open_store, path_in_store
 
@@ -141,7 +141,7 @@ class StoredObject(RangedObject):
 class RangeFile:
     """One opening of an object, with a position of its own: what PyAV reads from.
 
-    PyAV hands ``name`` (of ``hold_object``) to FFmpeg, which guesses formats of raw streams by its
+    PyAV hands ``name`` (of ``hold_as``) to FFmpeg, which guesses formats of raw streams by its
     suffix and opens nothing by it.
     """
 
@@ -187,7 +187,7 @@ def holding(stored: RangedObject) -> Iterator[str]:
     """Keeps an object open during the block. Gives the name by which ``errors.holding`` finds
     it."""
     try:
-        with hold_object(str(stored.place), stored.open) as name:
+        with hold_as(str(stored.place), stored.open) as name:
             yield name
     finally:
         stored.close()

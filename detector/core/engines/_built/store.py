@@ -22,6 +22,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import time
@@ -49,6 +50,7 @@ from detector.core.errors.private import (
 from detector.core.errors.writing import (
     PRIVATE,
     has_permission,
+    passing_folder,
     put_in_place,
     whole_file,
     write_whole,
@@ -371,8 +373,8 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
 def _build(
     target: Path, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=PRIVATE) as place:
-        made, start = Path(place) / target.name, time.perf_counter()
+    with passing_folder(target.parent / f"{PRIVATE}{secrets.token_hex(8)}") as place:
+        made, start = place / target.name, time.perf_counter()
         facts = dict(build(made) or {})
         seconds = time.perf_counter() - start
         manifest = {

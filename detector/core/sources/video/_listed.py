@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from detector.core.errors import SourceError
-from detector.core.errors.holding import hold_arguments
+from detector.core.errors.holding import hold_as
 from detector.core.sources._network.addresses import opening_of
 from detector.core.sources._network.meanings import explain
 from detector.core.sources._network.nested import NestedOpener, settle
@@ -43,7 +43,7 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
         opener = NestedOpener(settled, options | cookies, SILENT_S, follows=True)
         arguments |= {"file": settled, "format": "hls", "io_open": opener}
     with ExitStack() as stack:
-        video = _probe(stack.enter_context(hold_arguments(str(place), arguments)))
+        video = _probe(stack.enter_context(hold_as(str(place), arguments)))
         source = ListedSource(video, stride, frames, pixels=pixels)
         source.kept = stack.pop_all()
     try:
