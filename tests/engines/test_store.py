@@ -168,7 +168,6 @@ def test_a_whole_one_in_a_folder_that_cannot_be_written_is_used(tmp_path, monkey
 
 @pytest.mark.parametrize("build", [lambda folder: export(plus_one(), folder), build_here])
 def test_what_another_run_built_while_this_one_waited_is_used(tmp_path, monkeypatch, build):
-    """Minutes of TensorRT or OpenVINO are spent once."""
     locked, others = store._locked, []
 
     @contextmanager

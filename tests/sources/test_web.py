@@ -229,7 +229,6 @@ def test_each_of_two_threads_opens_for_its_own_run(web):
 
 
 def test_each_of_two_threads_reads_what_its_own_query_asks_for(web, tmp_path, monkeypatch):
-    """Two Detectors, or two cameras that play files: both are held before either is read."""
     both, probe = threading.Barrier(2), _stored.probe
 
     def probed(*given):
