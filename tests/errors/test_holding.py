@@ -68,6 +68,8 @@ def test_a_name_lasts_until_the_last_holder_leaves(tmp_path: Path) -> None:
         assert held is not None
         assert sha256(Path(names[0])) == held.sha256() != sha256(clip) == sha256(Path(names[1]))
         assert Path(names[0]).suffix == ".mp4"
+        os.unlink(names[1])  # as with all of TMPDIR
+        assert sha256(Path(name_to_open(str(clip)))) == sha256(clip)
     assert not any(map(os.path.lexists, names))
     assert name_to_open(str(clip)) == str(clip)
 

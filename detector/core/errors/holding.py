@@ -33,7 +33,7 @@ class HeldFile:
         self.path = path
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.before = os.fstat(self.descriptor)
-        self.fingerprint, self.suffix = _numbers(self.before), suffix
+        self.fingerprint, self.suffix = _fingerprint(self.descriptor), suffix
         self.name = os.path.abspath(path)
         if link_folder is not None and DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
             # The suffix stays: FFmpeg guesses the format of raw streams by it.
@@ -138,8 +138,10 @@ def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
 def name_to_open(path: str) -> str:
     """The name by which a library opens ``path``: the held file, else the absolute path, which is
     never taken for a protocol ("clip:1.mp4" would be)."""
-    holders = _held.get(path)
-    return holders.files[-1].name if holders and holders.files else os.path.abspath(path)
+    if (holders := _held.get(path)) is None or not holders.files:
+        return os.path.abspath(path)
+    held = holders.files[-1]  # whose link may have been removed with TMPDIR
+    return held.name if os.path.lexists(held.name) else f"{DESCRIPTORS}/{held.descriptor}"
 
 
 class OpenObject(Protocol):
@@ -224,13 +226,9 @@ def watch(*paths: str | Path | None) -> None:
                 watched.setdefault(str(path), _fingerprint(path))
 
 
-def _fingerprint(path: str | Path) -> tuple[int, ...] | None:
+def _fingerprint(path: str | Path | int) -> tuple[int, ...] | None:
     try:
         about = os.stat(path)
     except (OSError, ValueError):
         return None
-    return _numbers(about)
-
-
-def _numbers(about: os.stat_result) -> tuple[int, ...]:
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
