@@ -6,8 +6,10 @@ then expects, and none holds that something was quick.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 PATIENCE_S = 90.0  # far beyond what anything takes; what never comes fails with a name
 
@@ -20,3 +22,9 @@ def wait_for(
     while not condition():
         assert time.monotonic() < end, f"{what} did not come about in {seconds:.0f} s"
         time.sleep(0.005)
+
+
+def meet(barrier: threading.Barrier) -> None:
+    """Waits for the other threads, unless something keeps them out."""
+    with suppress(threading.BrokenBarrierError):
+        barrier.wait(0.3)

@@ -32,7 +32,7 @@ from detector.batch.layout import FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH, is
 from detector.batch.listing import WHOLE, Shard
 from detector.batch.stores import walk
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
-from detector.core.errors.writing import write_whole
+from detector.core.errors.writing import temporary_folder, write_whole
 from detector.core.session.codec import from_json, to_json
 from detector.core.sources._addresses import STORES, Place, parse_address
 from detector.core.sources._storage import About, about_of, explain, open_store, path_in_store
@@ -204,7 +204,7 @@ class BucketOutputs:
 
     def gather(self, name: str, rows: Path) -> None:
         place = self._partition(name)
-        with _writing(place), tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+        with _writing(place), temporary_folder() as folder:
             table = Path(folder, dataset.FILE)
             dataset.write_table(table, rows)
             self._put(table, place)
@@ -219,7 +219,7 @@ class BucketOutputs:
             if self._partition(name).key in there:
                 continue
             rows = self._at(FILES, name, ROWS)
-            with _writing(rows), tempfile.TemporaryDirectory(prefix="detect-video-") as local:
+            with _writing(rows), temporary_folder() as local:
                 copy = Path(local, ROWS)
                 with suppress(FileNotFoundError):
                     self._store.get_file(path_in_store(rows), str(copy))
@@ -328,7 +328,7 @@ class BucketOutputs:
         source = Path(self.home, name)
         if not source.exists():
             return
-        with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+        with temporary_folder() as folder:
             copy = Path(folder, name)
             with closing(sqlite3.connect(source)) as of, closing(sqlite3.connect(copy)) as to:
                 of.backup(to)

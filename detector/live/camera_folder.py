@@ -31,9 +31,10 @@ def enter(path: Path, depth: int = 1) -> int:
     return folder
 
 
-def open_file(path: Path, flags: int, depth: int = 1) -> int:
-    """Opens a file, which is no link either, in a folder as of ``enter``. Raises OSError."""
-    folder = enter(path.parent, depth)
+def open_file(path: Path, flags: int, depth: int = 1, held: int = -1) -> int:
+    """Opens a file, which is no link either, in a folder as of ``enter``; in the one that is
+    ``held``, if any, wherever it was moved. Raises OSError."""
+    folder = os.dup(held) if held >= 0 else enter(path.parent, depth)
     try:
         return _open(path.name, flags | os.O_CREAT | os.O_CLOEXEC, folder)
     finally:

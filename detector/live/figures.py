@@ -360,8 +360,9 @@ class LiveStatus:
         return [*self._collector.members(), *self._collector.gone.values()]
 
     def _tally(self, name: str) -> Tally:
-        tally = self._tallies.get(name)  # threads may ask for a new one at once
-        return tally or self._tallies.setdefault(name, Tally(FrameAges(self._clock())))
+        if name not in self._tallies:
+            self._tallies[name] = Tally(FrameAges(self._clock()))
+        return self._tallies[name]
 
     def _counts(self, member: Member) -> tuple[dict[str, int], dict[str, int]]:
         """Counts of the whole run, and drops by reason; unfinished pictures count as stopped."""

@@ -55,7 +55,7 @@ class DayRows:
         self._fd, self._day = -1, ""
         self._path = self._folder
         self._next_look_ns = 0
-        self._paused = False
+        self._paused, self._lock = False, -1
         self._take_folder()
 
     def _take_folder(self) -> None:
@@ -88,7 +88,7 @@ class DayRows:
     def _open(self, day: str) -> None:
         self._close_file()
         path = self._folder / f"{self.stem}-{day}{self.suffix}"
-        fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
+        fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK, held=self._lock)
         try:
             self._repair(fd, path)
             if self.head and not os.fstat(fd).st_size:

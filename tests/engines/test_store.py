@@ -17,7 +17,12 @@ import pytest
 from detector.core.engines._built import store
 from detector.core.engines._built.store import default_folder, export
 from detector.core.errors import OutputError
+from tests.conftest import CHECKOUT
 from tests.known_answers import plus_one
+
+
+def build_here(folder):
+    return store.build_once(folder, "tiny", ".plan", {}, Path.touch)
 
 
 def test_built_once_then_used_again(tmp_path):
@@ -157,44 +162,20 @@ def test_a_whole_one_in_a_folder_that_cannot_be_written_is_used(tmp_path, monkey
     assert export(plus_one(), tmp_path) == (path, False, ())
 
 
-def test_what_another_run_built_while_this_one_waited_is_used(tmp_path, monkeypatch):
+@pytest.mark.parametrize("build", [lambda folder: export(plus_one(), folder), build_here])
+def test_what_another_run_built_while_this_one_waited_is_used(tmp_path, monkeypatch, build):
     locked, others = store._locked, []
 
     @contextmanager
     def wait_for_another_run(place):
         monkeypatch.setattr(store, "_locked", locked)
-        others.append(export(plus_one(), tmp_path))
+        others.append(build(tmp_path))
         with locked(place):
             yield
 
     monkeypatch.setattr(store, "_locked", wait_for_another_run)
-    mine = export(plus_one(), tmp_path)
-    assert [other.built for other in others] == [True]
-    assert mine == (others[0].path, False, ())
-
-
-def test_an_engines_file_that_another_run_built_meanwhile_is_used(tmp_path, monkeypatch):
-    """Minutes of TensorRT or OpenVINO are spent once."""
-    locked, builds, others = store._locked, [], []
-
-    def build(path):
-        builds.append(path)
-        path.write_bytes(b"plan")
-
-    def run():
-        return store.build_once(tmp_path, "tiny", ".plan", {"precision": "fp16"}, build)
-
-    @contextmanager
-    def wait_for_another_run(place):
-        monkeypatch.setattr(store, "_locked", locked)
-        others.append(run())
-        with locked(place):
-            yield
-
-    monkeypatch.setattr(store, "_locked", wait_for_another_run)
-    mine = run()
-    assert len(builds) == 1
-    assert [other.built for other in others] == [True]
+    mine = build(tmp_path)
+    assert others[0].built
     assert mine == (others[0].path, False, ())
 
 
@@ -211,33 +192,22 @@ def test_a_run_waits_for_the_one_that_builds(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_that_start_together_build_it_once(tmp_path):
+@pytest.mark.parametrize("builds", ["export(plus_one(), folder)", "build_here(folder)"])
+def test_the_next_build_removes_what_a_killed_one_left(tmp_path, builds):
     code = (
-        "import sys; from detector.core.engines._built.store import export; "
-        "from tests.known_answers import plus_one; "
-        "network = plus_one(); sys.stdin.readline(); print(export(network, sys.argv[1]).built)"
+        "import os, pathlib, sys; from tests.engines.test_store import *; os.replace = lambda *_: "
+        f"os._exit(9); folder = pathlib.Path(sys.argv[1]); {builds}"
     )
-    root = Path(__file__).parents[2]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=root,
-        )
-        for _ in range(4)
-    ]
-    for process in running:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    said = [process.communicate(timeout=240)[0].strip() for process in running]
-    assert sorted(said) == ["False", "False", "False", "True"]
-    assert not list(tmp_path.glob("*.tmp"))
+    for _ in range(2):
+        command = [sys.executable, "-c", code, tmp_path]
+        assert subprocess.run(command, cwd=CHECKOUT, check=False).returncode == 9
+        assert len(list(tmp_path.glob(".*"))) == 2
+    build_here(tmp_path)
+    assert [path.name for path in tmp_path.glob(".*")] == [store.LOCK]
 
 
 def test_the_folder_is_the_checkouts_or_the_users_cache(tmp_path, monkeypatch):
-    assert default_folder() == Path(__file__).parents[2] / "engines"
+    assert default_folder() == CHECKOUT / "engines"
     monkeypatch.setattr(
         store, "__file__", str(tmp_path / "site-packages/detector/core/engines/_built/store.py")
     )

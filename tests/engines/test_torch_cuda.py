@@ -7,6 +7,7 @@ tests.
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -161,14 +162,26 @@ def test_everything_of_a_run_happens_on_the_requests_stream(fakes):
     assert seen == [1, 0]
 
 
-@pytest.mark.parametrize("tf32", [False, True])
-def test_fp32_is_fp32_though_torch_allows_tf32_by_default(fakes, tf32):
-    (one,), _ = requests(fakes, 1, tf32)
-    torch.backends.cudnn.allow_tf32 = not tf32  # as another engine of this process may have left it
-    one.infer(1)
-    assert torch.backends.cudnn.allow_tf32 is tf32
-    assert torch.backends.cuda.matmul.allow_tf32 is tf32
-    cuda.allow_tf32(False)
+def test_a_launch_waits_for_one_of_another_arithmetic(fakes):
+    """Two Detectors: what torch is told holds for the whole process."""
+    seen, network, cudnn = [], plus_one(), torch.backends.cudnn
+
+    def look():
+        seen.append((cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, cudnn.benchmark))
+
+    def launch_in_fp32():
+        with cuda.arithmetic(False, False):
+            look()
+
+    def run(given):
+        wait([pool.submit(launch_in_fp32)], 0.3)
+        look()
+        return RESULTS
+
+    with ThreadPoolExecutor(1) as pool:
+        cpu = torch.device("cpu")
+        cuda.CudaRequest(run, network, cpu, True, lambda ms: None, benchmark=True).infer(1)
+    assert seen == [(True, True, True), (False, False, False)]
 
 
 def test_a_captured_graph_replays_over_the_requests_own_buffers(fakes):
@@ -424,22 +437,9 @@ def test_arithmetic_is_set_before_anything_is_compiled(fakes, monkeypatch, preci
         engine._requests(plus_one(), EngineOptions(precision=precision), wanted)
     finally:
         torch.set_num_threads(threads)
-        cuda.set_arithmetic(False, False)
+        with cuda.arithmetic(False, False):
+            pass
     assert seen == [("compiled", tf32, True), ("requests", tf32, True)]
-
-
-@pytest.mark.parametrize("benchmark", [False, True])
-def test_cudnn_looks_for_algorithms_where_it_is_asked_to(fakes, monkeypatch, benchmark):
-    from detector.core.engines.torch.graph import graph_module
-
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not benchmark)
-    network = plus_one()
-    run, device = graph_module(network.graph), torch.device("cpu")
-    request = cuda.CudaRequest(run, network, device, False, lambda ms: None, benchmark)
-    request.infer(1)
-    assert torch.backends.cudnn.benchmark is benchmark
-    assert read_switches({"benchmark": "1"})["benchmark"] is True
-    assert read_switches({})["benchmark"] is False
 
 
 @pytest.mark.parametrize("option", ["graphs", "benchmark"])

@@ -54,16 +54,23 @@ def test_a_clip_that_is_replaced_meanwhile(tmp_path: Path, decoder: str) -> None
     assert any("replaced" in note for note in result.summary.notes)
 
 
-def test_every_opening_finds_the_same_file(tmp_path: Path) -> None:
-    """By the decoders, for the sound, for the digest."""
+def test_a_name_lasts_until_the_last_holder_leaves(tmp_path: Path) -> None:
+    """The last of two threads gave it, and may leave before the first opens it: by the decoders,
+    for the sound, for the digest."""
     clip = write_video(tmp_path / "in.mp4", 9)
     with hold(str(clip)) as held:
-        assert held is not None
+        with hold(str(clip)):
+            names = [name_to_open(str(clip))]
         os.replace(write_video(tmp_path / "other.mp4", 3), clip)
-        name = name_to_open(str(clip))
-        assert sha256(Path(name)) == held.sha256() != sha256(clip)
-        assert Path(name).suffix == ".mp4"
-    assert not os.path.lexists(name)
+        with hold(str(clip)) as other:
+            assert other is not None
+            names.append(name_to_open(str(clip)))
+        assert held is not None
+        assert sha256(Path(names[0])) == held.sha256() != sha256(clip) == sha256(Path(names[1]))
+        assert Path(names[0]).suffix == ".mp4"
+        os.unlink(names[1])  # as with all of TMPDIR
+        assert sha256(Path(name_to_open(str(clip)))) == sha256(clip)
+    assert not any(map(os.path.lexists, names))
     assert name_to_open(str(clip)) == str(clip)
 
 

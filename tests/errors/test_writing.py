@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from detector.core.errors import OutputError
+from detector.core.errors.holding import hold
 from detector.core.errors.writing import (
     HIDDEN,
     is_null_device,
@@ -25,6 +26,7 @@ from detector.core.errors.writing import (
     whole_file,
     write_whole,
 )
+from tests.conftest import CHECKOUT
 
 
 def test_the_file_appears_at_the_end_and_nothing_else_stays(tmp_path):
@@ -150,6 +152,21 @@ def test_the_umask_holds_unless_a_file_is_private(tmp_path, umask, mode):
 
 
 # ---- temporary folders
+
+
+def test_without_a_place_for_temporary_files_the_cure_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(OutputError, match=r"set TMPDIR$"), temporary_folder():
+        pass
+    (tmp_path / "in.mp4").write_bytes(b"\0")
+    with hold(str(tmp_path / "in.mp4")) as held:  # a run that needs no other goes on
+        assert held.name == str(tmp_path / "in.mp4")
+
+
+def test_all_temporary_folders_are_ours():
+    """Python 3.11's recurses until the stack is full where it may not remove its content."""
+    for path in (CHECKOUT / "detector").rglob("*.py"):
+        assert "TemporaryDirectory(" not in path.read_text(), path
 
 
 def test_a_temporary_folder_is_gone_with_its_block(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from detector.core.errors import OutputError
 from detector.core.errors.writing import take_lock
 from detector.core.types import Detections
-from detector.live import camera_folder
+from detector.live import camera_folder, rows
 from detector.live.base import Event
 from detector.live.events.days import EventDays
 from detector.live.recording import CameraRecorder
@@ -78,6 +78,22 @@ def test_one_run_holds_a_folder_also_if_another_one_took_it_back_first(kind, tmp
         OPENERS[kind](tmp_path, print)
     first.close()
     OPENERS[kind](tmp_path, print).close()
+
+
+def test_rows_are_not_mixed_with_those_of_a_run_that_takes_a_moved_folder(tmp_path, monkeypatch):
+    runs = [OPENERS["rows"](tmp_path, print)]
+
+    def moved(path, file):
+        if len(runs) == 1:
+            path.rename(tmp_path / "moved")
+            runs.append(OPENERS["rows"](tmp_path, print))
+        return True
+
+    monkeypatch.setattr(rows, "is_at", moved)
+    for run in runs:
+        WRITERS["rows"](run)
+        run.close()
+    assert [len(path.read_text().splitlines()) for path in tmp_path.glob("*/det*")] == [1, 1]
 
 
 def test_a_recording_that_is_being_written_is_not_one_that_a_killed_run_left(tmp_path):

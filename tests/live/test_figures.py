@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from detector.live.figures import LiveStatus
 from detector.live.selection import inside, keep
 from detector.live.sources.base import STALLED, UNDECODED, WAITING
 from tests.live.fake_feeds import MS, Bench, camera
+from tests.waiting import meet
 
 
 def way(arrived=0, decoded=10, taken=12, began=15, inferred=40, result=45) -> Arrival:
@@ -204,6 +207,17 @@ def process(bench: Bench, status: LiveStatus, count: int = 1, took_ms: float = 0
 
 
 class TestStatus:
+    def test_two_threads_that_note_a_new_camera_count_together(self):
+        bench, both = Bench("a"), Barrier(2)
+        status = status_of(bench)
+        bench.feeds["a"].arrives(1)
+        noted = bench.collector.read(), Detections.empty(("person",)), {}, 0
+        status._clock = lambda: meet(both) or 0  # of a new tally
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(2):
+                pool.submit(status.note, *noted)
+        assert status._tallies["a"].processed == 2
+
     def test_rates_are_of_the_last_seconds(self):
         bench = Bench("a")
         status = status_of(bench)

@@ -51,6 +51,7 @@ from detector.live.sources.status import Status
 from tests.covering import covering
 from tests.live.fake_feeds import FullCores
 from tests.live.servers import make_clip, read_clock
+from tests.live.test_status import live
 from tests.waiting import PATIENCE_S, wait_for
 
 MS = 1_000_000
@@ -379,14 +380,17 @@ def test_all_is_decoded_while_a_recording_needs_it(clips: dict[str, Path]) -> No
     assert UNDECODED not in watch(feed)
 
 
-def test_a_loop_without_time_is_not_a_silent_camera() -> None:
-    for blocked, decoded, cut in ((True, 1, False), (False, 0, False), (False, 1, True)):
-        feed = Played(Path("unread"))
-        feed.status.connect(0)
-        feed.status.arrive(0)
-        feed._reached, feed.ticks = decoded, itertools.count(10**12)  # a quarter of an hour later
+def test_only_a_silent_camera_is_cut() -> None:
+    """Not one whose pictures wait for a loop without time, or for a process that stood still."""
+    waits, late, silent, stood = (True, 1, 1), (False, 0, 1), (False, 1, 1), (False, 1, 10**12)
+    for case in (waits, late, silent, stood):
+        feed, (blocked, feed._reached, absent_ns) = Played(Path("unread")), case
+        live(feed.status, 0)
+        feed.ticks = itertools.count(10**12)  # a quarter of an hour later
+        feed._watched_ns = 10**12 - absent_ns
         feed._watch(blocked)
-        assert feed.was_cut is cut
+        assert feed.was_cut is (case is silent)
+        assert feed.facts().stalls == (case is not stood)
 
 
 def test_only_cameras_on_the_network_are_shed() -> None:

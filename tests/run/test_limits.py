@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import tempfile
 import threading
 
 import cv2
@@ -30,6 +31,7 @@ from detector.core.run.limits import blame_limit, check_memory, check_threads, c
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 6),
         (OSError(errno.EFBIG, os.strerror(errno.EFBIG), "a.jsonl"), 6),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), 6),
+        (FileNotFoundError(errno.ENOENT, "gone", f"{tempfile.gettempdir()}/detect-video-a/1"), 6),
         (OSError(errno.ENAMETOOLONG, "File name too long", "x.mp4"), 2),
         (RuntimeError("Could not determine home directory."), 2),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), None),

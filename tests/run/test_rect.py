@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ from detector.batch.item import open_model
 from detector.batch.settings import as_plain
 from detector.core import models
 from detector.core.config.levels import resolve_config
-from detector.core.errors import UsageError
+from detector.core.errors import EngineError, UsageError
 from detector.core.run import shapes
 from detector.core.run.canvas import open_network
 from detector.core.run.detect import Result, detect
@@ -27,6 +29,7 @@ from detector.lab.tune import tune
 from tests.checkpoints import random_checkpoint
 from tests.conftest import CHECKOUT
 from tests.models import exports
+from tests.waiting import meet
 
 STREET = CHECKOUT / "videos" / "street.mp4"
 SIZES = {"a.png": (320, 180), "b.png": (180, 320), "c.png": (200, 190), "d.png": (640, 350)}
@@ -201,12 +204,37 @@ def test_what_a_request_holds_stays_open(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [line for line in log if line.startswith("close")] == ["close (96, 320)"]
 
 
-def test_requests_of_one_shape_share_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = kept(monkeypatch, most=3, requests=2)
-    for request in made.requests:
-        give(made, request, 64)
-    first, second = (request.slot for request in made.requests)
-    assert not np.shares_memory(first, second)
+def test_of_two_threads_that_need_a_shape_one_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, log = kept(monkeypatch, most=3, requests=2)
+    load, both = made._load, Barrier(2)
+    made._load = lambda config: meet(both) or load(config)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda request: give(made, request, 64), made.requests))
+    assert log == ["open (64, 320)"]
+    assert not np.shares_memory(*(request.slot for request in made.requests))
+    made.close()
+    with pytest.raises(EngineError, match="closed"):  # a stream that another thread closed
+        made.prepare((64, 320))
+    assert log == ["open (64, 320)", "close (64, 320)"]
+
+
+def test_a_shape_is_not_dropped_while_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, log = kept(monkeypatch, most=3, requests=1)
+    (request,), prepare = made.requests, made.prepare
+    made.prepare((64, 320))
+    made.prepare((96, 320))
+
+    def prepared(shape: tuple[int, int]) -> None:
+        prepare(shape)
+        wait([pool.submit(prepare, (128, 320))], 0.3)  # another thread's picture needs room
+
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(made, "prepare", prepared)
+        assert made.give(request, (64, 320)).input.height == 64
+    monkeypatch.setattr(made, "prepare", prepare)
+    assert log[2:] == ["close (96, 320)", "open (128, 320)"]
+    made.prepare((160, 320))  # before the picture got the shape that was prepared for it
+    assert made.give(request, (128, 320)).input.height == 128
 
 
 def test_fewer_of_a_model_that_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

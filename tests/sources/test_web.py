@@ -16,6 +16,7 @@ from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources import _answers, _ranges, _web
 from detector.core.sources import web as web_source
+from detector.core.sources.video import _stored
 from detector.core.types import Planes
 from tests.sources.clips import write_video
 from tests.sources.web_server import make_certificate, web_server
@@ -225,6 +226,20 @@ def test_each_of_two_threads_opens_for_its_own_run(web):
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(opened, [True, False])) == [True, False]
+
+
+def test_each_of_two_threads_reads_what_its_own_query_asks_for(web, tmp_path, monkeypatch):
+    both, probe = threading.Barrier(2), _stored.probe
+
+    def probed(*given):
+        both.wait(PATIENCE_S)
+        return probe(*given)
+
+    monkeypatch.setattr(_stored, "probe", probed)
+    clips = {count: write_video(tmp_path / f"{count}.mp4", count) for count in (5, 9)}
+    urls = [web.put(f"/clip.mp4?of={n}", clip.read_bytes()) for n, clip in clips.items()]
+    with ThreadPoolExecutor(2) as pool:
+        assert [len(frames) for frames, _ in pool.map(read_all, urls)] == [5, 9]
 
 
 # Secrets.

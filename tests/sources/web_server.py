@@ -65,7 +65,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.requests.append((self.path, dict(self.headers.items())))
-        page = self.server.pages.get(self.path.partition("?")[0], Page(status=404))
+        pages, path = self.server.pages, self.path.partition("?")[0]
+        page = pages.get(self.path) or pages.get(path, Page(status=404))
         if page.login is not None and self.headers.get("Authorization") != _basic(page.login):
             page = Page(status=401, headers={"WWW-Authenticate": 'Basic realm="files"'})
         asked, data, total = self.headers.get("Range"), page.data, len(page.data)

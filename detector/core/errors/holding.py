@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
-from detector.core.errors import DetectVideoError
+from detector.core.errors import DetectVideoError, OutputError
+from detector.core.errors.writing import temporary_folder
 
 READ_BYTES = 1 << 20
 OBJECT_BYTES = 1 << 16  # asked of an object at once; its blocks are larger
@@ -27,15 +29,16 @@ LARGEST_HASHED = 2 << 30  # bytes; some two seconds of reading
 class HeldFile:
     """A regular file, open for reading. ``name`` opens the same file again."""
 
-    def __init__(self, path: str, link_folder: str, suffix: str | None = None) -> None:
+    def __init__(self, path: str, link_folder: Path | None, suffix: str | None = None) -> None:
         self.path = path
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.before = os.fstat(self.descriptor)
+        self.fingerprint, self.suffix = _fingerprint(self.descriptor), suffix
         self.name = os.path.abspath(path)
-        if DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
+        if link_folder is not None and DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
             # The suffix stays: FFmpeg guesses the format of raw streams by it.
             suffix = Path(path).suffix if suffix is None else suffix
-            link = os.path.join(link_folder, f"in{suffix if suffix.isascii() else ''}")
+            link = str(link_folder / f"in{suffix if suffix.isascii() else ''}")
             with suppress(OSError):
                 os.symlink(f"/proc/{os.getpid()}/fd/{self.descriptor}", link)
                 self.name = link
@@ -81,7 +84,33 @@ class HeldFile:
         return said
 
 
-_held: dict[str, list[HeldFile]] = {}
+class _Holders:
+    """Who holds one path. Another thread may be about to open the name that any of them got, so
+    all files are closed when the last one leaves."""
+
+    def __init__(self) -> None:
+        self.files: list[HeldFile] = []
+        self.count, self.open = 0, ExitStack()
+
+    def add(self, path: str, suffix: str | None) -> HeldFile | None:
+        """The file that is there now, opened once."""
+        for held in self.files:
+            if _fingerprint(path) == held.fingerprint and held.suffix == suffix:
+                return held
+        folder = None
+        with suppress(OutputError):  # without one it is opened by its own name
+            folder = self.open.enter_context(temporary_folder())
+        try:
+            held = HeldFile(path, folder, suffix)
+        except OSError:
+            return None
+        self.open.callback(os.close, held.descriptor)
+        self.files.append(held)
+        return held
+
+
+_held: dict[str, _Holders] = {}
+_entering = threading.Lock()
 
 
 @contextmanager
@@ -91,25 +120,28 @@ def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
     if not os.path.isfile(path):
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="detect-video-", ignore_cleanup_errors=True) as folder:
-        try:
-            held = HeldFile(path, folder, suffix)
-        except OSError:
-            yield None
-            return
-        _held.setdefault(path, []).append(held)
-        try:
-            yield held
-        finally:
-            _held[path].remove(held)
-            os.close(held.descriptor)
+    with _entering:
+        holders = _held.setdefault(path, _Holders())
+        holders.count += 1
+    try:
+        with _entering:
+            held = holders.add(path, suffix)
+        yield held
+    finally:
+        with _entering:
+            holders.count -= 1
+            if not holders.count:
+                del _held[path]
+                holders.open.close()
 
 
 def name_to_open(path: str) -> str:
     """The name by which a library opens ``path``: the held file, else the absolute path, which is
     never taken for a protocol ("clip:1.mp4" would be)."""
-    held = _held.get(path)
-    return held[-1].name if held else os.path.abspath(path)
+    if (holders := _held.get(path)) is None or not holders.files:
+        return os.path.abspath(path)
+    held = holders.files[-1]  # whose link may have been removed with TMPDIR
+    return held.name if os.path.lexists(held.name) else f"{DESCRIPTORS}/{held.descriptor}"
 
 
 class OpenObject(Protocol):
@@ -126,43 +158,34 @@ class OpenObject(Protocol):
         """As os.pread, but for the order of ``fd``."""
 
 
-_objects: dict[str, list[Callable[[], OpenObject]]] = {}
+_named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 
 @contextmanager
-def hold_object(address: str, opening: Callable[[], OpenObject]) -> Iterator[None]:
-    """Whatever opens ``address`` during the block gets what ``opening`` gives."""
-    _objects.setdefault(address, []).append(opening)
+def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
+    """Gives a name; who opens it during the block gets what ``what`` gives for it, or what PyAV
+    opens by these arguments. The name is the address, with a number where others hold that one:
+    queries are not part of it."""
+    suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams by it
+    names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))
+    name = next(name for name in names if _named.setdefault(name, what) is what)
     try:
-        yield
+        yield name
     finally:
-        _objects[address].remove(opening)
+        del _named[name]
 
 
-def open_object(address: str) -> OpenObject | None:
-    """None where no object of this address is held: it is a file's name."""
-    held = _objects.get(address)
-    return held[-1]() if held else None
-
-
-_arguments: dict[str, list[dict[str, Any]]] = {}
-
-
-@contextmanager
-def hold_arguments(address: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """PyAV opens ``address`` by these ``arguments`` during the block."""
-    _arguments.setdefault(address, []).append(arguments)
-    try:
-        yield
-    finally:
-        _arguments[address].remove(arguments)
+def open_object(name: str) -> OpenObject | None:
+    """None where no object of this name is held: it is a file's."""
+    what = _named.get(name)
+    return what(name) if callable(what) else None
 
 
 def how_to_open(path: str) -> dict[str, Any]:
     """The arguments by which PyAV opens ``path``: a file's name, or a held object, for which FFmpeg
     may open nothing that it names (HLS, concat)."""
-    if held := _arguments.get(path):
-        return dict(held[-1])
+    if isinstance(arguments := _named.get(path), dict):
+        return dict(arguments)
     found = open_object(path)
     if found is None:
         return {"file": name_to_open(path)}
@@ -203,7 +226,7 @@ def watch(*paths: str | Path | None) -> None:
                 watched.setdefault(str(path), _fingerprint(path))
 
 
-def _fingerprint(path: str | Path) -> tuple[int, ...] | None:
+def _fingerprint(path: str | Path | int) -> tuple[int, ...] | None:
     try:
         about = os.stat(path)
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from detector.core.errors import OutputError
@@ -23,6 +23,7 @@ from detector.core.errors.guard import refuse_kept
 from detector.core.errors.private import FILE_MODE, make_private_folder
 
 HIDDEN = ".detect-video-"  # eight hexadecimal digits and the suffix follow
+PRIVATE = f"{HIDDEN}private-"
 MARK = "user.detect-video"  # how the names of our extended attributes begin
 # What file systems answer that have no locks, or cannot sync a folder.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -45,12 +46,12 @@ def whole_file(
     if not ours:
         refuse_kept(target, cure)
     if is_null_device(target):
-        with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
-            yield Path(folder, target.name)
+        with temporary_folder() as folder:
+            yield folder / target.name
         return
     real = Path(os.path.realpath(target))
     # The name is known before the file is there: a signal may end the run at any moment between.
-    temporary = _hidden_name(real)
+    temporary = _hidden_name(real, PRIVATE if private else HIDDEN)
     try:
         _refuse_special(real)
         mode = FILE_MODE if private else 0o666
@@ -65,10 +66,24 @@ def whole_file(
 
 
 @contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder for temporary files, removed with all that it holds when the block ends; unlike
-    tempfile's, also where a signal ends the run while it is removed."""
-    folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
+def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
+    """``passing_folder`` among the temporary files. Raises OutputError if it cannot be made."""
+    with ExitStack() as stack:
+        try:
+            name = f"{prefix}{secrets.token_hex(8)}"
+            folder = stack.enter_context(passing_folder(Path(tempfile.gettempdir(), name)))
+        except OSError as error:
+            raise OutputError(
+                f"no folder for temporary files can be made ({error}); set TMPDIR"
+            ) from error
+        yield folder
+
+
+@contextmanager
+def passing_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder, and remove it with all that it holds when the block ends; unlike tempfile's,
+    also where a signal ends the run while it is removed. Where that is not permitted it stays:
+    tempfile recurses without end then (Python 3.11). Raises OSError."""
     try:
         folder.mkdir(mode=0o700)
         yield folder
@@ -184,10 +199,10 @@ def _refuse_special(target: Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
 
 
-def _hidden_name(target: Path) -> Path:
+def _hidden_name(target: Path, begins: str) -> Path:
     """A name beside ``target`` that nobody else draws: ``.detect-video-1a2b3c4d5e6f7a8b.npz``.
     numpy needs the suffix as it is."""
-    return target.with_name(f"{HIDDEN}{secrets.token_hex(8)}{target.suffix}")
+    return target.with_name(f"{begins}{secrets.token_hex(8)}{target.suffix}")
 
 
 def is_output(path: str) -> bool:

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import resource
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +75,8 @@ def blame_limit(error: BaseException) -> DetectVideoError | None:
         return OutputError(f"{where}cannot be written: {os.strerror(code)}; choose another with -o")
     if code == errno.ENAMETOOLONG:
         return UsageError(f"{where}the name is too long; use at most 255 bytes")
-    if isinstance(error, FileNotFoundError) and "temporary directory" in text:
+    is_refused, ours = isinstance(error, FileNotFoundError | PermissionError), "/detect-video-"
+    if is_refused and ("temporary directory" in text or f"{tempfile.tempdir}{ours}" in where):
         return OutputError(
             "no folder for temporary files is writable; set TMPDIR to one that is: TMPDIR=DIR"
         )

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
-from detector.core.errors import EngineError
+from detector.core.errors import EngineError, OutputError
 from detector.core.run.canvas import open_network
 from detector.core.run.limits import check_memory
 
@@ -92,12 +92,12 @@ class LoadedModel:
 
     def read_layers(self) -> None:
         """Ask the open engine how it runs each layer. Not done at the start, because ONNX Runtime
-        optimises the graph again for it. A failed engine may not answer."""
+        optimises the graph again for it. A failed engine may not answer, nor one without TMPDIR."""
         if self.layers or self.original is None:
             return
         from detector.core.run.executed import find_layers
 
-        with suppress(EngineError):
+        with suppress(EngineError, OutputError):
             own = {} if self.options is None else self.options.own
             self.layers = find_layers(
                 self.original, self.engine, self.network.path, own, self.network

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from detector.core.errors import DetectVideoError, SourceError
-from detector.core.errors.holding import hold_object
+from detector.core.errors.holding import hold_as
 from detector.core.sources._addresses import Addressed, Place
 from detector.core.sources._storage import explain, open_store, path_in_store
 
@@ -111,8 +111,8 @@ class RangedObject:
         if self.error is not None:
             raise self.error
 
-    def open(self) -> RangeFile:
-        return RangeFile(self)
+    def open(self, name: str = "") -> RangeFile:
+        return RangeFile(self, name)
 
     def close(self) -> None:
         self._blocks.clear()
@@ -141,13 +141,12 @@ class StoredObject(RangedObject):
 class RangeFile:
     """One opening of an object, with a position of its own: what PyAV reads from.
 
-    ``name`` is the address. PyAV hands it to FFmpeg, which guesses formats of raw streams by its
+    PyAV hands ``name`` (of ``hold_as``) to FFmpeg, which guesses formats of raw streams by its
     suffix and opens nothing by it.
     """
 
-    def __init__(self, stored: RangedObject) -> None:
-        self.name = str(stored.place)
-        self._stored, self._at = stored, 0
+    def __init__(self, stored: RangedObject, name: str) -> None:
+        self.name, self._stored, self._at = name, stored, 0
 
     @property
     def size(self) -> int:
@@ -184,11 +183,11 @@ class RangeFile:
 
 
 @contextmanager
-def holding(stored: RangedObject) -> Iterator[RangedObject]:
-    """Keeps an object open during the block, so that ``errors.holding`` finds it under its
-    address."""
+def holding(stored: RangedObject) -> Iterator[str]:
+    """Keeps an object open during the block. Gives the name by which ``errors.holding`` finds
+    it."""
     try:
-        with hold_object(str(stored.place), stored.open):
-            yield stored
+        with hold_as(str(stored.place), stored.open) as name:
+            yield name
     finally:
         stored.close()

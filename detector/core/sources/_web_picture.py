@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Unpack
 
 from detector.core.errors import SourceError
+from detector.core.errors.writing import temporary_folder
 from detector.core.sources._contents import PICTURES
 from detector.core.sources._web import WebPlace, open_web
 from detector.core.sources.base import How, Source
@@ -28,8 +28,8 @@ class WebPicture(Source):
 
         self._shown = str(place)
         with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="detect-video-"))
-            self._path = _copy(place, folder, codec)
+            folder = stack.enter_context(temporary_folder())
+            self._path = _copy(place, str(folder), codec)
             try:
                 inner = PicturesSource.open(self._path, **how)
             except SourceError as error:

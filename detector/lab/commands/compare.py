@@ -192,6 +192,8 @@ def command(
     for path in write_tables(document, tables):
         if not as_json:
             echo(f"table: {path}")
+    if code:
+        echo(f"detect-video: no row could run: {document.rows[0].error}", err=True)
     return code
 
 

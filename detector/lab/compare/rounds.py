@@ -5,7 +5,6 @@ time, for several rounds. The order within each round is drawn anew: that is wha
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from detector.core.config.schema import Config
 from detector.core.engines import choose_by_rank
 from detector.core.errors import SourceError
 from detector.core.errors.text import counted
+from detector.core.errors.writing import temporary_folder
 from detector.core.run.prepare import own_options
 from detector.core.run.tiling import Tiling
 from detector.core.types import Detections
@@ -277,10 +277,8 @@ class Crew:
 
 @contextmanager
 def _crew() -> Iterator[Crew]:
-    with tempfile.TemporaryDirectory(
-        prefix="detect-video-compare-", ignore_cleanup_errors=True
-    ) as folder:
-        crew = Crew(Path(folder))
+    with temporary_folder("detect-video-compare-") as folder:
+        crew = Crew(folder)
         try:
             yield crew
             crew.close_all()

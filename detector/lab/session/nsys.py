@@ -19,7 +19,6 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import tempfile
 import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -35,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.errors import UsageError
+from detector.core.errors.writing import temporary_folder
 from detector.core.session.codec import from_builtins
 from detector.core.session.document import LoopSizes
 from detector.core.timeline import KINDS
@@ -149,8 +149,8 @@ def _exported(report: Path) -> Iterator[Path]:
             f"{report}: needs nsys, which is not on the PATH; where it is installed, run "
             f"{by_hand} and give the .sqlite file"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        export = Path(folder, report.stem + ".sqlite")
+    with temporary_folder() as folder:
+        export = folder / f"{report.stem}.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true"]
         run = subprocess.run(
             [*command, "--output", str(export), str(report)], capture_output=True, check=False

@@ -137,8 +137,9 @@ def _held(path: str) -> Iterator[str]:
     from detector.core.sources._ranges import holding
     from detector.core.sources._web import WebPlace, open_web
 
-    with holding(open_web(WebPlace(path))) as stored:
-        yield str(stored.place)
+    stored = open_web(WebPlace(path))
+    with holding(stored) as name:
+        yield name
         stored.raise_error()
 
 

@@ -27,6 +27,7 @@ from detector.live.sources.threaded import TICK_S, ThreadedFeed, Track
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
 # Demuxers that know a picture's end by the beginning of the next.
 HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
+ABSENT_NS = 1_000_000_000  # without a look at the clock, several of which are due in it
 
 
 def is_held_back(demuxer: str, codec: str) -> bool:
@@ -60,6 +61,7 @@ class PacketFeed(ThreadedFeed):
         )
         self._cpu_ns = 0  # of the decoding thread, as told last
         self._reached = 0  # the epoch of what was decoded last
+        self._watched_ns = self.clock()
 
     def jobs(self) -> dict[str, Callable[[], None]]:
         return {"receive": self._receive, "decode": self._decode}
@@ -187,6 +189,9 @@ class PacketFeed(ThreadedFeed):
         """Detect stalls, in which the receiving thread hangs. ``blocked``: the loop has no time,
         which, like packets still waiting, is not the camera's fault."""
         now_ns, state = self.clock(), self.status.state
+        if now_ns - self._watched_ns > ABSENT_NS:
+            self.status.listen(now_ns)
+        self._watched_ns = now_ns
         self.status.tick(now_ns)
         if self.status.state != state:
             self.wake()

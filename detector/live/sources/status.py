@@ -58,6 +58,7 @@ class Status:
         self._received = self._taken = self._connects = self._stalls = 0
         self._epoch = 0
         self._first_ns = now_ns  # arrival of this connection's first picture
+        self._listening_ns = now_ns  # silence from before is not the camera's
         self._dropped: dict[str, int] = {}
         self._next_try_ns: int | None = None
         self._error: str | None = None
@@ -137,6 +138,11 @@ class Status:
             self._enter(ENDED, now_ns)
             self._error = error or self._error
 
+    def listen(self, now_ns: int) -> None:
+        """Nobody could hear the camera until now: the process stood still, as by SIGSTOP."""
+        with self._lock:
+            self._listening_ns = now_ns
+
     def tick(self, now_ns: int) -> None:
         """Notes what silence means. To be called a few times a second."""
         with self._lock:
@@ -151,7 +157,8 @@ class Status:
         with self._lock:
             silent = self._silent_ns(now_ns)
             if self._state == CONNECTING:  # a stream of key frames far apart gets its time
-                return now_ns - self._since_ns > start_timeout_s * SECOND
+                since_ns = max(self._since_ns, self._listening_ns)
+                return now_ns - since_ns > start_timeout_s * SECOND
             return self._state == STALLED and silent > max(LOST_S * SECOND, 2 * self._stall_ns())
 
     def has_arrivals(self) -> bool:
@@ -226,7 +233,8 @@ class Status:
         return lasted or self._state == STALLED
 
     def _silent_ns(self, now_ns: int) -> int:
-        return now_ns - (self._arrivals[-1] if self._arrivals else self._since_ns)
+        last_ns = self._arrivals[-1] if self._arrivals else self._since_ns
+        return now_ns - max(last_ns, self._listening_ns)
 
     def _stall_ns(self) -> float:
         interval = self._interval_ns

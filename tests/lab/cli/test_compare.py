@@ -164,6 +164,9 @@ def test_where_nothing_runs_the_exit_code_is_the_rows(tmp_path):
     process = compare(tmp_path, "--engine", "ort", "--model", "none.cfg")
     assert process.returncode == 4
     assert "none.cfg" in process.stdout
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("detect-video: ")
+    assert "none.cfg" in line
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import time
@@ -46,7 +47,14 @@ from detector.core.errors.private import (
     user_cache,
     who_else_may_write,
 )
-from detector.core.errors.writing import has_permission, put_in_place, whole_file, write_whole
+from detector.core.errors.writing import (
+    PRIVATE,
+    has_permission,
+    passing_folder,
+    put_in_place,
+    whole_file,
+    write_whole,
+)
 from detector.core.models.base import KnownGraph, Network
 
 if TYPE_CHECKING:
@@ -365,8 +373,8 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
 def _build(
     target: Path, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as place:
-        made, start = Path(place) / target.name, time.perf_counter()
+    with passing_folder(target.parent / f"{PRIVATE}{secrets.token_hex(8)}") as place:
+        made, start = place / target.name, time.perf_counter()
         facts = dict(build(made) or {})
         seconds = time.perf_counter() - start
         manifest = {
@@ -582,6 +590,10 @@ def _locked(place: Path) -> Iterator[None]:
     file = os.open(place / LOCK, flags, FILE_MODE)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file closes, or the process dies
+        for left in place.glob(f"{PRIVATE}*"):  # by killed processes
+            shutil.rmtree(left, ignore_errors=True)
+            with suppress(OSError):
+                left.unlink()
         yield
     finally:
         os.close(file)

@@ -8,11 +8,12 @@ attribute; the compiled model shows whether it took effect (openvino 2024.6 and 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+
+from detector.core.errors.writing import temporary_folder
 
 # What the ONNX front end appends to a convolution; the sum with its bias has the node's name.
 WITHOUT_BIASES = "/WithoutBiases"
@@ -21,10 +22,11 @@ PASSIVE = ("Const", "Parameter", "Result")
 
 def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
     """A copy of the model in which the nodes of these names are marked. ``core``: an
-    ``openvino.Core``. Raises OSError if no temporary file can be written."""
+    ``openvino.Core``. Raises OSError or OutputError if no temporary file can be
+    written."""
     import openvino
 
-    with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+    with temporary_folder() as folder:
         graph, weights = Path(folder, "graph.xml"), Path(folder, "graph.bin")
         openvino.serialize(model, str(graph), str(weights))
         # Both are read into memory: some systems cannot delete a file that is mapped.

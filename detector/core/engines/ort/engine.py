@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from detector.core.engines.base import (
 from detector.core.engines.ort import abilities
 from detector.core.engines.ort.abilities import CPU, CUDA
 from detector.core.errors import EngineError
+from detector.core.errors.writing import temporary_folder
 from detector.core.models.base import Network
 
 if TYPE_CHECKING:
@@ -148,9 +149,11 @@ class OrtLayerProfiler:
     def __init__(self, network: Network, options: EngineOptions) -> None:
 
         self._network, self._precision = network, options.precision
-        self._folder = tempfile.TemporaryDirectory(prefix="detect-video-layers-")
+        self._kept = ExitStack()
+        folder = self._kept.enter_context(temporary_folder("detect-video-layers-"))
+        self._folder = str(folder)
         device = abilities.wanted_device(options)
-        settings = trace_runs(settings_of(cpu_threads(options)), self._folder.name)
+        settings = trace_runs(settings_of(cpu_threads(options)), self._folder)
         with translated("ort", "load the graph for a profile"):
             self._session: Any = open_session(
                 network, settings, _providers(device, self._precision)
@@ -166,12 +169,12 @@ class OrtLayerProfiler:
         with translated("ort", "read the profile"):
             float_math = "tf32" if self._precision == "tf32" else "fp32"
             trace = self._session.end_profiling()
-            return node_times(trace, self._folder.name, self._network.graph, float_math)
+            return node_times(trace, self._folder, self._network.graph, float_math)
 
     def close(self) -> None:
         self._request.release()
         self._session = None
-        self._folder.cleanup()
+        self._kept.close()
 
 
 def _providers(device: str, precision: str) -> list[Any]:
@@ -241,10 +244,10 @@ def open_session(network: Network, settings: Any, providers: Sequence[Any] | Non
 def _optimise(network: Network, threads: int, providers: Sequence[Any]) -> Any:
     import onnx
 
-    with tempfile.TemporaryDirectory() as folder:
-        settings = save_graph(settings_of(threads), folder)
+    with temporary_folder() as folder:
+        settings = save_graph(settings_of(threads), str(folder))
         open_session(network, settings, providers)
-        return onnx.load(Path(folder, OPTIMISED), load_external_data=False)
+        return onnx.load(folder / OPTIMISED, load_external_data=False)
 
 
 def _check_contract(session: Any, network: Network) -> None:

@@ -7,6 +7,7 @@ word. So the nodes are counted, and a provider that takes none is an error.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections import Counter
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ PLUGIN = "onnxruntime_ep_nv_tensorrt_rtx"
 PACKAGED = ("cann", "migraphx", "openvino", "qnn")
 BRINGS = {"tensorrt": "gpu", "dml": "directml", **{name: name for name in PACKAGED}}
 _registered: set[str] = set()  # libraries of plugins: a process registers each once
+_registering = threading.Lock()
 
 
 class Provider(NamedTuple):
@@ -137,10 +139,11 @@ def why_no_rtx() -> str | None:
 def _rtx_device(index: int) -> Any:
     import onnxruntime
 
-    if RTX not in _registered:
-        plugin = importlib.import_module(PLUGIN)
-        onnxruntime.register_execution_provider_library(RTX, plugin.get_library_path())
-        _registered.add(RTX)
+    with _registering:
+        if RTX not in _registered:
+            plugin = importlib.import_module(PLUGIN)
+            onnxruntime.register_execution_provider_library(RTX, plugin.get_library_path())
+            _registered.add(RTX)
     found = [one for one in onnxruntime.get_ep_devices() if one.ep_name == RTX]
     if index >= len(found):
         raise EngineError(

@@ -5,6 +5,7 @@ layers' own names.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -144,23 +145,20 @@ class OpenTorch(Engine):
     def _requests(
         self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
     ) -> Any:
-        from detector.core.engines.torch.requests import (
-            CallingThreads,
-            TorchRequest,
-            set_arithmetic,
-        )
+        from detector.core.engines.torch.requests import CallingThreads, TorchRequest, arithmetic
 
         threads, run = CallingThreads(self.threads), self.module
-        arithmetic = self.precision == "tf32", wanted["benchmark"]
-        if self._device.type == "cuda":
-            set_arithmetic(*arithmetic)  # before anything is compiled or tried: both depend on it
-        if wanted["compile"]:
-            threads.prepare()  # the number of threads is part of what was compiled
-            with translated("torch", "compile the network"):
-                run = self._compile()
-        if self._device.type == "cpu":
-            return [TorchRequest(run, network, threads) for _ in range(options.requests)]
-        return self._cuda_requests(run, network, options, wanted)
+        on_cpu = self._device.type == "cpu"
+        # What is compiled, tried and captured depends on it.
+        by = nullcontext() if on_cpu else arithmetic(self.precision == "tf32", wanted["benchmark"])
+        with by:
+            if wanted["compile"]:
+                threads.prepare()  # the number of threads is part of what was compiled
+                with translated("torch", "compile the network"):
+                    run = self._compile()
+            if on_cpu:
+                return [TorchRequest(run, network, threads) for _ in range(options.requests)]
+            return self._cuda_requests(run, network, options, wanted)
 
     def _compile(self) -> Run:
         """Compile now, not at the first run: it fails here or not at all, and counts as loading."""

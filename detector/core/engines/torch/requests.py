@@ -71,7 +71,7 @@ WARM_UPS = 3  # before a capture: libraries choose their kernels and allocate on
 
 class CudaRequest(Request):
     """A request on a GPU. ``slot`` and the results are pinned: the device copies them by itself.
-    ``tf32``, ``benchmark``: TF32 convolutions, cuDNN's search; process-wide, so set before each
+    ``tf32``, ``benchmark``: TF32 convolutions, cuDNN's search; process-wide, so set during each
     launch."""
 
     def __init__(
@@ -106,10 +106,11 @@ class CudaRequest(Request):
             torch.inference_mode(),
             torch.cuda.stream(self._stream),
         ):
-            set_arithmetic(*self._arithmetic)
             self._begun.record()
             self._given.copy_(self._pinned, non_blocking=True)
-            for target, result in zip(self._results, self._run(self._given), strict=True):
+            with arithmetic(*self._arithmetic):
+                results = self._run(self._given)
+            for target, result in zip(self._results, results, strict=True):
                 target.copy_(result, non_blocking=True)
             self._ended.record()
             self._ended.synchronize()
@@ -123,7 +124,6 @@ class CudaRequest(Request):
         From then on ``infer`` replays the graph: one launch instead of one a kernel.
         """
         run = self._run
-        set_arithmetic(*self._arithmetic)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 run(self._given)
@@ -183,12 +183,28 @@ def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
 
-def set_arithmetic(tf32: bool, benchmark: bool) -> None:
-    """How the libraries of a GPU compute, in the whole process. ``benchmark``: whether cuDNN tries
-    its algorithms at the first run of each shape in each thread, and keeps the fastest."""
-    allow_tf32(tf32)
-    if torch.backends.cudnn.benchmark != benchmark:
-        torch.backends.cudnn.benchmark = benchmark
+_changed = threading.Condition()
+_users: list[tuple[bool, bool]] = []  # the blocks of ``arithmetic`` that run now: all alike
+
+
+@contextmanager
+def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
+    """How the libraries of a GPU compute what is launched in the block. It holds for the whole
+    process, so a thread that wants another one waits. ``benchmark``: whether cuDNN tries its
+    algorithms at the first run of each shape in each thread, and keeps the fastest."""
+    wanted = tf32, benchmark
+    with _changed:
+        _changed.wait_for(lambda: not _users or _users[0] == wanted)
+        _users.append(wanted)
+        allow_tf32(tf32)
+        if torch.backends.cudnn.benchmark != benchmark:
+            torch.backends.cudnn.benchmark = benchmark
+    try:
+        yield
+    finally:
+        with _changed:
+            _users.pop()
+            _changed.notify_all()
 
 
 def allow_tf32(allowed: bool) -> None:

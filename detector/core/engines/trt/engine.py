@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +14,7 @@ from detector.core.engines.trt.edition import FULL, RTX, Edition
 from detector.core.engines.trt.jit import Contexts, choose_graphs
 from detector.core.engines.trt.plan_file import kept_log
 from detector.core.engines.trt.running import IN_FLIGHT, TrtRequest
+from detector.core.errors.writing import temporary_folder
 from detector.core.models.base import Network
 from detector.core.models.layouts.plans import Tensor
 
@@ -86,8 +86,8 @@ class OpenTrt(Engine):
         """The plan and what to call it: the user's own, one built beforehand, or one built now."""
         if file := network.plan or options.artefact:
             return Path(file).read_bytes(), file
-        with tempfile.TemporaryDirectory(prefix="detect-video-") as place:
-            target = Path(place) / "network.plan"  # nobody keeps plans for this caller
+        with temporary_folder() as place:
+            target = place / "network.plan"  # nobody keeps plans for this caller
             plans.build_plan(self.edition, network, options, target, lambda *_: True)
             return target.read_bytes(), network.name
 

@@ -12,12 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
+from detector.core.errors.writing import temporary_folder
 from detector.core.jobs.doctor.encoding import encoders as measure_encoders
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _try_build(name: str) -> None:
     engines.load_library(name, to_build=True)
     builder = engines.find(name).artefact
     assert builder is not None
-    with tempfile.TemporaryDirectory(prefix="detect-video-doctor-") as folder:
+    with temporary_folder("detect-video-doctor-") as folder:
         target = Path(folder) / f"plus_one{builder.suffix}"
         builder.build(_plus_one(), EngineOptions(), target, lambda *_: True)
 
@@ -188,7 +188,7 @@ def _run_default_job() -> dict[str, Any]:
     from detector.core.config.levels import resolve_config
     from detector.core.run.detect import detect
 
-    with tempfile.TemporaryDirectory(prefix="detect-video-doctor-") as folder:
+    with temporary_folder("detect-video-doctor-") as folder:
         clip = Path(folder) / "in.mp4"
         _write_clip(clip)
         output = f"{folder}{os.sep}out{os.sep}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.core.config.schema import ENCODERS
+from detector.core.errors.writing import temporary_folder
 
 SIZE = 1280, 720
 FRAMES = 30  # a second: short, and beyond what an encoder holds back
@@ -46,7 +46,7 @@ def measure(name: str, clock: Callable[[], float] = time.perf_counter) -> float:
     width, height = SIZE
     info = SourceInfo("drawn", "video", width, height, RATE, 1 / RATE)
     images = list(_pictures())
-    with tempfile.TemporaryDirectory(prefix="detect-video-doctor-") as folder:
+    with temporary_folder("detect-video-doctor-") as folder:
         sink = VideoSink(Path(folder, "drawn.mp4"), encoder=name, audio=False)
         start = clock()
         sink.open(info)

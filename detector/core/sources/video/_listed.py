@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from detector.core.errors import SourceError
-from detector.core.errors.holding import hold_arguments
+from detector.core.errors.holding import hold_as
 from detector.core.sources._network.addresses import opening_of
 from detector.core.sources._network.meanings import explain
 from detector.core.sources._network.nested import NestedOpener, settle
@@ -43,8 +43,7 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
         opener = NestedOpener(settled, options | cookies, SILENT_S, follows=True)
         arguments |= {"file": settled, "format": "hls", "io_open": opener}
     with ExitStack() as stack:
-        stack.enter_context(hold_arguments(str(place), arguments))
-        video = _probe(place)
+        video = _probe(stack.enter_context(hold_as(str(place), arguments)))
         source = ListedSource(video, stride, frames, pixels=pixels)
         source.kept = stack.pop_all()
     try:
@@ -62,13 +61,13 @@ def _authorities() -> dict[str, str]:
     return {"tls_verify": "1", **({"ca_file": paths.cafile} if paths.cafile else {})}
 
 
-def _probe(place: WebPlace) -> Video:
+def _probe(name: str) -> Video:
     try:
-        return probe(str(place))
+        return probe(name)
     except SourceError as error:
         if error.__cause__ is None:
             raise
-        raise SourceError(f"{place}: {explain(error.__cause__).text}") from error
+        raise SourceError(f"{name}: {explain(error.__cause__).text}") from error
 
 
 class ListedSource(AvSource):

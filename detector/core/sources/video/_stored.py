@@ -29,9 +29,9 @@ def open_stored(
     """Raises SourceError where it cannot be read, or not one frame can be decoded."""
     source: StoredStepping
     with ExitStack() as stack:
-        stack.enter_context(holding(stored))
+        name = stack.enter_context(holding(stored))
         try:
-            video = probe(str(stored.place), choice)
+            video = probe(name, choice)
         except SourceError:
             stored.raise_error()  # why so little of it came
             raise
