@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from detector.core.api.pictures import as_image
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.outputs import OutputPlan
+from detector.core.sources._heif import turn
 
 from .clips import picture
 
@@ -110,7 +112,7 @@ WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
 
 @pytest.mark.parametrize("name", ["a.HEIC", "named.jpg"])
 @pytest.mark.parametrize(
-    ("turn", "shown"),
+    ("turned", "shown"),
     [
         (b"irot\0", WHOLE),
         (b"irot\3", np.rot90(WHOLE, -1)),
@@ -118,9 +120,9 @@ WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
         (b"imir\1", WHOLE[:, ::-1]),
     ],
 )
-def test_tiles_of_a_heic_are_put_together(turn, shown, name: str, tmp_path: Path) -> None:
+def test_tiles_of_a_heic_are_put_together(turned, shown, name: str, tmp_path: Path) -> None:
     """libheif 1.23 shows them so."""
-    (tmp_path / name).write_bytes(TILES.replace(b"irot\0", turn))
+    (tmp_path / name).write_bytes(TILES.replace(b"irot\0", turned))
     image = as_image(tmp_path / name)
     assert image.shape == shown.shape
     assert np.abs(image - shown).max() <= 8
@@ -128,6 +130,39 @@ def test_tiles_of_a_heic_are_put_together(turn, shown, name: str, tmp_path: Path
     with sources.open(str(tmp_path / name)) as source:
         (path,) = plan.paths(str(tmp_path / name), source.info).values()
     assert path.suffix == ".jpg"
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_avif_is_shown_upright(orientation: int, tmp_path: Path) -> None:
+    """cv2 ignores how it is to be turned."""
+    image = pytest.importorskip("PIL.Image")
+    ops = pytest.importorskip("PIL.ImageOps")
+    exif = image.Exif()
+    exif[274] = orientation
+    stored = image.fromarray(WHOLE.astype(np.uint8))
+    stored.save(tmp_path / "a.avif", exif=exif, quality=95, subsampling="4:4:4")
+    with image.open(tmp_path / "a.avif") as saved:
+        shown = np.asarray(ops.exif_transpose(saved))[..., ::-1].astype(int)
+    assert as_image(tmp_path / "a.avif").shape == shown.shape
+    assert np.abs(as_image(tmp_path / "a.avif") - shown).max() <= 8
+
+
+@pytest.mark.parametrize("limits", ["full", "limited"])
+def test_the_grey_of_an_avif_has_its_whole_range(limits: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    grey = np.linspace(0, 255, 64 * 48).reshape(48, 64).astype(np.uint8)
+    stored = image.merge("RGB", [image.fromarray(grey)] * 3)
+    stored.save(tmp_path / "a.avif", quality=100, subsampling="4:0:0", range=limits)
+    found = as_image(tmp_path / "a.avif").astype(int)
+    assert np.abs(found - grey[..., None]).max() <= 4
+
+
+def test_a_picture_is_cropped_before_it_is_turned() -> None:
+    clap = struct.pack(">IIIIiIiI", 40, 1, 20, 1, 10 * 2 + 40 - 150, 2, 5 * 2 + 20 - 100, 2)
+    shown = turn(WHOLE, [(b"clap", clap), (b"irot", b"\1")])
+    assert np.array_equal(shown, np.rot90(WHOLE[5:25, 10:50]))
+    for damaged in (clap[:7], clap[:4] + bytes(28), struct.pack(">I", 400) + clap[4:]):
+        assert turn(WHOLE, [(b"clap", damaged)]).shape == WHOLE.shape
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
-"""HEIF pictures that are a grid of tiles, as telephones write them (ISO/IEC 23008-12).
+"""HEIF pictures, AVIF among them (ISO/IEC 23008-12): grids of tiles, as telephones write them, and
+pictures that are to be cropped, turned or mirrored.
 
-PyAV hands out the tiles, one by one; only the file's boxes say how they belong together.
+PyAV hands out the tiles, one by one; only the file's boxes say how they belong together. PyAV turns
+single pictures and does not crop them; cv2 does neither.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from contextlib import suppress
+from fractions import Fraction
 from typing import NamedTuple
 
 import av
@@ -22,13 +27,25 @@ DESCRIBED_WITHIN = 1 << 20  # bytes from the start, in which a file lists its it
 CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")  # items that are made of no others
 
 
-class Grid(NamedTuple):
-    """``tiles``: numbers of items, row by row. ``turns``: what is done to the picture, in order."""
+CROPPED, TURNED, MIRRORED = b"clap", b"irot", b"imir"
+GRID = b"grid"
+LIMITED = 1  # FFmpeg's AVCOL_RANGE: 16 is black, 235 white
+
+
+class Item(NamedTuple):
+    """``tiles``: numbers of items, row by row; a picture that is made of no others is its own.
+    ``turns``: what is done to the picture, in order."""
 
     width: int
     height: int
     tiles: tuple[int, ...]
-    turns: tuple[tuple[bytes, int], ...]
+    turns: tuple[tuple[bytes, bytes], ...]
+    is_grid: bool
+    is_grey: bool
+
+    @property
+    def is_for_ffmpeg(self) -> bool:
+        return not (self.is_grid or self.is_grey or CROPPED in dict(self.turns))
 
 
 class _Bytes:
@@ -53,20 +70,18 @@ class _Bytes:
         return found
 
 
-def read_grid(path: str) -> Grid | None:
-    """None where the picture is not made of others. Raises SourceError and OSError."""
-    with open(name_to_open(path), "rb") as file:
-        head = file.read(DESCRIBED_WITHIN)
-    boxes = dict(_Bytes(head).boxes())
-    if head[4:8] != b"ftyp" and b"meta" not in boxes:
+def read_item(head: bytes, path: str) -> Item | None:
+    """The picture that is shown, by the beginning of its file; None if there are no boxes. Raises
+    SourceError."""
+    boxes = dict(_Bytes(head[:DESCRIBED_WITHIN]).boxes())
+    if b"meta" not in boxes:
         return None
     with suppress(IndexError, KeyError):
         meta = dict(_Bytes(boxes[b"meta"], 4).boxes())
         primary = _Bytes(meta[b"pitm"], 4).take(4 if meta[b"pitm"][0] else 2)
-        if (kind := _kind_of(meta[b"iinf"], primary)) in CODED:
-            return None
-        if kind == b"grid":
-            return _read(meta, primary)
+        kind = _kind_of(meta[b"iinf"], primary)
+        if kind in CODED or kind == GRID:
+            return _read(meta, primary, kind)
     raise SourceError(f"{path}: its tiles cannot be put together")
 
 
@@ -78,19 +93,21 @@ def _kind_of(iinf: bytes, wanted: int) -> bytes:
     raise KeyError(wanted)
 
 
-def _read(meta: dict[bytes, bytes], primary: int) -> Grid:
-    wide = 4 if meta[b"iref"][0] else 2
-    tiles: tuple[int, ...] = ()
-    for kind, content in _Bytes(meta[b"iref"], 4).boxes():
+def _read(meta: dict[bytes, bytes], primary: int, kind: bytes) -> Item:
+    iref = meta[b"iref"] if kind == GRID else bytes(4)
+    wide = 4 if iref[0] else 2
+    tiles: tuple[int, ...] = (primary,) if kind in CODED else ()
+    for name, content in _Bytes(iref, 4).boxes():
         reference = _Bytes(content)
-        if kind == b"dimg" and reference.take(wide) == primary:
+        if name == b"dimg" and reference.take(wide) == primary:
             tiles = tuple(reference.take(wide) for _ in range(reference.take(2)))
     properties = dict(_Bytes(meta[b"iprp"]).boxes())
     known = [(b"", b""), *_Bytes(properties[b"ipco"]).boxes()]
     own = [known[at] for at in _list_properties(properties[b"ipma"], primary)]
     size = _Bytes(dict(own)[b"ispe"], 4)
-    turns = tuple((kind, data[0]) for kind, data in own if kind in (b"irot", b"imir"))
-    return Grid(size.take(4), size.take(4), tiles, turns)
+    turns = tuple(one for one in own if one[0] in (CROPPED, TURNED, MIRRORED) and one[1])
+    is_grey = bool(dict(own).get(b"av1C", bytes(4))[2] & 0x10)
+    return Item(size.take(4), size.take(4), tiles, turns, kind == GRID, is_grey)
 
 
 def _list_properties(ipma: bytes, wanted: int) -> list[int]:
@@ -103,7 +120,7 @@ def _list_properties(ipma: bytes, wanted: int) -> list[int]:
     raise KeyError(wanted)
 
 
-def decode_grid(path: str, grid: Grid) -> Image:
+def decode_tiles(path: str, grid: Item) -> Image:
     """u8 BGR [h, w, 3], upright. Raises SourceError where a tile is missing, or they do not fit."""
     found: dict[int, Image] = {}
     reformatter, columns = VideoReformatter(), 1
@@ -114,12 +131,40 @@ def decode_grid(path: str, grid: Grid) -> Image:
         if columns * rows == len(grid.tiles) and not why_too_large(columns * width, rows * height):
             for packet in container.demux(*streams):
                 for one in packet.decode():
-                    found[packet.stream.id] = to_bgr(reformatter, one, width, height).copy()
+                    tile = to_bgr(reformatter, one, width, height).copy()
+                    if one.format.name.startswith("gray") and one.color_range == LIMITED:
+                        tile = _WIDENED[tile]  # swscale takes all grey for full
+                    found[packet.stream.id] = tile
     if not found or found.keys() != set(grid.tiles):
         raise SourceError(f"{path}: its tiles cannot be put together")
     tiles = [found[number] for number in grid.tiles]
     lines = [np.hstack(tiles[at : at + columns]) for at in range(0, len(tiles), columns)]
-    image = np.vstack(lines)[: grid.height, : grid.width]
-    for kind, how in grid.turns:
-        image = np.rot90(image, how & 3) if kind == b"irot" else np.flip(image, how & 1)
+    return turn(np.vstack(lines)[: grid.height, : grid.width], grid.turns)
+
+
+def turn(image: Image, turns: Iterable[tuple[bytes, bytes]]) -> Image:
+    for kind, how in turns:
+        if kind == CROPPED:
+            image = _crop(image, how)
+        else:
+            turned = kind == TURNED
+            image = np.rot90(image, how[0] & 3) if turned else np.flip(image, how[0] & 1)
     return np.ascontiguousarray(image)
+
+
+def _crop(image: Image, clap: bytes) -> Image:
+    """All of it if the numbers make no sense."""
+    parts = []
+    for at, whole in ((0, image.shape[1]), (8, image.shape[0])):
+        size, offset = clap[at : at + 8], clap[at + 16 : at + 24]
+        if len(offset) < 8 or not any(size[4:]) or not any(offset[4:]):
+            return image
+        length = Fraction(*struct.unpack(">II", size))
+        begin = round((whole - length) / 2 + Fraction(*struct.unpack(">iI", offset)))
+        parts.append(slice(begin, begin + round(length)))
+        if not 0 <= begin < begin + round(length) <= whole:
+            return image
+    return image[parts[1], parts[0]]
+
+
+_WIDENED = np.clip(np.rint((np.arange(256) - 16.0) * 255 / 219), 0, 255).astype(np.uint8)

@@ -14,33 +14,38 @@ from detector.core.errors.holding import name_to_open
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the last two: BigTIFF
 MOST_PAGES = 10_000
 # Numbers of tags.
-SUBFILE, WIDTH, HEIGHT, BITS, PHOTOMETRIC = 254, 256, 257, 258, 262
-SAMPLES, PLANES, ALPHA, FORMAT = 277, 284, 338, 339
+SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262
+ORIENTATION, SAMPLES, PLANES, ALPHA, FORMAT = 274, 277, 284, 338, 339
 EXIF_WITHIN = 1 << 17  # bytes from either end of a file: a JPEG's EXIF has at most 65,533
 EXIF, TAKEN, ZONE_OF_TAKEN = 34665, 36867, 36881
 SIZES = {1: "B", 2: "B", 3: "H", 4: "I", 13: "I", 16: "Q"}  # types of values: struct's letters
-REDUCED = 1  # bit of SUBFILE: a smaller copy of another page
-WHITE_IS_ZERO, SEPARATE, SIGNED, FLOAT = 0, 2, 2, 3
+NOT_ITSELF = 1 | 4  # bits of SUBFILE: a smaller copy of another page, or its mask
+# Those that libtiff knows, if only to refuse them. Of others it makes a black picture.
+COMPRESSIONS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 32766, 32771, 32773, 32809, 32909, 32946)
+COMPRESSIONS += (34661, 34676, 34677, 34887, 34925, 50000, 50001)
+PARTS, MOST_PARTS = (273, 279, 324, 325), 1 << 16  # positions and lengths of strips, tiles
+WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, CIE_LAB, ICC_LAB = 0, 1, 2, 8, 9
+SEPARATE, SIGNED, FLOAT = 2, 2, 3
 ASSOCIATED, UNASSOCIATED = 1, 2  # ALPHA: colours are multiplied by it already, or not
+Tags = dict[int, tuple[tuple[int, ...], int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Tiff:
-    """``bits``: of a sample. ``alpha``: 0, ``ASSOCIATED`` or ``UNASSOCIATED``. ``alpha_at``,
-    ``formats_at``: positions in the file of that number, and of the kind of each sample; they have
-    two bytes each. ``pages``: without smaller copies."""
+    """A page of a file that has ``pages``, without smaller copies of others and masks."""
 
-    width: int
-    height: int
-    bits: int
-    is_float: bool
-    is_signed: bool
-    white_is_zero: bool
-    separate: bool  # its colours lie in planes of their own
-    alpha: int
-    alpha_at: int
-    formats_at: tuple[int, ...]
+    tags: Tags  # first values, and their position in the file
     pages: int
+    page: int | None  # the position of this one; None: it is the first that the file names
+
+    def __getitem__(self, tag: int) -> int:
+        return self.tags.get(tag, ((int(tag != ALPHA),), 0))[0][0]
+
+    @property
+    def end(self) -> int:
+        """Of its pixels, in the file."""
+        parts = [self.tags[tag][0] for tag in PARTS if tag in self.tags]
+        return max(map(sum, zip(*parts, strict=False)), default=0)
 
 
 def read_tiff(data: bytes) -> Tiff | None:
@@ -55,27 +60,27 @@ def read_tiff(data: bytes) -> Tiff | None:
 
 def _read(data: bytes) -> Tiff:
     reader = _Reader(data)
-    first, following = reader.page(reader.first)
-    alphas, alpha_at = first.get(ALPHA, ((0,), 0))
-    formats, formats_at = first.get(FORMAT, ((1,), 0))
-    pages, seen = 1, {reader.first}
-    while following and following not in seen and pages < MOST_PAGES:
-        seen.add(following)
-        page, following = reader.page(following)
-        pages += not page.get(SUBFILE, ((0,), 0))[0][0] & REDUCED
-    return Tiff(
-        width=first[WIDTH][0][0],
-        height=first[HEIGHT][0][0],
-        bits=first.get(BITS, ((1,), 0))[0][0],
-        is_float=formats[0] == FLOAT,
-        is_signed=formats[0] == SIGNED,
-        white_is_zero=first.get(PHOTOMETRIC, ((1,), 0))[0][0] == WHITE_IS_ZERO,
-        separate=first.get(PLANES, ((1,), 0))[0][0] == SEPARATE,
-        alpha=alphas[0] if alphas[0] in (ASSOCIATED, UNASSOCIATED) else 0,
-        alpha_at=alpha_at,
-        formats_at=tuple(formats_at + 2 * number for number in range(len(formats))),
-        pages=pages,
-    )
+    at = reader.first
+    found: dict[int, Tags] = {}
+    while at and at not in found and len(found) < MOST_PAGES:
+        page, following = reader.page(at)
+        found[at], at = page, following
+    own = [at for at, page in found.items() if not page.get(SUBFILE, ((0,), 0))[0][0] & NOT_ITSELF]
+    chosen = own[0] if own else reader.first
+    if not {WIDTH, HEIGHT} <= found[chosen].keys():
+        raise KeyError(WIDTH)
+    return Tiff(found[chosen], len(own), None if chosen == reader.first else chosen)
+
+
+def write_numbers(data: bytes, numbers: dict[int, int], page: int | None) -> bytes:
+    """A copy with ``numbers`` of two bytes at these positions, that begins with ``page``."""
+    copy, order = bytearray(data), "<" if data[:1] == b"I" else ">"
+    for at, number in numbers.items():
+        struct.pack_into(f"{order}H", copy, at, number)
+    if page is not None:
+        is_big = 43 in (data[2], data[3])
+        struct.pack_into(f"{order}{'Q' if is_big else 'I'}", copy, 8 if is_big else 4, page)
+    return bytes(copy)
 
 
 _EXIF_BEGINS = re.compile(rb"(?:Exif\0\0|eXIf|EXIF....|\A)(?=II\*\0|MM\0\*)", re.DOTALL)
@@ -116,7 +121,7 @@ class _Reader:
     def _take(self, letters: str, at: int) -> tuple[int, ...]:
         return struct.unpack_from(self._order + letters, self._data, at)
 
-    def page(self, at: int) -> tuple[dict[int, tuple[tuple[int, ...], int]], int]:
+    def page(self, at: int) -> tuple[Tags, int]:
         """(tag -> its first values and their position; position of the next page, 0: none)."""
         count_as, entry, offset = ("Q", 20, "Q") if self._big else ("H", 12, "I")
         (count,) = self._take(count_as, at)
@@ -127,7 +132,7 @@ class _Reader:
             (number,) = self._take(offset, place + 4)
             if kind not in SIZES or not number:
                 continue
-            letters = SIZES[kind] * min(number, 4)
+            letters = f"{min(number, MOST_PARTS if tag in PARTS else 4)}{SIZES[kind]}"
             values_at = place + 4 + struct.calcsize(f"={offset}")
             if number * struct.calcsize(f"={SIZES[kind]}") > struct.calcsize(f"={offset}"):
                 (values_at,) = self._take(offset, values_at)
