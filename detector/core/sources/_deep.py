@@ -11,31 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core.sources import _tiff
 from detector.core.sources._cv2 import cv2
 from detector.core.sources._grey import Samples, bits_in_use, choose_range, stretch
 from detector.core.sources._picture_size import PNG
-from detector.core.sources._tiff import (
-    ALPHA,
-    ASSOCIATED,
-    BITS,
-    BLACK_IS_ZERO,
-    CIE_LAB,
-    FLOAT,
-    FORMAT,
-    ICC_LAB,
-    ORIENTATION,
-    PHOTOMETRIC,
-    PLANES,
-    RGB,
-    SAMPLES,
-    SEPARATE,
-    SIGNED,
-    UNASSOCIATED,
-    WHITE_IS_ZERO,
-    Tiff,
-    read_tiff,
-    write_numbers,
-)
+from detector.core.sources._tiff import Tiff, read_tiff, write_numbers
 from detector.core.sources.base import AUTO, GreyRange
 from detector.core.types import Image
 
@@ -77,35 +57,41 @@ def _decode_narrow(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image, str]
 
 
 def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[Image | None, str]:
-    numbers, is_half = {}, tiff[FORMAT] == FLOAT and tiff[BITS] == 16
-    is_lab = tiff[PHOTOMETRIC] in (CIE_LAB, ICC_LAB) and tiff[SAMPLES] > 2
-    if tiff[ALPHA]:
+    numbers, is_half = {}, tiff[_tiff.FORMAT] == _tiff.FLOAT and tiff[_tiff.BITS] == 16
+    is_lab = tiff[_tiff.PHOTOMETRIC] in (_tiff.CIE_LAB, _tiff.ICC_LAB) and tiff[_tiff.SAMPLES] > 2
+    if tiff[_tiff.ALPHA]:
         # cv2 multiplies by an alpha that is called one, and by no other; PNG's it drops.
-        numbers[tiff.tags[ALPHA][1]] = 0
+        numbers[tiff.tags[_tiff.ALPHA][1]] = 0
     if is_half:  # cv2 knows no floats of 16 bits, but integers, and does not touch them.
-        formats, at = tiff.tags[FORMAT]
+        formats, at = tiff.tags[_tiff.FORMAT]
         numbers |= {at + 2 * number: 1 for number in range(len(formats))}
-    if tiff[ORIENTATION] > 1:  # cv2 mirrors tiles one by one
-        numbers[tiff.tags[ORIENTATION][1]] = 1
+    if tiff[_tiff.ORIENTATION] > 1:  # cv2 mirrors tiles one by one
+        numbers[tiff.tags[_tiff.ORIENTATION][1]] = 1
     if is_lab:  # its white is yellow to cv2
-        numbers[tiff.tags[PHOTOMETRIC][1]] = RGB
-    if numbers or tiff.page is not None:
-        data = np.frombuffer(write_numbers(data.tobytes(), numbers, tiff.page), np.uint8)
+        numbers[tiff.tags[_tiff.PHOTOMETRIC][1]] = _tiff.RGB
+    if numbers:
+        data = np.frombuffer(write_numbers(data.tobytes(), numbers), np.uint8)
     image, said = _decode_page(data, tiff, wanted, is_half=is_half)
     if image is None:
         return None, ""
     if is_lab:
-        image[..., :2] ^= 0 if tiff[PHOTOMETRIC] == ICC_LAB else 128  # b and a have a sign
+        image[..., :2] ^= (
+            0 if tiff[_tiff.PHOTOMETRIC] == _tiff.ICC_LAB else 128
+        )  # b and a have a sign
         image = np.asarray(cv2.cvtColor(image[..., ::-1], cv2.COLOR_Lab2BGR))
     told = [said] if said else []
-    if tiff[PHOTOMETRIC] <= BLACK_IS_ZERO and tiff[SAMPLES] > 1 + (tiff[ALPHA] == UNASSOCIATED):
-        is_colour = tiff[SAMPLES] == 3 and tiff[BITS] > 8  # to cv2
-        told.append(f"its {tiff[SAMPLES]} bands are {'read as RGB' if is_colour else 'cut to one'}")
+    if tiff[_tiff.PHOTOMETRIC] <= _tiff.BLACK_IS_ZERO and tiff[_tiff.SAMPLES] > 1 + (
+        tiff[_tiff.ALPHA] == _tiff.UNASSOCIATED
+    ):
+        is_colour = tiff[_tiff.SAMPLES] == 3 and tiff[_tiff.BITS] > 8  # to cv2
+        told.append(
+            f"its {tiff[_tiff.SAMPLES]} bands are {'read as RGB' if is_colour else 'cut to one'}"
+        )
     if tiff.pages > 1:
         told.append(
             f"it has {tiff.pages} pages, and only the first is used; save the others as files"
         )
-    return _turn(image, tiff[ORIENTATION]), "; ".join(told)
+    return _turn(image, tiff[_tiff.ORIENTATION]), "; ".join(told)
 
 
 def _turn(image: Image, orientation: int) -> Image:
@@ -119,13 +105,17 @@ def _decode_page(
     data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted, *, is_half: bool
 ) -> tuple[Image | None, str]:
     """``is_half``: its integers are floats of 16 bits."""
-    is_float, is_separate = tiff[FORMAT] == FLOAT, tiff[PLANES] == SEPARATE
-    if tiff[BITS] <= 8 and tiff[FORMAT] != SIGNED and tiff[ALPHA] != ASSOCIATED:
+    is_float, is_separate = tiff[_tiff.FORMAT] == _tiff.FLOAT, tiff[_tiff.PLANES] == _tiff.SEPARATE
+    if (
+        tiff[_tiff.BITS] <= 8
+        and tiff[_tiff.FORMAT] != _tiff.SIGNED
+        and tiff[_tiff.ALPHA] != _tiff.ASSOCIATED
+    ):
         found: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
         return found, ""
-    if is_separate and tiff[SAMPLES] > 1 and is_float:
+    if is_separate and tiff[_tiff.SAMPLES] > 1 and is_float:
         return None, ""  # cv2 mixes them up
-    if is_separate and tiff[BITS] > 8:
+    if is_separate and tiff[_tiff.BITS] > 8:
         # cv2 reads the upper 8 bits of such planes, and mixes them up where it is asked for all.
         found = cv2.imdecode(data, cv2.IMREAD_COLOR)
         if found is None:
@@ -140,10 +130,10 @@ def _decode_page(
         samples = samples.view(np.float16).astype(np.float32)
     if samples.ndim == 3 and samples.shape[2] > 3:
         colours, alpha = samples[..., :3], samples[..., 3:]
-        samples = _undo_alpha(colours, alpha) if tiff[ALPHA] == ASSOCIATED else colours
+        samples = _undo_alpha(colours, alpha) if tiff[_tiff.ALPHA] == _tiff.ASSOCIATED else colours
     if samples.dtype == np.uint8:
         return _as_bgr(samples), ""
-    inverted = tiff[PHOTOMETRIC] == WHITE_IS_ZERO and samples.ndim == 2
+    inverted = tiff[_tiff.PHOTOMETRIC] == _tiff.WHITE_IS_ZERO and samples.ndim == 2
     return to_8_bits(samples, wanted, inverted=inverted)
 
 

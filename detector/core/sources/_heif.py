@@ -40,12 +40,7 @@ class Item(NamedTuple):
     height: int
     tiles: tuple[int, ...]
     turns: tuple[tuple[bytes, bytes], ...]
-    is_grid: bool
-    is_grey: bool
-
-    @property
-    def is_for_ffmpeg(self) -> bool:
-        return not (self.is_grid or self.is_grey or CROPPED in dict(self.turns))
+    is_ours: bool  # neither cv2 nor FFmpeg shows it as it is meant, ``turns`` aside
 
 
 class _Bytes:
@@ -107,7 +102,8 @@ def _read(meta: dict[bytes, bytes], primary: int, kind: bytes) -> Item:
     size = _Bytes(dict(own)[b"ispe"], 4)
     turns = tuple(one for one in own if one[0] in (CROPPED, TURNED, MIRRORED) and one[1])
     is_grey = bool(dict(own).get(b"av1C", bytes(4))[2] & 0x10)
-    return Item(size.take(4), size.take(4), tiles, turns, kind == GRID, is_grey)
+    is_ours = kind == GRID or is_grey or CROPPED in dict(turns)
+    return Item(size.take(4), size.take(4), tiles, turns, is_ours)
 
 
 def _list_properties(ipma: bytes, wanted: int) -> list[int]:
@@ -154,17 +150,15 @@ def turn(image: Image, turns: Iterable[tuple[bytes, bytes]]) -> Image:
 
 def _crop(image: Image, clap: bytes) -> Image:
     """All of it if the numbers make no sense."""
-    parts = []
-    for at, whole in ((0, image.shape[1]), (8, image.shape[0])):
-        size, offset = clap[at : at + 8], clap[at + 16 : at + 24]
-        if len(offset) < 8 or not any(size[4:]) or not any(offset[4:]):
-            return image
-        length = Fraction(*struct.unpack(">II", size))
-        begin = round((whole - length) / 2 + Fraction(*struct.unpack(">iI", offset)))
-        parts.append(slice(begin, begin + round(length)))
-        if not 0 <= begin < begin + round(length) <= whole:
-            return image
-    return image[parts[1], parts[0]]
+    with suppress(struct.error, ZeroDivisionError):
+        numbers = struct.unpack(">IIIIiIiI", clap)
+        for axis, at in ((1, 0), (0, 2)):
+            whole, length = image.shape[axis], Fraction(*numbers[at : at + 2])
+            offset = Fraction(*numbers[at + 4 : at + 6])  # of its middle
+            begin, size = round((whole - length) / 2 + offset), round(length)
+            if begin >= 0 < size <= whole - begin:
+                image = image.take(range(begin, begin + size), axis)
+    return image
 
 
 _WIDENED = np.clip(np.rint((np.arange(256) - 16.0) * 255 / 219), 0, 255).astype(np.uint8)

@@ -13,16 +13,7 @@ import re
 import struct
 
 from detector.core.errors.machine import too_much
-from detector.core.sources._tiff import (
-    COMPRESSION,
-    COMPRESSIONS,
-    HEIGHT,
-    PLANES,
-    SEPARATE,
-    STARTS,
-    WIDTH,
-    read_tiff,
-)
+from detector.core.sources._tiff import COMPRESSION, HEIGHT, STARTS, WIDTH, read_tiff
 
 MOST_PIXELS = 1 << 28  # 16384x16384, 0.8 GB as BGR; a WebP has at most so many
 # Bytes of memory a pixel while a picture is decoded: 9 for a progressive JPEG in 4:4:4 (6 of
@@ -51,9 +42,9 @@ def why_not_decoded(data: bytes) -> str | None:
     if data.startswith(PNG) and not _has_all_chunks(data):
         return "the picture is truncated or damaged"
     tiff = read_tiff(data) if data.startswith(STARTS) else None
-    if tiff is not None and tiff[COMPRESSION] not in COMPRESSIONS:
+    if tiff is not None and not tiff.is_known:
         return f"a TIFF of the unsupported compression {tiff[COMPRESSION]}"
-    if tiff is not None and tiff[PLANES] == SEPARATE and tiff.end > len(data):
+    if tiff is not None and tiff.lacks_a_plane(len(data)):
         return "the picture is truncated or damaged"
     return None
 

@@ -19,7 +19,7 @@ ORIENTATION, SAMPLES, PLANES, ALPHA, FORMAT = 274, 277, 284, 338, 339
 EXIF_WITHIN = 1 << 17  # bytes from either end of a file: a JPEG's EXIF has at most 65,533
 EXIF, TAKEN, ZONE_OF_TAKEN = 34665, 36867, 36881
 SIZES = {1: "B", 2: "B", 3: "H", 4: "I", 13: "I", 16: "Q"}  # types of values: struct's letters
-NOT_ITSELF = 1 | 4  # bits of SUBFILE: a smaller copy of another page, or its mask
+REDUCED = 1  # bit of SUBFILE: a smaller copy of another page
 # Those that libtiff knows, if only to refuse them. Of others it makes a black picture.
 COMPRESSIONS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 32766, 32771, 32773, 32809, 32909, 32946)
 COMPRESSIONS += (34661, 34676, 34677, 34887, 34925, 50000, 50001)
@@ -32,20 +32,23 @@ Tags = dict[int, tuple[tuple[int, ...], int]]
 
 @dataclass(frozen=True, slots=True)
 class Tiff:
-    """A page of a file that has ``pages``, without smaller copies of others and masks."""
+    """The first page of a file that has ``pages``, without smaller copies."""
 
     tags: Tags  # first values, and their position in the file
     pages: int
-    page: int | None  # the position of this one; None: it is the first that the file names
 
     def __getitem__(self, tag: int) -> int:
         return self.tags.get(tag, ((int(tag != ALPHA),), 0))[0][0]
 
     @property
-    def end(self) -> int:
-        """Of its pixels, in the file."""
+    def is_known(self) -> bool:
+        return self[COMPRESSION] in COMPRESSIONS
+
+    def lacks_a_plane(self, length: int) -> bool:
+        """cv2 leaves out what is behind the end of a file of so many bytes."""
         parts = [self.tags[tag][0] for tag in PARTS if tag in self.tags]
-        return max(map(sum, zip(*parts, strict=False)), default=0)
+        ends = (sum(part) for part in zip(*parts, strict=False))  # where it is, and its length
+        return self[PLANES] == SEPARATE and max(ends, default=0) > length
 
 
 def read_tiff(data: bytes) -> Tiff | None:
@@ -58,28 +61,22 @@ def read_tiff(data: bytes) -> Tiff | None:
         return None
 
 
-def _read(data: bytes) -> Tiff:
+def _read(data: bytes) -> Tiff | None:
     reader = _Reader(data)
-    at = reader.first
-    found: dict[int, Tags] = {}
-    while at and at not in found and len(found) < MOST_PAGES:
-        page, following = reader.page(at)
-        found[at], at = page, following
-    own = [at for at, page in found.items() if not page.get(SUBFILE, ((0,), 0))[0][0] & NOT_ITSELF]
-    chosen = own[0] if own else reader.first
-    if not {WIDTH, HEIGHT} <= found[chosen].keys():
-        raise KeyError(WIDTH)
-    return Tiff(found[chosen], len(own), None if chosen == reader.first else chosen)
+    first, following = reader.page(reader.first)
+    pages, seen = 1, {reader.first}
+    while following and following not in seen and pages < MOST_PAGES:
+        seen.add(following)
+        page, following = reader.page(following)
+        pages += not page.get(SUBFILE, ((0,), 0))[0][0] & REDUCED
+    return Tiff(first, pages) if {WIDTH, HEIGHT} <= first.keys() else None
 
 
-def write_numbers(data: bytes, numbers: dict[int, int], page: int | None) -> bytes:
-    """A copy with ``numbers`` of two bytes at these positions, that begins with ``page``."""
+def write_numbers(data: bytes, numbers: dict[int, int]) -> bytes:
+    """A copy with ``numbers`` of two bytes at these positions."""
     copy, order = bytearray(data), "<" if data[:1] == b"I" else ">"
     for at, number in numbers.items():
         struct.pack_into(f"{order}H", copy, at, number)
-    if page is not None:
-        is_big = 43 in (data[2], data[3])
-        struct.pack_into(f"{order}{'Q' if is_big else 'I'}", copy, 8 if is_big else 4, page)
     return bytes(copy)
 
 

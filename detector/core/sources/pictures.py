@@ -246,7 +246,7 @@ def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
 
     with open(name_to_open(path), "rb") as file:
         item = read_item(file.read(DESCRIBED_WITHIN), path)
-    if item is not None and not item.is_for_ffmpeg:
+    if item is not None and item.is_ours:
         return decode_tiles(path, item), ""
     video = probe(path, choice)
     with AvSource(video) as source:
@@ -257,6 +257,7 @@ def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
 def _why_unread(path: str) -> str | None:
     """Words for a picture too large, cut off or of odd tiles; None where it is something else."""
     from detector.core.sources._picture_size import why_not_decoded
+    from detector.core.sources._tiff import STARTS
 
     try:
         data = np.fromfile(name_to_open(path), np.uint8).tobytes()
@@ -266,12 +267,10 @@ def _why_unread(path: str) -> str | None:
         return "its tiles cannot be put together"
     if path.lower().endswith(FFMPEG_PICTURES):
         return None
-    from detector.core.sources._tiff import BITS, COMPRESSION, PHOTOMETRIC, SAMPLES, read_tiff
-
-    if (why := why_not_decoded(data)) is None and (tiff := read_tiff(data)) is not None:
-        kind = f"{tiff[SAMPLES]} x {tiff[BITS]} bits, photometric {tiff[PHOTOMETRIC]}"
-        why = f"a damaged TIFF, or of an unsupported kind ({kind}, compression {tiff[COMPRESSION]})"
-    return why
+    is_tiff = data.startswith(STARTS)
+    return why_not_decoded(data) or (
+        "a damaged TIFF, or of an unsupported kind" if is_tiff else None
+    )
 
 
 def _decode(data: NDArray[np.uint8], choice: Choice) -> tuple[Image | None, str]:
@@ -288,8 +287,8 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> tuple[Image | None, str]
         from detector.core.sources._heif import DESCRIBED_WITHIN, read_item, turn
 
         item = read_item(data[:DESCRIBED_WITHIN].tobytes(), "AVIF")
-        if item is not None and item.is_grey:
-            return None, ""  # FFmpeg says what its range is
+        if item is not None and item.is_ours:
+            return None, ""
         image = image if item is None else turn(image, item.turns)
     return image, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
 
