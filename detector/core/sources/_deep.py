@@ -75,18 +75,14 @@ def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[I
     if image is None:
         return None, ""
     if is_lab:
-        image[..., :2] ^= (
-            0 if tiff[_tiff.PHOTOMETRIC] == _tiff.ICC_LAB else 128
-        )  # b and a have a sign
+        has_sign = tiff[_tiff.PHOTOMETRIC] == _tiff.CIE_LAB
+        image[..., :2] ^= 128 * has_sign  # b and a
         image = np.asarray(cv2.cvtColor(image[..., ::-1], cv2.COLOR_Lab2BGR))
     told = [said] if said else []
-    if tiff[_tiff.PHOTOMETRIC] <= _tiff.BLACK_IS_ZERO and tiff[_tiff.SAMPLES] > 1 + (
-        tiff[_tiff.ALPHA] == _tiff.UNASSOCIATED
-    ):
-        is_colour = tiff[_tiff.SAMPLES] == 3 and tiff[_tiff.BITS] > 8  # to cv2
-        told.append(
-            f"its {tiff[_tiff.SAMPLES]} bands are {'read as RGB' if is_colour else 'cut to one'}"
-        )
+    bands = tiff[_tiff.SAMPLES] - (tiff[_tiff.ALPHA] == _tiff.UNASSOCIATED)
+    if tiff[_tiff.PHOTOMETRIC] <= _tiff.BLACK_IS_ZERO and bands > 1:
+        is_colour = bands == 3 and tiff[_tiff.BITS] > 8  # to cv2
+        told.append(f"its {bands} bands are {'read as RGB' if is_colour else 'cut to one'}")
     if tiff.pages > 1:
         told.append(
             f"it has {tiff.pages} pages, and only the first is used; save the others as files"
