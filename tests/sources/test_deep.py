@@ -279,7 +279,6 @@ def test_where_white_is_zero(bits: int, tmp_path: Path) -> None:
 def test_a_tiffs_orientation(
     orientation: int, most: int, tile: int, order: str, tmp_path: Path
 ) -> None:
-    """cv2 mirrors each tile of 8 bits by itself."""
     stored = np.rint(shades() * most).astype(np.uint8 if most == 255 else np.uint16)
     stored, upright = stored[:32], np.rint(shades() * 255)[:32]
     show = {
@@ -363,10 +362,3 @@ def test_the_reported_thermal_files(shared: Path) -> None:
             assert len(detector(files / name)) == len(detector(files / "grey8_reference.png")) == 8
         found = [len(found) for _, found in detector.stream(files / "thermal_7500_8500.mkv")]
     assert found == [17, 17]
-
-
-def test_the_reported_file(shared: Path) -> None:
-    with sources.open(str(shared / "data/reports/g12in16.png")) as source:
-        (frame,) = source
-    assert frame.image.mean() == pytest.approx(106, abs=0.5)
-    assert "12 of 16" in source.notes[0]

@@ -278,10 +278,8 @@ def test_a_database_that_another_program_writes(tmp_path):
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute(f"pragma journal_mode={mode}")
             database.execute("begin exclusive")
-            database.execute("insert into StringIds values (99, 'new')")
             with pytest.raises(UsageError, match="another program"):
                 read_nsys(path)
-            database.execute("rollback")
     assert read_nsys(path)
     assert [*tmp_path.iterdir()] == [path]
 
