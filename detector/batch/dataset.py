@@ -27,6 +27,7 @@ from detector.core.errors import OutputError
 from detector.core.errors.writing import put_in_place
 
 FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
+ENDING = b"PAR1"  # of every whole file
 LONGEST = 200  # bytes of a folder's name; a longer source is cut, and has a digest
 COLUMNS = ("frame", "time", "class", "score", "box", "track", "inferred")
 BLOCK = 50_000  # detections in memory at once
@@ -154,7 +155,11 @@ def missing(place: str, names: Iterable[str]) -> list[str]:
 
 def _stands(folder: str) -> bool:
     try:
-        about = os.lstat(f"{folder}/{FILE}")
+        is_file = stat.S_ISREG(os.lstat(f"{folder}/{FILE}").st_mode)
+        if not is_file or os.path.islink(folder):
+            return False
+        with open(f"{folder}/{FILE}", "rb") as file:
+            file.seek(-len(ENDING), os.SEEK_END)
+            return file.read() == ENDING
     except OSError:
         return False
-    return stat.S_ISREG(about.st_mode) and about.st_size > 0 and not os.path.islink(folder)

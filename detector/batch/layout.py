@@ -33,7 +33,6 @@ def named(stem: str, suffix: str, shard: Shard) -> str:
 
 @contextmanager
 def output_errors(target: Path) -> Iterator[None]:
-    """An OSError as an OutputError."""
     try:
         yield
     except OSError as error:

@@ -135,7 +135,6 @@ class FrameAges:
             return None if self._whole.camera is None else ages(self._whole.camera.flush())
 
     def begin_anew(self) -> None:
-        """A new day begins."""
         with self._lock:
             self._whole = AgeSums()
 

@@ -23,8 +23,6 @@ from detector.live.sources.base import Camera, Feed, FeedFacts
 
 
 class CameraSink(Protocol):
-    """One output of one camera."""
-
     def write(self, frame: Frame, detections: Detections) -> None: ...
 
     def close(self) -> None: ...

@@ -29,7 +29,6 @@ class _DayCsv(DayRows):
     suffix = ".csv"
 
     def add(self, cells: tuple[object, ...], utc_s: float) -> None:
-        """A row of the day of ``utc_s``."""
         self._append(utf8(csv_lines([cells])), day_text(utc_s), self._clock())
 
 

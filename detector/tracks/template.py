@@ -136,7 +136,6 @@ def _encode(picture: Image, suffix: str) -> bytes:
 
 
 def _page(picture: Image, spec: str) -> bytes:
-    """The page with the picture in it."""
     height, width = picture.shape[:2]
     still = base64.b64encode(_encode(picture, ".jpg")).decode()
     about = {

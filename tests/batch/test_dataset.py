@@ -92,7 +92,8 @@ def test_gathering_again_replaces(out, tmp_path):
     folder = dataset.partition(str(out), "cam1/monday.mp4")
     (file,) = folder.iterdir()
     assert pyarrow.parquet.read_metadata(file).num_rows == 1
-    dataset.remove(str(out), "cam1/monday.mp4")
+    file.write_bytes(file.read_bytes()[:-1])
+    assert dataset.missing(str(out), ITEMS) == ["cam1/monday.mp4"]
     dataset.remove(str(out), "cam1/monday.mp4")
     assert dataset.missing(str(out), ITEMS) == ["cam1/monday.mp4"]
 

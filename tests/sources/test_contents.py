@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from detector.core.api.pictures import as_image
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.outputs import OutputPlan
-from detector.core.sources._heif import decode_grid, read_grid
+from detector.core.sources._heif import turn
 
 from .clips import picture
 
@@ -111,7 +112,7 @@ WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
 
 @pytest.mark.parametrize("name", ["a.HEIC", "named.jpg"])
 @pytest.mark.parametrize(
-    ("turn", "shown"),
+    ("turned", "shown"),
     [
         (b"irot\0", WHOLE),
         (b"irot\3", np.rot90(WHOLE, -1)),
@@ -119,9 +120,9 @@ WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
         (b"imir\1", WHOLE[:, ::-1]),
     ],
 )
-def test_tiles_of_a_heic_are_put_together(turn, shown, name: str, tmp_path: Path) -> None:
+def test_tiles_of_a_heic_are_put_together(turned, shown, name: str, tmp_path: Path) -> None:
     """libheif 1.23 shows them so."""
-    (tmp_path / name).write_bytes(TILES.replace(b"irot\0", turn))
+    (tmp_path / name).write_bytes(TILES.replace(b"irot\0", turned))
     image = as_image(tmp_path / name)
     assert image.shape == shown.shape
     assert np.abs(image - shown).max() <= 8
@@ -131,16 +132,6 @@ def test_tiles_of_a_heic_are_put_together(turn, shown, name: str, tmp_path: Path
     assert path.suffix == ".jpg"
 
 
-def test_a_heic_is_cut_to_its_clean_aperture(tmp_path: Path) -> None:
-    (tmp_path / "a.heic").write_bytes(TILES)
-    path, grid = str(tmp_path / "a.heic"), read_grid(str(tmp_path / "a.heic"))
-    clap = np.array([100, 1, 60, 1, -10, 2, 5, 1], ">i4").tobytes()
-    found = decode_grid(path, grid._replace(turns=((b"clap", clap),)))
-    assert np.abs(found - WHOLE[25:85, 20:120].astype(int)).max() <= 8
-    with pytest.raises(SourceError, match="tiles"):
-        decode_grid(path, grid._replace(turns=((b"clap", clap[:2]),)))
-
-
 def test_raw_pixels_are_refused_with_how_to_say_their_size(tmp_path: Path) -> None:
     (tmp_path / "a.raw").write_bytes(bytes(4096))
     with (
@@ -148,6 +139,31 @@ def test_raw_pixels_are_refused_with_how_to_say_their_size(tmp_path: Path) -> No
         sources.open(str(tmp_path / "a.raw")) as source,
     ):
         source.read()
+
+
+@pytest.mark.parametrize("options", [{}, {"subsampling": "4:0:0", "range": "limited"}])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_avif_is_as_pillow_shows_it(orientation: int, options: dict, tmp_path: Path) -> None:
+    """cv2 does not turn it, and takes grey of 16 to 235 for that of 0 to 255."""
+    image = pytest.importorskip("PIL.Image")
+    ops = pytest.importorskip("PIL.ImageOps")
+    exif = image.Exif()
+    exif[274] = orientation
+    options = {"quality": 95, "subsampling": "4:4:4", "exif": exif, **options}
+    image.fromarray(WHOLE.astype(np.uint8)).save(tmp_path / "a.avif", **options)
+    with image.open(tmp_path / "a.avif") as saved:
+        shown = np.asarray(ops.exif_transpose(saved).convert("RGB"))[..., ::-1].astype(int)
+    found = as_image(tmp_path / "a.avif")
+    assert found.shape == shown.shape
+    assert np.abs(found - shown).max() <= 8
+
+
+def test_a_picture_is_cropped_before_it_is_turned() -> None:
+    clap = struct.pack(">IIIIiIiI", 40, 1, 20, 1, 10 * 2 + 40 - 150, 2, 5 * 2 + 20 - 100, 2)
+    shown = turn(WHOLE, [(b"clap", clap), (b"irot", b"\1")])
+    assert np.array_equal(shown, np.rot90(WHOLE[5:25, 10:50]))
+    for damaged in (clap[:7], clap[:4] + bytes(28)):
+        assert turn(WHOLE, [(b"clap", damaged)]).shape == WHOLE.shape
 
 
 @pytest.mark.parametrize(

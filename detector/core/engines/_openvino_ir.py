@@ -314,7 +314,6 @@ def _size(
 
 
 def _shaped(path: Path, model: Any, entry: _Entry, size: tuple[int, int], batch: int) -> Any:
-    """The model at that size and batch."""
     from openvino import PartialShape
 
     shape = [batch, 3, *size] if entry.planar else [batch, *size, 3]

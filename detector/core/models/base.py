@@ -159,7 +159,6 @@ class ModelRequest:
 
     @property
     def path(self) -> Path:
-        """The model file."""
         return Path(self.model)
 
 

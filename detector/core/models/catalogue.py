@@ -117,7 +117,6 @@ def absent_model(model: str | Path) -> ModelError:
 
 
 def known() -> list[str]:
-    """The names of all known models."""
     return sorted(path.stem for path in (folder() / "models").glob("*.yaml"))
 
 

@@ -52,7 +52,6 @@ def is_address(text: str) -> bool:
 
 
 def is_web(text: str) -> bool:
-    """Whether ``text`` is an address of a web server."""
     return text[:8].lower().startswith(("http://", "https://"))
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core.sources import _tiff
 from detector.core.sources._cv2 import cv2
 from detector.core.sources._grey import Samples, bits_in_use, choose_range, stretch
 from detector.core.sources._picture_size import PNG
-from detector.core.sources._tiff import ASSOCIATED, FLOAT, Tiff, read_tiff
+from detector.core.sources._tiff import Tiff, read_tiff, write_numbers
 from detector.core.sources.base import AUTO, GreyRange
 from detector.core.types import Image
 
@@ -56,33 +57,61 @@ def _decode_narrow(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image, str]
 
 
 def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[Image | None, str]:
-    plain = data
-    if tiff.alpha:
+    numbers, is_half = {}, tiff[_tiff.FORMAT] == _tiff.FLOAT and tiff[_tiff.BITS] == 16
+    is_lab = tiff[_tiff.PHOTOMETRIC] in (_tiff.CIE_LAB, _tiff.ICC_LAB) and tiff[_tiff.SAMPLES] > 2
+    if tiff[_tiff.ALPHA]:
         # cv2 multiplies by an alpha that is called one, and by no other; PNG's it drops.
-        plain = data.copy()
-        plain[tiff.alpha_at : tiff.alpha_at + 2] = 0
-    if is_half := tiff.is_float and tiff.bits == 16:
-        # cv2 knows no floats of 16 bits, but integers, and does not touch them.
-        plain = plain.copy()
-        for at in tiff.formats_at:
-            plain[at : at + 2] = plain[at : at + 2] == FLOAT
-    pages = (
-        f"it has {tiff.pages} pages, and only the first is used; save the others as files"
-        if tiff.pages > 1
-        else ""
-    )
-    image, said = _decode_page(plain, tiff, wanted, is_half=is_half)
-    return image, "; ".join(filter(None, (said, pages)))
+        numbers[tiff.tags[_tiff.ALPHA][1]] = 0
+    if is_half:  # cv2 knows no floats of 16 bits, but integers, and does not touch them.
+        formats, at = tiff.tags[_tiff.FORMAT]
+        numbers |= {at + 2 * number: 1 for number in range(len(formats))}
+    if tiff[_tiff.ORIENTATION] > 1:  # cv2 mirrors tiles one by one
+        numbers[tiff.tags[_tiff.ORIENTATION][1]] = 1
+    if is_lab:  # its white is yellow to cv2
+        numbers[tiff.tags[_tiff.PHOTOMETRIC][1]] = _tiff.RGB
+    if numbers:
+        data = np.frombuffer(write_numbers(data.tobytes(), numbers), np.uint8)
+    image, said = _decode_page(data, tiff, wanted, is_half=is_half)
+    if image is None:
+        return None, ""
+    if is_lab:
+        has_sign = tiff[_tiff.PHOTOMETRIC] == _tiff.CIE_LAB
+        image[..., :2] ^= 128 * has_sign  # b and a
+        image = np.asarray(cv2.cvtColor(image[..., ::-1], cv2.COLOR_Lab2BGR))
+    told = [said] if said else []
+    bands = tiff[_tiff.SAMPLES] - (tiff[_tiff.ALPHA] == _tiff.UNASSOCIATED)
+    if tiff[_tiff.PHOTOMETRIC] <= _tiff.BLACK_IS_ZERO and bands > 1:
+        is_colour = bands == 3 and tiff[_tiff.BITS] > 8  # to cv2
+        told.append(f"its {bands} bands are {'read as RGB' if is_colour else 'cut to one'}")
+    if tiff.pages > 1:
+        told.append(
+            f"it has {tiff.pages} pages, and only the first is used; save the others as files"
+        )
+    return _turn(image, tiff[_tiff.ORIENTATION]), "; ".join(told)
+
+
+def _turn(image: Image, orientation: int) -> Image:
+    """As it is shown; 1 to 8 as in EXIF."""
+    image = image.transpose(1, 0, 2) if 5 <= orientation <= 8 else image
+    down, across = (-1 if orientation in those else 1 for those in ((3, 4, 7, 8), (2, 3, 6, 7)))
+    return np.ascontiguousarray(image[::down, ::across])
 
 
 def _decode_page(
     data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted, *, is_half: bool
 ) -> tuple[Image | None, str]:
     """``is_half``: its integers are floats of 16 bits."""
-    if tiff.bits <= 8 and not tiff.is_signed and tiff.alpha != ASSOCIATED:
+    is_float, is_separate = tiff[_tiff.FORMAT] == _tiff.FLOAT, tiff[_tiff.PLANES] == _tiff.SEPARATE
+    if (
+        tiff[_tiff.BITS] <= 8
+        and tiff[_tiff.FORMAT] != _tiff.SIGNED
+        and tiff[_tiff.ALPHA] != _tiff.ASSOCIATED
+    ):
         found: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
         return found, ""
-    if tiff.separate and not tiff.is_float and tiff.bits > 8:
+    if is_separate and tiff[_tiff.SAMPLES] > 1 and is_float:
+        return None, ""  # cv2 mixes them up
+    if is_separate and tiff[_tiff.BITS] > 8:
         # cv2 reads the upper 8 bits of such planes, and mixes them up where it is asked for all.
         found = cv2.imdecode(data, cv2.IMREAD_COLOR)
         if found is None:
@@ -97,10 +126,10 @@ def _decode_page(
         samples = samples.view(np.float16).astype(np.float32)
     if samples.ndim == 3 and samples.shape[2] > 3:
         colours, alpha = samples[..., :3], samples[..., 3:]
-        samples = _undo_alpha(colours, alpha) if tiff.alpha == ASSOCIATED else colours
+        samples = _undo_alpha(colours, alpha) if tiff[_tiff.ALPHA] == _tiff.ASSOCIATED else colours
     if samples.dtype == np.uint8:
         return _as_bgr(samples), ""
-    inverted = tiff.white_is_zero and samples.ndim == 2
+    inverted = tiff[_tiff.PHOTOMETRIC] == _tiff.WHITE_IS_ZERO and samples.ndim == 2
     return to_8_bits(samples, wanted, inverted=inverted)
 
 
@@ -129,7 +158,8 @@ def to_8_bits(
     grey = samples
     if samples.ndim == 3 and not (samples[..., 1:] != samples[..., :1]).any():
         grey = samples[..., 0]
-    chosen = choose_range(grey, held or samples.dtype.itemsize * 8, wanted)
+    bits = samples.dtype.itemsize * 8 - (samples.dtype.kind == "i")  # without that of the sign
+    chosen = choose_range(grey, held or bits, wanted)
     if chosen is None:
         samples = 65535 - samples.astype(np.int64) if inverted else samples
         by_shift = cut or samples.ndim == 2

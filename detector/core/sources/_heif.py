@@ -1,11 +1,16 @@
-"""HEIF pictures that are a grid of tiles, as telephones write them (ISO/IEC 23008-12).
+"""HEIF pictures, AVIF among them (ISO/IEC 23008-12): grids of tiles, as telephones write them, and
+pictures that are to be cropped, turned or mirrored.
 
-PyAV hands out the tiles, one by one; only the file's boxes say how they belong together.
+PyAV hands out the tiles, one by one; only the file's boxes say how they belong together. PyAV turns
+single pictures and does not crop them; cv2 does neither.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from contextlib import suppress
+from fractions import Fraction
 from typing import NamedTuple
 
 import av
@@ -22,14 +27,20 @@ DESCRIBED_WITHIN = 1 << 20  # bytes from the start, in which a file lists its it
 CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")  # items that are made of no others
 
 
-class Grid(NamedTuple):
-    """``tiles``: numbers of items, row by row; the picture itself, if it is cut. ``turns``: what is
-    done to the picture, in order."""
+CROPPED, TURNED, MIRRORED = b"clap", b"irot", b"imir"
+GRID = b"grid"
+LIMITED = 1  # FFmpeg's AVCOL_RANGE: 16 is black, 235 white
+
+
+class Item(NamedTuple):
+    """``tiles``: numbers of items, row by row; a picture that is made of no others is its own.
+    ``turns``: what is done to the picture, in order."""
 
     width: int
     height: int
     tiles: tuple[int, ...]
     turns: tuple[tuple[bytes, bytes], ...]
+    is_ours: bool  # neither cv2 nor FFmpeg shows it as it is meant, ``turns`` aside
 
 
 class _Bytes:
@@ -54,20 +65,18 @@ class _Bytes:
         return found
 
 
-def read_grid(path: str) -> Grid | None:
-    """None where the picture is not made of others, and not cut. Raises SourceError and OSError."""
-    with open(name_to_open(path), "rb") as file:
-        head = file.read(DESCRIBED_WITHIN)
-    boxes = dict(_Bytes(head).boxes())
-    if head[4:8] != b"ftyp" and b"meta" not in boxes:
+def read_item(head: bytes, path: str) -> Item | None:
+    """The picture that is shown, by the beginning of its file; None if there are no boxes. Raises
+    SourceError."""
+    boxes = dict(_Bytes(head[:DESCRIBED_WITHIN]).boxes())
+    if b"meta" not in boxes:
         return None
     with suppress(IndexError, KeyError):
         meta = dict(_Bytes(boxes[b"meta"], 4).boxes())
         primary = _Bytes(meta[b"pitm"], 4).take(4 if meta[b"pitm"][0] else 2)
-        if (kind := _kind_of(meta[b"iinf"], primary)) in CODED:
-            return _read(meta, primary, (primary,)) if b"clap" in meta[b"iprp"] else None
-        if kind == b"grid":
-            return _read(meta, primary, ())
+        kind = _kind_of(meta[b"iinf"], primary)
+        if kind in CODED or kind == GRID:
+            return _read(meta, primary, kind)
     raise SourceError(f"{path}: its tiles cannot be put together")
 
 
@@ -79,20 +88,22 @@ def _kind_of(iinf: bytes, wanted: int) -> bytes:
     raise KeyError(wanted)
 
 
-def _read(meta: dict[bytes, bytes], primary: int, tiles: tuple[int, ...]) -> Grid:
-    """``tiles``: if they are known."""
-    references = meta[b"iref"] if not tiles else bytes(4)
-    wide = 4 if references[0] else 2
-    for kind, content in _Bytes(references, 4).boxes():
+def _read(meta: dict[bytes, bytes], primary: int, kind: bytes) -> Item:
+    iref = meta[b"iref"] if kind == GRID else bytes(4)
+    wide = 4 if iref[0] else 2
+    tiles: tuple[int, ...] = (primary,) if kind in CODED else ()
+    for name, content in _Bytes(iref, 4).boxes():
         reference = _Bytes(content)
-        if kind == b"dimg" and reference.take(wide) == primary:
+        if name == b"dimg" and reference.take(wide) == primary:
             tiles = tuple(reference.take(wide) for _ in range(reference.take(2)))
     properties = dict(_Bytes(meta[b"iprp"]).boxes())
     known = [(b"", b""), *_Bytes(properties[b"ipco"]).boxes()]
     own = [known[at] for at in _list_properties(properties[b"ipma"], primary)]
     size = _Bytes(dict(own)[b"ispe"], 4)
-    turns = tuple((kind, data) for kind, data in own if kind in (b"irot", b"imir", b"clap"))
-    return Grid(size.take(4), size.take(4), tiles, turns)
+    turns = tuple(one for one in own if one[0] in (CROPPED, TURNED, MIRRORED) and one[1])
+    is_grey = bool(dict(own).get(b"av1C", bytes(4))[2] & 0x10)
+    is_ours = kind == GRID or is_grey or CROPPED in dict(turns)
+    return Item(size.take(4), size.take(4), tiles, turns, is_ours)
 
 
 def _list_properties(ipma: bytes, wanted: int) -> list[int]:
@@ -105,7 +116,7 @@ def _list_properties(ipma: bytes, wanted: int) -> list[int]:
     raise KeyError(wanted)
 
 
-def decode_grid(path: str, grid: Grid) -> Image:
+def decode_tiles(path: str, grid: Item) -> Image:
     """u8 BGR [h, w, 3], upright. Raises SourceError where a tile is missing, or they do not fit."""
     found: dict[int, Image] = {}
     reformatter, columns = VideoReformatter(), 1
@@ -116,29 +127,38 @@ def decode_grid(path: str, grid: Grid) -> Image:
         if columns * rows == len(grid.tiles) and not why_too_large(columns * width, rows * height):
             for packet in container.demux(*streams):
                 for one in packet.decode():
-                    found[packet.stream.id] = to_bgr(reformatter, one, width, height).copy()
+                    tile = to_bgr(reformatter, one, width, height).copy()
+                    if one.format.name.startswith("gray") and one.color_range == LIMITED:
+                        tile = _WIDENED[tile]  # swscale takes all grey for full
+                    found[packet.stream.id] = tile
     if not found or found.keys() != set(grid.tiles):
         raise SourceError(f"{path}: its tiles cannot be put together")
     tiles = [found[number] for number in grid.tiles]
     lines = [np.hstack(tiles[at : at + columns]) for at in range(0, len(tiles), columns)]
-    image = np.vstack(lines)[: grid.height, : grid.width]
-    for kind, how in grid.turns:
-        if kind == b"clap":
-            image = _cut(image, how)
+    return turn(np.vstack(lines)[: grid.height, : grid.width], grid.turns)
+
+
+def turn(image: Image, turns: Iterable[tuple[bytes, bytes]]) -> Image:
+    for kind, how in turns:
+        if kind == CROPPED:
+            image = _crop(image, how)
         else:
-            image = np.rot90(image, how[0] & 3) if kind == b"irot" else np.flip(image, how[0] & 1)
-    if not image.size:
-        raise SourceError(f"{path}: its tiles cannot be put together")
+            turned = kind == TURNED
+            image = np.rot90(image, how[0] & 3) if turned else np.flip(image, how[0] & 1)
     return np.ascontiguousarray(image)
 
 
-def _cut(image: Image, clap: bytes) -> Image:
-    """``clap``: width, height and the middle's distance from the picture's, each a fraction.
-    Nothing if that lies elsewhere."""
-    numbers = np.frombuffer(clap[:32].ljust(32, b"\0"), ">i4").astype(float)
-    width, height, x, y = numbers[::2] / np.where(numbers[1::2] == 0, 1, numbers[1::2])
-    left, top = (image.shape[1] - width) / 2 + x, (image.shape[0] - height) / 2 + y
-    ends = round(left), round(top), round(left + width), round(top + height)
-    if min(ends) < 0 or ends[2] > image.shape[1] or ends[3] > image.shape[0]:
-        return image[:0]
-    return image[ends[1] : ends[3], ends[0] : ends[2]]
+def _crop(image: Image, clap: bytes) -> Image:
+    """All of it if the numbers make no sense."""
+    with suppress(struct.error, ZeroDivisionError):
+        numbers = struct.unpack(">IIIIiIiI", clap)
+        for axis, at in ((1, 0), (0, 2)):
+            whole, length = image.shape[axis], Fraction(*numbers[at : at + 2])
+            offset = Fraction(*numbers[at + 4 : at + 6])  # of its middle
+            begin, size = round((whole - length) / 2 + offset), round(length)
+            if begin >= 0 < size <= whole - begin:
+                image = image.take(range(begin, begin + size), axis)
+    return image
+
+
+_WIDENED = np.clip(np.rint((np.arange(256) - 16.0) * 255 / 219), 0, 255).astype(np.uint8)

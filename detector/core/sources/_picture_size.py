@@ -13,7 +13,7 @@ import re
 import struct
 
 from detector.core.errors.machine import too_much
-from detector.core.sources._tiff import STARTS, read_tiff
+from detector.core.sources._tiff import COMPRESSION, HEIGHT, STARTS, WIDTH, read_tiff
 
 MOST_PIXELS = 1 << 28  # 16384x16384, 0.8 GB as BGR; a WebP has at most so many
 # Bytes of memory a pixel while a picture is decoded: 9 for a progressive JPEG in 4:4:4 (6 of
@@ -40,6 +40,11 @@ def why_not_decoded(data: bytes) -> str | None:
     if (size := claimed_size(data)) is not None and (why := why_too_large(*size, len(data))):
         return why
     if data.startswith(PNG) and not _has_all_chunks(data):
+        return "the picture is truncated or damaged"
+    tiff = read_tiff(data) if data.startswith(STARTS) else None
+    if tiff is not None and not tiff.is_known:
+        return f"a TIFF of the unsupported compression {tiff[COMPRESSION]}"
+    if tiff is not None and tiff.lacks_a_plane(len(data)):
         return "the picture is truncated or damaged"
     return None
 
@@ -105,7 +110,7 @@ def _bmp(data: bytes) -> Size:
 
 def _tiff(data: bytes) -> Size | None:
     found = read_tiff(data)
-    return None if found is None else (found.width, found.height)
+    return None if found is None else (found[WIDTH], found[HEIGHT])
 
 
 def _gif(data: bytes) -> Size:

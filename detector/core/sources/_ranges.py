@@ -49,7 +49,6 @@ class RangedObject:
 
     @property
     def block(self) -> int:
-        """Bytes of a block."""
         return BLOCK
 
     def read(self, start: int, length: int) -> bytes:
@@ -120,8 +119,6 @@ class RangedObject:
 
 
 class StoredObject(RangedObject):
-    """An object of a store, by fsspec."""
-
     place: Place
 
     def _open(self) -> Any:

@@ -143,7 +143,6 @@ _current: StandardInput | None = None
 
 
 def standard_input() -> StandardInput:
-    """That of this process."""
     global _current
     if _current is None:
         _current = StandardInput()

@@ -157,6 +157,8 @@ def store_errors(place: Place, kind: type[DetectVideoError] = SourceError) -> It
 def explain(error: BaseException, scheme: str) -> Trouble:
     """What an error of fsspec and the libraries below it means."""
     status, name = _status(error), type(error).__name__
+    if _code(error) == "RequestTimeTooSkewed":
+        return Trouble("the store refuses this machine's clock; set it right", False)
     let_in = status not in (401, 403) and name not in NOT_LET_IN and _code(error) not in RUN_OUT
     if not let_in or isinstance(error, PermissionError):
         return Trouble(

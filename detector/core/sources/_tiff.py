@@ -14,33 +14,41 @@ from detector.core.errors.holding import name_to_open
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the last two: BigTIFF
 MOST_PAGES = 10_000
 # Numbers of tags.
-SUBFILE, WIDTH, HEIGHT, BITS, PHOTOMETRIC = 254, 256, 257, 258, 262
-SAMPLES, PLANES, ALPHA, FORMAT = 277, 284, 338, 339
+SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262
+ORIENTATION, SAMPLES, PLANES, ALPHA, FORMAT = 274, 277, 284, 338, 339
 EXIF_WITHIN = 1 << 17  # bytes from either end of a file: a JPEG's EXIF has at most 65,533
 EXIF, TAKEN, ZONE_OF_TAKEN = 34665, 36867, 36881
 SIZES = {1: "B", 2: "B", 3: "H", 4: "I", 13: "I", 16: "Q"}  # types of values: struct's letters
 REDUCED = 1  # bit of SUBFILE: a smaller copy of another page
-WHITE_IS_ZERO, SEPARATE, SIGNED, FLOAT = 0, 2, 2, 3
+# Those that libtiff knows, if only to refuse them. Of others it makes a black picture.
+COMPRESSIONS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 32766, 32771, 32773, 32809, 32909, 32946)
+COMPRESSIONS += (34661, 34676, 34677, 34887, 34925, 50000, 50001)
+PARTS, MOST_PARTS = (273, 279, 324, 325), 1 << 16  # positions and lengths of strips, tiles
+WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, CIE_LAB, ICC_LAB = 0, 1, 2, 8, 9
+SEPARATE, SIGNED, FLOAT = 2, 2, 3
 ASSOCIATED, UNASSOCIATED = 1, 2  # ALPHA: colours are multiplied by it already, or not
+Tags = dict[int, tuple[tuple[int, ...], int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Tiff:
-    """``bits``: of a sample. ``alpha``: 0, ``ASSOCIATED`` or ``UNASSOCIATED``. ``alpha_at``,
-    ``formats_at``: positions in the file of that number, and of the kind of each sample; they have
-    two bytes each. ``pages``: without smaller copies."""
+    """The first page of a file that has ``pages``, without smaller copies."""
 
-    width: int
-    height: int
-    bits: int
-    is_float: bool
-    is_signed: bool
-    white_is_zero: bool
-    separate: bool  # its colours lie in planes of their own
-    alpha: int
-    alpha_at: int
-    formats_at: tuple[int, ...]
+    tags: Tags  # first values, and their position in the file
     pages: int
+
+    def __getitem__(self, tag: int) -> int:
+        return self.tags.get(tag, ((int(tag != ALPHA),), 0))[0][0]
+
+    @property
+    def is_known(self) -> bool:
+        return self[COMPRESSION] in COMPRESSIONS
+
+    def lacks_a_plane(self, length: int) -> bool:
+        """cv2 leaves out what is behind the end of a file of so many bytes."""
+        parts = [self.tags[tag][0] for tag in PARTS if tag in self.tags]
+        ends = (sum(part) for part in zip(*parts, strict=False))  # where it is, and its length
+        return self[PLANES] == SEPARATE and max(ends, default=0) > length
 
 
 def read_tiff(data: bytes) -> Tiff | None:
@@ -53,29 +61,23 @@ def read_tiff(data: bytes) -> Tiff | None:
         return None
 
 
-def _read(data: bytes) -> Tiff:
+def _read(data: bytes) -> Tiff | None:
     reader = _Reader(data)
     first, following = reader.page(reader.first)
-    alphas, alpha_at = first.get(ALPHA, ((0,), 0))
-    formats, formats_at = first.get(FORMAT, ((1,), 0))
     pages, seen = 1, {reader.first}
     while following and following not in seen and pages < MOST_PAGES:
         seen.add(following)
         page, following = reader.page(following)
         pages += not page.get(SUBFILE, ((0,), 0))[0][0] & REDUCED
-    return Tiff(
-        width=first[WIDTH][0][0],
-        height=first[HEIGHT][0][0],
-        bits=first.get(BITS, ((1,), 0))[0][0],
-        is_float=formats[0] == FLOAT,
-        is_signed=formats[0] == SIGNED,
-        white_is_zero=first.get(PHOTOMETRIC, ((1,), 0))[0][0] == WHITE_IS_ZERO,
-        separate=first.get(PLANES, ((1,), 0))[0][0] == SEPARATE,
-        alpha=alphas[0] if alphas[0] in (ASSOCIATED, UNASSOCIATED) else 0,
-        alpha_at=alpha_at,
-        formats_at=tuple(formats_at + 2 * number for number in range(len(formats))),
-        pages=pages,
-    )
+    return Tiff(first, pages) if {WIDTH, HEIGHT} <= first.keys() else None
+
+
+def write_numbers(data: bytes, numbers: dict[int, int]) -> bytes:
+    """A copy with ``numbers`` of two bytes at these positions."""
+    copy, order = bytearray(data), "<" if data[:1] == b"I" else ">"
+    for at, number in numbers.items():
+        struct.pack_into(f"{order}H", copy, at, number)
+    return bytes(copy)
 
 
 _EXIF_OF_JPEG = b"Exif\0\0"
@@ -119,7 +121,7 @@ class _Reader:
     def _take(self, letters: str, at: int) -> tuple[int, ...]:
         return struct.unpack_from(self._order + letters, self._data, at)
 
-    def page(self, at: int) -> tuple[dict[int, tuple[tuple[int, ...], int]], int]:
+    def page(self, at: int) -> tuple[Tags, int]:
         """(tag -> its first values and their position; position of the next page, 0: none)."""
         count_as, entry, offset = ("Q", 20, "Q") if self._big else ("H", 12, "I")
         (count,) = self._take(count_as, at)
@@ -130,7 +132,7 @@ class _Reader:
             (number,) = self._take(offset, place + 4)
             if kind not in SIZES or not number:
                 continue
-            letters = SIZES[kind] * min(number, 4)
+            letters = f"{min(number, MOST_PARTS if tag in PARTS else 4)}{SIZES[kind]}"
             values_at = place + 4 + struct.calcsize(f"={offset}")
             if number * struct.calcsize(f"={SIZES[kind]}") > struct.calcsize(f"={offset}"):
                 (values_at,) = self._take(offset, values_at)

@@ -132,6 +132,7 @@ class PicturesSource(SteppingSource):
         if len(self._paths) == 1:
             if why := _why_unread(self._paths[0]):
                 cure = "make it smaller" if "pixels" in why else "write it again"
+                cure = "save it as 8-bit RGB" if "TIFF" in why else cure
                 cure = "convert it: heif-convert IN.heic OUT.jpg" if "tiles" in why else cure
                 raise SourceError(f"{spec}: {why}; {cure}")
             raise SourceError(
@@ -294,12 +295,14 @@ def read_and_tell(path: str, choice: Choice = ANY) -> Read:
 
 def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
     """The one frame of a "video", and what was done to its samples. Raises SourceError."""
-    from detector.core.sources._heif import decode_grid, read_grid
+    from detector.core.sources._heif import DESCRIBED_WITHIN, decode_tiles, read_item
     from detector.core.sources.video._container import probe
     from detector.core.sources.video.av import AvSource
 
-    if (grid := read_grid(path)) is not None:
-        return decode_grid(path, grid), ""
+    with open(name_to_open(path), "rb") as file:
+        item = read_item(file.read(DESCRIBED_WITHIN), path)
+    if item is not None and item.is_ours:
+        return decode_tiles(path, item), ""
     video = probe(path, choice)
     with AvSource(video) as source:
         frame, grey = source.read(), video.grey
@@ -309,6 +312,7 @@ def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
 def _why_unread(path: str) -> str | None:
     """Words for a picture too large, cut off or of odd tiles; None where it is something else."""
     from detector.core.sources._picture_size import why_not_decoded
+    from detector.core.sources._tiff import STARTS
 
     try:
         data = np.fromfile(name_to_open(path), np.uint8).tobytes()
@@ -316,7 +320,12 @@ def _why_unread(path: str) -> str | None:
         return None
     if data[4:8] == b"ftyp" and (b"grid" in data[:HEAD_BYTES] or b"iovl" in data[:HEAD_BYTES]):
         return "its tiles cannot be put together"
-    return None if path.lower().endswith(FFMPEG_PICTURES) else why_not_decoded(data)
+    if path.lower().endswith(FFMPEG_PICTURES):
+        return None
+    is_tiff = data.startswith(STARTS)
+    return why_not_decoded(data) or (
+        "a damaged TIFF, or of an unsupported kind" if is_tiff else None
+    )
 
 
 def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
@@ -328,9 +337,17 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
 
     if (deep := decode_deep(data, choice.grey)) is not None:
         return deep
-    said = _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
-    reduced = None if choice.reduce is None else _decode_reduced(data, choice.reduce)
-    return cv2.imdecode(data, cv2.IMREAD_COLOR) if reduced is None else reduced, said
+    if choice.reduce is not None and (reduced := _decode_reduced(data, choice.reduce)) is not None:
+        return reduced, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    if image is not None and data[4:8].tobytes() == b"ftyp":
+        from detector.core.sources._heif import DESCRIBED_WITHIN, read_item, turn
+
+        item = read_item(data[:DESCRIBED_WITHIN].tobytes(), "AVIF")
+        if item is not None and item.is_ours:
+            return None, ""
+        image = image if item is None else turn(image, item.turns)
+    return image, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
 
 
 def _decode_reduced(data: NDArray[np.uint8], reduce: Callable[[int, int], int]) -> Reduced | None:

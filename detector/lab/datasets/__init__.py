@@ -29,12 +29,10 @@ Kind = TypeVar("Kind", LabelFormat, DetectionFormat)
 
 
 def label_formats() -> dict[str, LabelFormat]:
-    """The formats of labels by name, sorted."""
     return _formats(LabelFormat)
 
 
 def detection_formats() -> dict[str, DetectionFormat]:
-    """The formats of detections by name, sorted."""
     return _formats(DetectionFormat)
 
 

@@ -82,8 +82,6 @@ class Format:
 
 
 class LabelFormat(Format):
-    """A format of labels."""
-
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         """``images``: the pictures' folder, or the video; None: where the labels say. ``split``:
         part of the data, for formats that have several. Raises SourceError."""
@@ -91,8 +89,6 @@ class LabelFormat(Format):
 
 
 class DetectionFormat(Format):
-    """A format of detections."""
-
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         """``lookup``: the pictures. ``names``: of class numbers. Raises SourceError."""
         raise NotImplementedError
@@ -168,7 +164,6 @@ class Lookup:
         return at
 
     def by_file(self, path: str) -> int | None:
-        """By the file itself."""
         return self._paths.get(real_path(path))
 
     def by_stem(self, stem: str) -> int | None:

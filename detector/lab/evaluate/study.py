@@ -125,7 +125,6 @@ class Study:
         )
 
     def collect(self, frame: Frame, detections: Detections) -> None:
-        """Keeps the detections of a labelled frame."""
         at = frame.index if self.dataset.video is None else self._places.get(frame.index)
         if at is None:
             return

@@ -71,6 +71,7 @@ SIZES = LoopSizes.__annotations__.keys()
 MOST_ROWS = 4_000_000
 MOST_TEXT = 1 << 20  # bytes of one value
 LONGEST_S = 120.0
+IN_USE = "another program has it open; close that program first"
 
 
 class CudaCall(NamedTuple):
@@ -133,10 +134,10 @@ def read_nsys(path: str | Path) -> list[Recorded]:
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
         )
-    if Path(path).suffix == REPORT:
+    if Path(path).suffix.lower() == REPORT:
         with _exported(Path(path)) as export:
-            return _read_export(export)
-    return _read_export(path)
+            return _read_export(export, path)
+    return _read_export(path, path)
 
 
 @contextmanager
@@ -162,23 +163,31 @@ def _exported(report: Path) -> Iterator[Path]:
         yield export
 
 
-def _read_export(path: str | Path) -> list[Recorded]:
-    clock = _Clock(LONGEST_S)
+def _read_export(export: str | Path, path: str | Path) -> list[Recorded]:
+    """``path``: what it is called in messages."""
+    clock, place = _Clock(LONGEST_S), Path(export).resolve()
     try:
+        with place.open("rb") as file:  # SQLite would leave two files beside a write-ahead log
+            has_log = file.read(20)[18:] == b"\2\2"
+        if has_log and Path(f"{place}-wal").exists():
+            raise UsageError(f"{path}: {IN_USE}")
+        mode = "immutable=1" if has_log else "mode=ro"
         with closing(
-            sqlite3.connect(f"file:{quote(os.fsencode(Path(path).resolve()))}?mode=ro", uri=True)
+            sqlite3.connect(f"file:{quote(os.fsencode(place))}?{mode}", uri=True)
         ) as database:
             _bound(database, clock)
             tables = _plain_tables(database)
             database.set_authorizer(_permit_plain_reading)
             return _read(database, tables, str(path))
     # Where a name is damaged, sqlite3 cannot decode its own message.
-    except (sqlite3.Error, UnicodeDecodeError) as error:
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
         if clock.is_over():
             raise UsageError(
                 f"{path}: reading it takes more than {LONGEST_S:g} s; it is damaged, or of a run "
                 "that is too long: record a shorter one"
             ) from error
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY:
+            raise UsageError(f"{path}: {IN_USE}") from error
         raise UsageError(
             f"{path}: not an SQLite export of nsys ({' '.join(str(error).split())}); make it "
             "with: nsys export --type sqlite RUN.nsys-rep"
@@ -446,6 +455,8 @@ class _Export:
                     raise self._damaged("text", stage)
                 kind = kinds.get((domain, thread // PROCESS, category), KINDS[0])
                 number = -1 if index is None else self._number(index, "int64Value")
+                if number < -1:
+                    raise self._damaged("int64Value", index)
                 first, last = self._open_span("NVTX_EVENTS", start, end)
                 yield thread, stage, kind, number, first, last
 

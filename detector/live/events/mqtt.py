@@ -65,6 +65,8 @@ class MqttTarget:
         self._lost = 0
         self._pending: set[int] = set()
         self._early: set[int] = set()
+        self._latest: dict[str, str] = {}  # retained topic -> what it should hold
+        self._outdated: set[str] = set()  # of those, the ones that found no room in the queue
         self._under_way = 0  # calls of publish
         self._client = client = Client()
         if user is not None:
@@ -85,14 +87,14 @@ class MqttTarget:
             self._tell_once(f"the broker refused the connection: {code}", REFUSAL)
             return
         self._refused, self._since_s = False, time.monotonic()
-        client.publish(f"{self._topic}/available", "online", qos=1, retain=True)
+        self._keep("available", "online")
 
     def _not_reached(self, client: Any, data: Any) -> None:
         self._refused = True
         error = sys.exception()  # paho calls this where it caught one, and does not hand it on
         why = "the broker cannot be reached"
-        if isinstance(error, ssl.SSLCertVerificationError):
-            why = explain(error)
+        if isinstance(error, ssl.SSLError):
+            why = f"TLS failed: {explain(error)}"
         self._tell_once(f"{why}; retrying")
 
     def _left(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
@@ -116,18 +118,29 @@ class MqttTarget:
             elif self._under_way:
                 self._early.add(number)
             self._lost += bool(code.is_failure)
+            topic = self._outdated.pop() if self._outdated else None
+            self._lost -= topic is not None
+        if topic is not None:  # a newer value waits for paho's lock, and follows
+            self._publish(topic, self._latest[topic], retain=True)
 
     def tell(self, event: Event) -> None:
-        base = f"{self._topic}/{level(event.camera)}"
-        self._publish(f"{base}/event", as_json(event), retain=False)
+        camera = level(event.camera)
+        self._publish(f"{self._topic}/{camera}/event", as_json(event), retain=False)
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
-            self._publish(f"{base}/state", state, retain=True)
+            self._keep(f"{camera}/state", state)
         in_sight = event.zone is None and event.event in (APPEARS, LEAVES)
         if event.class_name is not None and in_sight:
             counted = event.event == APPEARS or event.track is not None
             count = event.count if counted else 0
-            self._publish(f"{base}/count/{level(event.class_name)}", str(count), retain=True)
+            self._keep(f"{camera}/count/{level(event.class_name)}", str(count))
+
+    def _keep(self, name: str, payload: str) -> None:
+        """Publish a value that the broker retains: after an outage, too."""
+        topic = f"{self._topic}/{name}"
+        with self._lock:
+            self._latest[topic] = payload
+        self._publish(topic, payload, retain=True)
 
     def _publish(self, topic: str, payload: str, *, retain: bool) -> None:
         if len(topic.encode()) > LONGEST_TOPIC:
@@ -142,6 +155,8 @@ class MqttTarget:
         with self._lock:
             if sent.rc not in (0, NO_CONNECTION):
                 self._lost += 1
+                if retain:
+                    self._outdated.add(topic)
             elif sent.mid not in self._early:
                 self._pending.add(sent.mid)
             self._early.discard(sent.mid)
@@ -161,7 +176,7 @@ class MqttTarget:
                 break
             time.sleep(0.01)  # a run that ends at once has told something, too
         if self._client.is_connected():
-            self._publish(f"{self._topic}/available", "offline", retain=True)
+            self._keep("available", "offline")
             while self._pending and time.monotonic() < deadline:
                 time.sleep(0.01)
         with suppress(OSError, ValueError):

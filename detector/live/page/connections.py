@@ -254,5 +254,4 @@ class Connection(H11Protocol):
 
 
 def protocol_for(connections: Connections) -> type[Connection]:
-    """The protocol of one server."""
     return type("ServerConnection", (Connection,), {"connections_of_server": connections})

@@ -61,7 +61,6 @@ class Shedding:
     # The receiving thread.
 
     def begin(self) -> None:
-        """A connection begins."""
         self._key_ns, self._regular = None, 0
 
     def arrive(self, arrived_ns: int, is_key: bool) -> None:

@@ -228,6 +228,7 @@ FOREIGN = [
     (no_nvtx, "no NVTX ranges"),
     (other_columns, "no such column"),
     (other_values, "damaged: int64Value"),
+    (changed("update NVTX_EVENTS set int64Value = -5 where eventType = 59"), "damaged: int64Value"),
     (other_bytes, "not an SQLite export"),
     (lambda path: export(path, ONE, domain="somebody-else"), "no ranges of the domain"),
 ]
@@ -267,6 +268,20 @@ def test_what_is_no_recording_of_ours_is_one_line(tmp_path, making, message):
     with pytest.raises(UsageError, match=message) as caught:
         read_nsys(tmp_path / "a.sqlite")
     assert "\n" not in str(caught.value)
+
+
+def test_a_database_that_another_program_writes(tmp_path):
+    """SQLite would leave files beside one with a write-ahead log."""
+    path = tmp_path / "a.sqlite"
+    export(path, ONE)
+    for mode in ("delete", "wal"):
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute(f"pragma journal_mode={mode}")
+            database.execute("begin exclusive")
+            with pytest.raises(UsageError, match="another program"):
+                read_nsys(path)
+    assert read_nsys(path)
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):

@@ -393,9 +393,10 @@ BROKER = "/usr/sbin/mosquitto"
 
 
 @contextmanager
-def broker(folder: Path, *lines: str):
+def broker(folder: Path, *lines: str, port: int = 0):
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
         port = free.getsockname()[1]
     configuration = folder / "broker.conf"
     configuration.write_text("\n".join([f"listener {port} 127.0.0.1", *lines, ""]))
@@ -445,6 +446,29 @@ class Subscriber:
 needs_broker = pytest.mark.skipif(
     not os.path.exists(BROKER), reason=f"{BROKER} is not installed: apt install mosquitto"
 )
+
+
+@needs_broker
+@pytest.mark.net
+def test_what_a_broker_retains_is_the_newest_after_an_outage(tmp_path, monkeypatch):
+    pytest.importorskip("paho.mqtt")
+    monkeypatch.setattr("detector.live.events.mqtt.ROOM", 3)
+    with broker(tmp_path, "allow_anonymous true") as port:
+        target = MqttTarget(f"mqtt://127.0.0.1:{port}/x")
+        target.tell(event(0, "camera_up", class_name=None))
+        wait_for(lambda: target._client.is_connected() and not target._pending)
+    wait_for(lambda: not target._client.is_connected())
+    for second in range(1, 9):
+        target.tell(event(second, class_name="car"))
+    target.tell(event(9, "leaves", class_name="car"))
+    target.tell(event(9, "camera_down", class_name=None))
+    with broker(tmp_path, "allow_anonymous true", port=port):
+        wait_for(lambda: target._client.is_connected() and not target._pending)
+        with Subscriber(port) as subscriber:
+            wait_for(lambda: len(subscriber.got) == 3)
+        target.close()
+    kept = {topic: payload for topic, payload, retained in subscriber.got if retained}
+    assert kept == {"x/available": "online", "x/door/state": "down", "x/door/count/car": "0"}
 
 
 @needs_broker

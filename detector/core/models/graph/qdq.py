@@ -382,7 +382,6 @@ class _Writer:
         ]
 
     def _scale(self, tensor: str) -> tuple[np.float32, NDArray[Any]]:
-        """Scale and zero point of a tensor."""
         low, high = self._range(tensor)
         if self.unsigned:
             scale, zero = u8_scale(low, high)

@@ -16,7 +16,6 @@ WITH_TINY = (*PYRAMIDS, (16, 32))
 
 
 def count_cells(height: int, width: int, strides: tuple[int, ...]) -> int:
-    """The number of cells of all maps."""
     return sum(-(-height // stride) * -(-width // stride) for stride in strides)
 
 

@@ -100,7 +100,6 @@ class Reference:
 
     @staticmethod
     def of(network: Network, slots: NDArray[np.uint8]) -> Reference:
-        """Runs the network on the frames."""
         outputs = raw_outputs(network, network.graph, slots)
         return Reference(network, slots, outputs, detections(network, outputs))
 

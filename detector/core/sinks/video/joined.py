@@ -57,8 +57,6 @@ class JoinedVideoSink(VideoSink):
 
 
 class JoinedFile(H264File):
-    """The file in the making."""
-
     _template = Path()  # the first part
 
     def join(

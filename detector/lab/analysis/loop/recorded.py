@@ -108,7 +108,7 @@ def blocked_seconds(
     by_thread: dict[tuple[str, str], list[Activity]] = defaultdict(list)
     for one in activities:
         by_thread[one.thread, one.stage].append(one)
-    for thread in {call[0] for call in calls}:
+    for thread in dict.fromkeys(call[0] for call in calls):
         names = [call[1] for call in calls if call[0] == thread]
         times = np.array([call[2:] for call in calls if call[0] == thread], np.int64)
         for (own_thread, stage), own in by_thread.items():

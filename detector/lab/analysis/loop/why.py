@@ -104,7 +104,6 @@ class Explanation:
         return (max(one.end_ns for one in calls) - min(one.start_ns for one in calls)) / 1e6
 
     def slowest(self, count: int) -> list[int]:
-        """The slowest first."""
         return sorted(self._calls, key=lambda frame: -self.frame_ms(frame))[:count]
 
     def median_ms(self) -> float:

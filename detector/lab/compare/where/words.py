@@ -171,7 +171,6 @@ def _left_open(engine: Engine) -> Any:
 
 
 def describe(found: Found) -> str:
-    """The verdict in words."""
     first = found.first
     if first is None:
         untold = [one for one in found.stages if one.untold is not None]

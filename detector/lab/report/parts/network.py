@@ -130,7 +130,6 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
 
 
 def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
-    """The few longest layers alone."""
     yield layers_table(facts, FEW_LAYERS).without("flag")
     if facts.flag:
         yield f"note: {facts.flag}"

@@ -156,7 +156,6 @@ class Archive:
         return self._read(PICKLE)
 
     def storage(self, key: str) -> bytes:
-        """The bytes of one storage."""
         return self._read(f"data/{key}")
 
     def storage_bytes(self, key: str) -> int:

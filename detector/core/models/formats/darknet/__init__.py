@@ -35,7 +35,6 @@ FAMILY = "darknet"
 
 
 def read(request: ModelRequest) -> Network:
-    """The network of a cfg and its weights."""
     path, batch = request.path, request.batch
     sections, warnings, cfg_bytes = read_cfg(path)
     architecture = read_architecture(sections, size=request.size, batch=batch)

@@ -72,7 +72,6 @@ class Inside:
 
     @property
     def subtracts(self) -> bool:
-        """Whether it subtracts a mean."""
         return bool(self.offset.any())
 
     @property

@@ -21,7 +21,6 @@ class Wanted:
 
     @property
     def plain(self) -> bool:
-        """Whether one factor is all."""
         return len(set(self.factor)) == 1 and not any(self.offset)
 
 

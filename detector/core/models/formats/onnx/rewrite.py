@@ -454,7 +454,6 @@ def _keeps_channels(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
 
 
 def _join_orders(orders: list[list[int]]) -> list[int]:
-    """The channel order of a Concat."""
     joined: list[int] = []
     for order in orders:
         joined += [len(joined) + channel for channel in order]
@@ -497,7 +496,6 @@ def _rename_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
 
 
 def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
-    """A name for each node."""
     paths = [_path(node) for node in nodes]
     # A node that is alone in its module, with none below it, needs no operator at its name's end.
     inside = Counter(path[:-1] for path in paths)

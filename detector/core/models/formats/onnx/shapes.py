@@ -464,7 +464,6 @@ def _slice(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
 
 
 def _split(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """Of channels."""
     return len(graph.dims.get(node.input[0], ())) == 4 and attributes_of(node).get("axis", 0) == 1
 
 

@@ -171,7 +171,6 @@ class Architecture:
 
     @property
     def parameters_fused(self) -> int:
-        """Of the graph."""
         return sum(step.parameters_fused for step in self.needed if isinstance(step, Convolution))
 
     @property
