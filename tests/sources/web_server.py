@@ -22,14 +22,14 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass
 class Page:
-    """``length``: whether it is stated. ``cut``: bytes of the file after which every connection
-    ends; ``cuts``: how often it does."""
+    """``length``: whether it is stated, or what is. ``cut``: bytes of the file after which every
+    connection ends; ``cuts``: how often it does."""
 
     data: bytes = b""
     kind: str = "application/octet-stream"
     status: int = 200
     ranges: bool = True
-    length: bool = True
+    length: bool | tuple[str, ...] = True
     cut: int | None = None
     cuts: int = 1 << 30
     login: str | None = None  # user:password
@@ -77,20 +77,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", page.kind)
         for name, value in page.headers.items():
             self.send_header(name, value)
-        if status == 206:
+        if status == 206 and page.status == 200:
             self.send_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/{total}")
         self.close_connection = True
         self.send_header("Connection", "close")
-        if page.length:
-            self.send_header("Content-Length", str(len(data)))
-        else:
+        for stated in (str(len(data)),) if page.length is True else page.length or ():
+            self.send_header("Content-Length", stated)
+        if not page.length:
             self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         ends = page.cut is not None and page.cuts > 0
         if ends:
             page.cuts -= 1
             data = data[: max(0, (page.cut or 0) - start)]
-        self._send(data, page.length, whole=not ends)
+        self._send(data, bool(page.length), whole=not ends)
 
     def _send(self, data: bytes, length: bool, *, whole: bool) -> None:
         if length:

@@ -36,7 +36,7 @@ AT_ONCE = 16
 OF_CAMERAS = (".mjpg", ".mjpeg")  # what cameras call their streams
 AS_CAMERA = "use --live latest if it is a camera"
 # Some cameras state a length where there is none.
-ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63, 64)), 2**31, 2**32, 2**63)
+ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63)), 2**31, 2**32)
 _NINES = re.compile(r"9{9,}")
 _MAGIC_OF_PICTURES = (
     (b"\xff\xd8\xff", "jpg"),

@@ -40,7 +40,7 @@ from urllib.request import (
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import HIDDEN, Address, redact
 from detector.core.sources import _ranges
-from detector.core.sources._ranges import PAUSES_S, RangedObject
+from detector.core.sources._ranges import LARGEST, PAUSES_S, RangedObject
 from detector.core.sources._storage import About, explain
 
 SILENT_S = 20.0  # without a byte
@@ -48,8 +48,8 @@ READ_BYTES = 1 << 16  # asked of a connection at once
 SKIPPED = 1 << 18  # bytes that are read past rather than asked for anew
 LOOK_S = 0.2  # between two looks at whether the run is to stop
 LONGEST_NAME = 200  # bytes
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-_EMPTY = re.compile(r"bytes \*/0")
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
+_LENGTH = re.compile(r"\d{1,20}", re.ASCII)
 # In an address, as it is sent: a letter outside of ASCII, or a space, becomes %XX.
 _AS_SENT = "".join(chr(code) for code in range(33, 127))
 
@@ -155,13 +155,10 @@ def ask(
     try:
         response = opener.open(Request(url, headers=headers), timeout=timeout_s)
     except HTTPError as error:
-        if error.code != 416 or start:
-            error.close()
-            raise
-        if _EMPTY.fullmatch(error.headers.get("Content-Range", "")):
-            return Answer(error, 0, 0, True)
         error.close()
-        del headers["Range"]  # a server that takes a range for a mistake
+        if error.code != 416 or start:
+            raise
+        del headers["Range"]  # an empty file, or a server that takes a range for a mistake
         response = opener.open(Request(url, headers=headers), timeout=timeout_s)
     except URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
@@ -170,17 +167,36 @@ def ask(
                 "the certificate of its authority: SSL_CERT_FILE=ca.pem"
             ) from error
         raise (error.reason if isinstance(error.reason, OSError) else error) from None
-    return _read_head(response, start)
+    try:
+        return _read_head(response, start)
+    except BaseException:
+        response.close()
+        raise
 
 
 def _read_head(response: Any, start: int) -> Answer:
-    ranged = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if response.status == 206 and ranged is not None:
-        if int(ranged[1]) != start:
+    length = _length(response)
+    where = response.headers.get("Content-Range", "")
+    if response.status == 206 and (ranged := _RANGE.fullmatch(where)) is not None:
+        size = None if ranged[2] == "*" else int(ranged[2][:20])  # more than LARGEST, or all of it
+        if size is not None and size > LARGEST:
+            raise ConnectionError(f"the server states a Content-Range that is none: {where[:60]}")
+        if ranged[1].lstrip("0") != str(start or ""):
             raise ConnectionError(f"the server sent bytes from {ranged[1]} on, not from {start}")
-        return Answer(response, start, None if ranged[2] == "*" else int(ranged[2]), True)
+        return Answer(response, start, size, True)
     ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
-    return Answer(response, 0, response.length, ranges and response.length is not None)
+    return Answer(response, 0, length, ranges and length is not None)
+
+
+def _length(response: Any) -> int | None:
+    """None where none is stated, and for what cameras state that never end: 2**64 - 1."""
+    stated = set(response.headers.get_all("Content-Length", ()))
+    if not stated or response.chunked:
+        return None
+    text = ", ".join(sorted(stated))
+    if _LENGTH.fullmatch(text) is None or int(text) >= 2**64:
+        raise ConnectionError(f"the server states a Content-Length that is none: {text[:40]}")
+    return int(text) if int(text) <= LARGEST else None
 
 
 def _as_sent(whole: str) -> str:
@@ -279,23 +295,25 @@ class WebFile:
     def read(self, length: int) -> bytes:
         """Some bytes from the position on. Raises as ``ask``; another call tries again."""
         if self._kept is None:
-            data = self._receive(self._at, length)
+            data = self._receive(self._at, min(length, READ_BYTES))
         else:
-            self._keep_until(min(self._at + 1, self.size))
+            end = min(self._at + 1, self.size)
+            while (have := self._kept.seek(0, os.SEEK_END)) < end:
+                self._kept.write(self._receive(have, READ_BYTES))
             self._kept.seek(self._at)
             data = self._kept.read(length)
         self._at += len(data)
         return data
 
     def _receive(self, position: int, length: int) -> bytes:
-        """Some bytes of the open answer, or of a new one."""
+        """Some bytes of the open answer, or of a new one, which may begin with the first byte."""
         answer = self._answer
         if answer is None or not 0 <= position - self._came <= SKIPPED:
             answer = self._ask_again(position)
         try:
             while self._came < position:
                 self._take(answer, min(READ_BYTES, position - self._came))
-            return self._take(answer, min(length, READ_BYTES))
+            return self._take(answer, length)
         except BaseException:
             self._drop()
             raise
@@ -321,25 +339,6 @@ class WebFile:
             self._answer.close()
             self._answer = None
 
-    def _keep_until(self, end: int) -> None:
-        """Receives into the temporary file, as far as somebody reads. A connection that is made
-        anew begins with the first byte."""
-        assert self._kept is not None
-        while (have := self._kept.seek(0, os.SEEK_END)) < end:
-            if self._answer is None:
-                self._ask_again(have)
-            self._kept.write(self._receive_from(have))
-
-    def _receive_from(self, position: int) -> bytes:
-        assert self._answer is not None
-        try:
-            while self._came < position:
-                self._take(self._answer, min(READ_BYTES, position - self._came))
-            return self._take(self._answer, READ_BYTES)
-        except BaseException:
-            self._drop()
-            raise
-
     def _keep_all(self) -> int:
         """The length of a file that only its end tells."""
         assert self._kept is not None
@@ -348,8 +347,6 @@ class WebFile:
             while data := self._answer.read(READ_BYTES):
                 self._kept.write(data)
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, http.client.IncompleteRead):
-                self._kept.write(error.partial)
             self.broken = error
         self._drop()
         return self._kept.seek(0, os.SEEK_END)

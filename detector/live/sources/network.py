@@ -210,7 +210,7 @@ class NetworkFeed(PacketFeed):
         if kept is None and is_web(self.camera.address.whole):
             if self._is_personal:
                 how = self._guard(self.camera.address.whole, options)
-            elif self._has_login and is_named_playlist(self.camera.address.whole):
+            elif is_named_playlist(self.camera.address.whole):
                 settled, cookies = settle(self.camera.address.whole)
                 options["max_redirects"] = "0"
                 how = self._guard(settled, options | cookies, follows=True)
@@ -288,14 +288,19 @@ class NetworkFeed(PacketFeed):
             return denied
         if self.was_cut and self.status.has_arrivals() and not self.is_shown:
             return UNDECODED
-        return explain(error, timed_out=self.was_cut)
+        failure = None if self._nested is None else self._nested.failure
+        return explain(failure or error, timed_out=self.was_cut)
 
     def _denied(self) -> Meaning | None:
-        """Where another host, which got no secrets of this one, did not let us in."""
-        if self._nested is None or self._nested.denied is None:
+        """Where another host, which got no secrets of this one, did not let us in, or where no
+        segment came."""
+        nested = self._nested
+        if nested is None or (nested.denied is None and not nested.given_up):
             return None
+        if nested.denied is None:
+            return Meaning(f"of its playlist, {nested.given_up}")
         return Meaning(
-            f"its playlist points to another host, {self._nested.denied}, which refused access: "
+            f"its playlist points to another host, {nested.denied}, which refused access: "
             "we do not send it the login, headers and cookies of this one; give the playlist at "
             "that host, with its own options"
         )
