@@ -529,18 +529,19 @@ def test_hls_plays(web: HttpServer, segment: Path) -> None:
         assert len(take(feed, 20)) == 20
 
 
+@pytest.mark.parametrize("options", [{}, {"headers": "X-Key: S3cret99\r\n"}])
 @pytest.mark.parametrize(
     "leads_to",
     ["file://{path}", "concat:{path}|{path}", "subfile,,start,0,end,9999,,:{path}",
      "data:video/mp2t;base64,{data}", "crypto+file://{path}", "cache:{path}"],
 )  # fmt: skip
 def test_a_playlist_from_the_network_opens_no_file(
-    web: HttpServer, segment: Path, leads_to: str
+    web: HttpServer, segment: Path, leads_to: str, options: dict[str, str]
 ) -> None:
     """Each would play: the control is the test above, on the same bytes."""
     data = base64.b64encode(segment.read_bytes()).decode()
     web.pages["/a.m3u8"] = hls(leads_to.format(path=segment, data=data))
-    with started(web.url("/a.m3u8"), terms={"start_timeout_s": 0.5}) as feed:
+    with started(web.url("/a.m3u8"), options=options, terms={"start_timeout_s": 0.5}) as feed:
         wait_for(lambda: feed.facts().error)
         assert feed.facts().received == 0
 

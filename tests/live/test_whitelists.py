@@ -24,7 +24,7 @@ from tests.live import servers
 from tests.live.servers import HttpServer
 from tests.live.test_nested import GIVEN, LOGIN, hls, segments
 from tests.live.test_network import started
-from tests.sources.web_server import WebServer, web_server
+from tests.sources.web_server import web_server
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
@@ -123,21 +123,3 @@ def test_a_finished_playlist_opens_its_own_kind_alone(
         with pytest.raises(SourceError):
             open_listed(WebPlace(server.url("/film.m3u8", login)), 1, None, "bgr")
         assert "/a.ts" not in {path for path, _ in server.requests}
-
-
-@pytest.mark.parametrize(
-    "leads_to", ["file://{path}", "crypto+file://{path}", "data:video/mp2t;base64,{data}"]
-)
-def test_a_guarded_playlist_opens_no_file(
-    segments: dict[str, bytes], tmp_path: Path, leads_to: str
-) -> None:
-    path = tmp_path / "a.ts"
-    path.write_bytes(segments["/a.ts"])
-    data = base64.b64encode(segments["/a.ts"]).decode()
-    server: WebServer
-    with web_server() as server:
-        playlist = hls("#EXTINF:1,", leads_to.format(path=path, data=data))
-        url = server.put("/list.m3u8", playlist)
-        with started(url, terms=SOON, options=GIVEN) as feed:
-            wait_for(lambda: feed.facts().error)
-            assert feed.facts().received == 0

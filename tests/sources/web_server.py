@@ -17,13 +17,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE_S
+
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 @dataclass
 class Page:
     """``length``: whether it is stated, or what is. ``cut``: bytes of the file after which every
-    connection ends; ``cuts``: how often it does."""
+    connection ends; ``cuts``: how often it does; ``silent``: it stays open instead until then."""
 
     data: bytes = b""
     kind: str = "application/octet-stream"
@@ -32,6 +34,7 @@ class Page:
     length: bool | tuple[str, ...] = True
     cut: int | None = None
     cuts: int = 1 << 30
+    silent: threading.Event | None = None
     login: str | None = None  # user:password
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -71,7 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
         asked, data, total = self.headers.get("Range"), page.data, len(page.data)
         start, status = 0, page.status
         if asked and page.ranges and status == 200 and (parts := _RANGE.fullmatch(asked)):
-            start, status = int(parts[1]), 206
+            start = int(parts[1])
+            status = 206 if start < total else 416
             data = data[start : int(parts[2]) + 1 if parts[2] else total]
         self.send_response(status)
         self.send_header("Content-Type", page.kind)
@@ -91,6 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
             page.cuts -= 1
             data = data[: max(0, (page.cut or 0) - start)]
         self._send(data, bool(page.length), whole=not ends)
+        if ends and page.silent is not None:
+            self.wfile.flush()
+            page.silent.wait(PATIENCE_S)
 
     def _send(self, data: bytes, length: bool, *, whole: bool) -> None:
         if length:

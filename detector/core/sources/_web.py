@@ -1,4 +1,4 @@
-"""Files of web servers, by the standard library: one request, read on as long as it lasts.
+"""Files of web servers: one request, read on as long as it lasts.
 
 A server that gives ranges is asked again from where somebody wants to read. Of one that gives none
 the bytes are kept in a temporary file as they come. User and password (of the address, or of
@@ -8,11 +8,9 @@ the bytes are kept in a temporary file as they come. User and password (of the a
 from __future__ import annotations
 
 import errno
-import http.client
 import netrc
 import os
 import re
-import socket
 import ssl
 import tempfile
 import threading
@@ -20,25 +18,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlsplit
-from urllib.request import (
-    HTTPBasicAuthHandler,
-    HTTPDefaultErrorHandler,
-    HTTPDigestAuthHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPPasswordMgrWithDefaultRealm,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from typing import IO
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+
+from urllib3.response import BaseHTTPResponse
 
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import HIDDEN, Address, redact
+from detector.core.http import Login, open_url, plain_errors
 from detector.core.sources import _ranges
 from detector.core.sources._ranges import LARGEST, PAUSES_S, RangedObject
 from detector.core.sources._storage import About, explain
@@ -50,8 +38,6 @@ LOOK_S = 0.2  # between two looks at whether the run is to stop
 LONGEST_NAME = 200  # bytes
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
 _LENGTH = re.compile(r"\d{1,20}", re.ASCII)
-# In an address, as it is sent: a letter outside of ASCII, or a space, becomes %XX.
-_AS_SENT = "".join(chr(code) for code in range(33, 127))
 
 # Whether the run that opens a file now is to end; see ``heeding``. ``bool()`` is False.
 stopped: Callable[[], bool] = bool
@@ -107,10 +93,12 @@ class Answer:
     """An open answer. ``size``: bytes of the whole file, None where the server does not tell.
     ``ranges``: whether it can be asked for a part."""
 
-    def __init__(self, response: Any, start: int, size: int | None, ranges: bool) -> None:
-        self.response, self.start, self.size, self.ranges = response, start, size, ranges
+    def __init__(
+        self, response: BaseHTTPResponse, start: int, size: int | None, ranges: bool
+    ) -> None:
+        self._response, self.start, self.size, self.ranges = response, start, size, ranges
         self.headers = response.headers
-        self.url: str = response.url  # after redirects
+        self.url = response.url or ""  # after redirects
         stated = self.headers.get("Content-Type") or "of no stated type"
         self.kind: str = stated.partition(";")[0].strip().lower()
         self.head = b""  # what was read of it, where somebody keeps that
@@ -121,52 +109,43 @@ class Answer:
         return {name.lower() for name in self.headers}
 
     def read(self, length: int) -> bytes:
-        """Some of the next bytes; b"" at the end."""
-        return bytes(self.response.read1(length))
+        """Some of the next bytes; b"" at the end. Raises OSError."""
+        with plain_errors():
+            return self._response.read1(length) or b""
 
     def cut(self) -> None:
         """Ends a read that waits, in another thread."""
-        with suppress(OSError, AttributeError):
-            self.response.fp.raw._sock.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError, ValueError, RuntimeError):
+            self._response.shutdown()
 
     def close(self) -> None:
         with suppress(OSError):
-            self.response.close()
+            self._response.close()
 
 
 def ask(
     place: WebPlace, start: int = 0, *, timeout_s: float = SILENT_S, checked: bool = True
 ) -> Answer:
     """Asks for the file from byte ``start`` on. Raises OSError (HTTPError for a refusal),
-    http.client.HTTPException, ValueError, and CertificateError.
+    ValueError, and CertificateError.
 
     ``checked``: False trusts every certificate, and sends neither user nor password nor query.
     """
-    url = _as_sent(place.whole)
-    opener = _opener(url, place.whole, checked)
-    if not checked:
-        url = re.split(r"[?#]", url)[0]
-    headers = {
-        "User-Agent": "detect-video",
-        "Accept": "*/*",
-        "Accept-Encoding": "identity",
-        "Range": f"bytes={start}-",
-    }
+    url = place.whole if checked else re.split(r"[?#]", place.whole)[0]
+    login = _login_of(place.whole) if checked else None
+    headers = {"Accept": "*/*", "Range": f"bytes={start}-"}
     try:
-        response = opener.open(Request(url, headers=headers), timeout=timeout_s)
+        response = open_url(url, headers, timeout_s=timeout_s, login=login, checked=checked)
     except HTTPError as error:
-        error.close()
         if error.code != 416 or start:
             raise
         del headers["Range"]  # an empty file, or a server that takes a range for a mistake
-        response = opener.open(Request(url, headers=headers), timeout=timeout_s)
-    except URLError as error:
-        if isinstance(error.reason, ssl.SSLCertVerificationError):
-            raise CertificateError(
-                f"{place}: its certificate is not trusted ({error.reason.verify_message}); give "
-                "the certificate of its authority: SSL_CERT_FILE=ca.pem"
-            ) from error
-        raise (error.reason if isinstance(error.reason, OSError) else error) from None
+        response = open_url(url, headers, timeout_s=timeout_s, login=login, checked=checked)
+    except ssl.SSLCertVerificationError as error:
+        raise CertificateError(
+            f"{place}: its certificate is not trusted ({error.verify_message}); give "
+            "the certificate of its authority: SSL_CERT_FILE=ca.pem"
+        ) from error
     try:
         return _read_head(response, start)
     except BaseException:
@@ -174,7 +153,11 @@ def ask(
         raise
 
 
-def _read_head(response: Any, start: int) -> Answer:
+def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        if start:
+            raise ConnectionError("the server encodes a part of a file; it has to send it as it is")
+        return Answer(response, 0, None, False)  # lengths and ranges are of the encoded bytes
     length = _length(response)
     where = response.headers.get("Content-Range", "")
     if response.status == 206 and (ranged := _RANGE.fullmatch(where)) is not None:
@@ -188,61 +171,18 @@ def _read_head(response: Any, start: int) -> Answer:
     return Answer(response, 0, length, ranges and length is not None)
 
 
-def _length(response: Any) -> int | None:
+def _length(response: BaseHTTPResponse) -> int | None:
     """None where none is stated, and for what cameras state that never end: 2**64 - 1."""
-    stated = set(response.headers.get_all("Content-Length", ()))
+    stated = set(response.headers.getlist("Content-Length"))  # urllib3 refuses two that differ
     if not stated or response.chunked:
         return None
-    text = ", ".join(sorted(stated))
+    (text,) = stated
     if _LENGTH.fullmatch(text) is None or int(text) >= 2**64:
         raise ConnectionError(f"the server states a Content-Length that is none: {text[:40]}")
     return int(text) if int(text) <= LARGEST else None
 
 
-def _as_sent(whole: str) -> str:
-    """Without a login, and in ASCII."""
-    scheme, _, rest = whole.partition("://")
-    place, slash, path = rest.partition("/")
-    if not slash and (cut := re.search(r"[?#]", place)):
-        place, path = place[: cut.start()], place[cut.start() :]
-    host = place.rpartition("@")[2]
-    return f"{scheme.lower()}://{host}/{quote(path.partition('#')[0], safe=_AS_SENT)}"
-
-
-class _Redirects(HTTPRedirectHandler):
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> Any:
-        Address(newurl)  # what is secret in it, such as a signature
-        if urlsplit(newurl).scheme not in ("http", "https"):
-            raise ValueError("it redirects to an address that is not http or https")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _opener(url: str, whole: str, checked: bool) -> OpenerDirector:
-    context = ssl.create_default_context()
-    if not checked:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    opener = OpenerDirector()
-    handlers: list[Any] = [
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(context=context),
-        HTTPDefaultErrorHandler(),
-        _Redirects(),
-        HTTPErrorProcessor(),
-    ]
-    if checked and (login := _login_of(whole)) is not None:
-        passwords = HTTPPasswordMgrWithDefaultRealm()
-        parts = urlsplit(url)
-        passwords.add_password(None, f"{parts.scheme}://{parts.netloc}/", *login)
-        handlers += [HTTPDigestAuthHandler(passwords), HTTPBasicAuthHandler(passwords)]
-    for handler in handlers:
-        opener.add_handler(handler)
-    return opener
-
-
-def _login_of(whole: str) -> tuple[str, str] | None:
+def _login_of(whole: str) -> Login | None:
     """Of the address itself, else of ~/.netrc."""
     info, at, _ = re.split(r"[/?#]", whole.partition("://")[2], maxsplit=1)[0].rpartition("@")
     if at:
@@ -266,7 +206,7 @@ def look(place: WebPlace) -> About:
             return About(answer.size, f"{answer.size}-{version}")
     except SourceError:
         raise
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise SourceError(f"{place}: {explain(error, place.scheme).text}") from error
 
 
@@ -346,7 +286,7 @@ class WebFile:
         try:
             while data := self._answer.read(READ_BYTES):
                 self._kept.write(data)
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             self.broken = error
         self._drop()
         return self._kept.seek(0, os.SEEK_END)
@@ -387,7 +327,7 @@ class WebObject(RangedObject):
         """Smaller than of stores: the first picture waits for less."""
         return min(_ranges.BLOCK, READ_BYTES)
 
-    def _open(self) -> Any:
+    def _open(self) -> WebFile:
         return WebFile(self.place)
 
     def _watch(self) -> None:
@@ -411,7 +351,7 @@ class WebObject(RangedObject):
                 self.received += len(part)
                 data += part
                 tries = 0
-            except (OSError, ValueError, http.client.HTTPException) as error:
+            except (OSError, ValueError) as error:
                 passes = explain(error, self.place.scheme).passes
                 if tries == len(PAUSES_S) or not passes or self._is_stopped(PAUSES_S[tries]):
                     self._end(error, start + len(data))

@@ -44,7 +44,7 @@ from detector.live.sources.packets import End
 from detector.live.sources.status import SECOND
 
 if TYPE_CHECKING:
-    from detector.live.sources.kept import KeptConnection
+    from detector.core.sources._answers import Rest
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
 PATIENCE_S = 3600.0  # PyAV's own limit of a read: it must have one, to ask us at all
@@ -76,7 +76,7 @@ class NetworkFeed(PacketFeed):
 
     may_shed = True
     _look_up: LookUp | None = None
-    _kept: KeptConnection | None = None
+    _kept: Rest | None = None
     _led_to: str | None = None  # the host that the camera would have us log in at
     _first: Bytes | None = None  # the beginning of what is opened under guard
     _nested: NestedOpener | None = None
@@ -176,16 +176,16 @@ class NetworkFeed(PacketFeed):
             return opener.open_first()
         return None
 
-    def _take_kept(self) -> KeptConnection | None:
+    def _take_kept(self) -> Rest | None:
         """The connection by which the server was asked what it sends, where it takes no other."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open
-        from detector.live.sources.kept import KeptConnection
 
-        if (found := take_open(self.camera.address.whole)) is None:
-            return None
-        return KeptConnection(*found, self.receiving.is_cut)
+        kept = take_open(self.camera.address.whole)
+        if kept is not None:
+            self.receiving.call(kept.cut)
+        return kept
 
     @property
     def _is_personal(self) -> bool:
@@ -203,7 +203,7 @@ class NetworkFeed(PacketFeed):
         }
 
     def _open_with(
-        self, opening: Opening, probing: dict[str, str], kept: KeptConnection | None = None
+        self, opening: Opening, probing: dict[str, str], kept: Rest | None = None
     ) -> Any:
         options = self._options(opening, probing)
         how: dict[str, Any] = {"file": kept or self.camera.address.whole}

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import re
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -77,7 +76,7 @@ def settle(url: str) -> tuple[str, dict[str, str]]:
             cookies = answer.headers.get_all("Set-Cookie")
             options = {"cookies": "\n".join(cookies)} if cookies else {}
             return place.beside(answer.url).whole, options
-    except (OSError, HTTPException, ValueError, SourceError):
+    except (OSError, ValueError, SourceError):
         return url, {}
 
 
