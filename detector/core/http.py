@@ -14,7 +14,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urljoin
 from urllib.request import (
@@ -37,10 +37,25 @@ from detector.core.errors.secrets import Address
 
 MOST_REDIRECTS = 10
 MOST_READS = 3  # the head of an answer may take as long as so many reads that are silent
+LARGEST = 2**63 - 1  # bytes: what FFmpeg takes for a position
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
+_LENGTH = re.compile(r"\d{1,20}", re.ASCII)
 # In an address, as it is sent: a letter outside of ASCII, or a space, becomes %XX.
 _AS_SENT = "".join(chr(code) for code in range(33, 127))
 
 Login = tuple[str, str]
+HEADERS = {
+    "User-Agent": "detect-video",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",
+    "Connection": "close",
+}
+
+
+class How(TypedDict, total=False):
+    timeout_s: Required[float]
+    login: Login | None
+    checked: bool
 
 
 @contextmanager
@@ -62,6 +77,85 @@ def plain_errors() -> Iterator[None]:
         raise ConnectionError(str(reason)) from reason
 
 
+class Answer:
+    """An open answer. ``size``: bytes of the whole file, None where the server does not tell.
+    ``ranges``: whether it can be asked for a part."""
+
+    def __init__(
+        self, response: BaseHTTPResponse, start: int, size: int | None, ranges: bool
+    ) -> None:
+        self._response, self.start, self.size, self.ranges = response, start, size, ranges
+        self.headers = response.headers
+        self.url = response.url or ""  # after redirects
+        stated = self.headers.get("Content-Type") or "of no stated type"
+        self.kind: str = stated.partition(";")[0].strip().lower()
+        self.head = b""  # what was read of it, where somebody keeps that
+        self.tag: str = self.headers.get("ETag") or ""
+
+    def told(self) -> set[str]:
+        """The names of its headers."""
+        return {name.lower() for name in self.headers}
+
+    def read(self, length: int) -> bytes:
+        """Some of the next bytes; b"" at the end. Raises OSError."""
+        with plain_errors():
+            return self._response.read1(length) or b""
+
+    def cut(self) -> None:
+        """Ends a read that waits, in another thread."""
+        with suppress(OSError, ValueError, RuntimeError):
+            self._response.shutdown()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._response.close()
+
+
+def open_from(url: str, start: int, **how: Unpack[How]) -> Answer:
+    """Asks for a file from byte ``start`` on. Raises as ``open_url``."""
+    try:
+        response = open_url(url, {"Range": f"bytes={start}-"}, **how)
+    except HTTPError as error:
+        if error.code != 416:
+            raise
+        # The file has fewer bytes, or none; or its server takes a range for a mistake.
+        response = open_url(url, {}, **how)
+    try:
+        return _read_head(response, start)
+    except BaseException:
+        response.close()
+        raise
+
+
+def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        if start and response.status == 206:
+            raise ConnectionError("the server encodes a part of a file; it has to send it as it is")
+        return Answer(response, 0, None, False)  # lengths and ranges are of the encoded bytes
+    length = _length(response)
+    where = response.headers.get("Content-Range", "")
+    if response.status == 206 and (ranged := _RANGE.fullmatch(where)) is not None:
+        size = None if ranged[2] == "*" else int(ranged[2][:20])  # more than LARGEST, or all of it
+        if size is not None and size > LARGEST:
+            raise ConnectionError(f"the server states a Content-Range that is none: {where[:60]}")
+        if ranged[1].lstrip("0") != str(start or ""):
+            raise ConnectionError(f"the server sent bytes from {ranged[1]} on, not from {start}")
+        return Answer(response, start, size, True)
+    ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
+    return Answer(response, 0, length, ranges and length is not None)
+
+
+def _length(response: BaseHTTPResponse) -> int | None:
+    """None where none is stated, and for what cameras state that never end: 2**64 - 1."""
+    stated = set(response.headers.getlist("Content-Length"))  # urllib3 refuses two that differ
+    if not stated or response.chunked:
+        return None
+    (text,) = stated
+    if _LENGTH.fullmatch(text) is None or int(text) >= 2**64:
+        raise ConnectionError(f"the server states a Content-Length that is none: {text[:40]}")
+    return int(text) if int(text) <= LARGEST else None
+
+
 @plain_errors()
 def open_url(
     url: str,
@@ -76,8 +170,7 @@ def open_url(
 
     Raises urllib's HTTPError for a refusal, and as ``plain_errors``.
     """
-    headers = {"User-Agent": "detect-video", "Accept-Encoding": "identity", **headers}
-    headers["Connection"] = "close"
+    headers = {**HEADERS, **headers}
     url = address_to_send(url)
     own = urllib3.connection_from_url(url)
     for _ in range(MOST_REDIRECTS + 1):

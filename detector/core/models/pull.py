@@ -8,19 +8,15 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from detector.core.errors import ModelError
 from detector.core.errors.private import make_private_folder
 from detector.core.errors.writing import put_in_place, set_aside
 from detector.core.models.catalogue import Download, known_model
 
-if TYPE_CHECKING:
-    from urllib3.response import BaseHTTPResponse
-
 BLOCK_BYTES = 1 << 16
 TIMEOUT_S = 30  # without a byte
-PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
 
 Progress = Callable[[int, int], None]
 """(bytes there, bytes in all)"""
@@ -81,6 +77,8 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
 
 def _fetch(name: str, download: Download, file: IO[bytes], progress: Progress) -> None:
     """Appends the rest to what is there; starts anew if the server cannot resume."""
+    from detector.core.http import open_from
+
     wanted = download.size or 0
     have = file.seek(0, os.SEEK_END)
     if have > wanted:
@@ -90,14 +88,14 @@ def _fetch(name: str, download: Download, file: IO[bytes], progress: Progress) -
     if not download.url.startswith(("http://", "https://")):
         raise ModelError(f"{download.url}: only http and https are supported")
     with _server_errors(name, download):
-        response = _ask(download.url, have)
-    with closing(response):
-        if have and not _resumes(response, have):
+        answer = open_from(download.url, have, timeout_s=TIMEOUT_S)
+    with closing(answer):
+        if have != answer.start:
             file.truncate(have := 0)
         progress(have, wanted)
         while have <= wanted:  # at most one byte more: a server may send anything
             with _server_errors(name, download):
-                block = response.read(min(BLOCK_BYTES, wanted + 1 - have))
+                block = answer.read(min(BLOCK_BYTES, wanted + 1 - have))
             if not block:
                 break
             file.write(block)
@@ -105,29 +103,12 @@ def _fetch(name: str, download: Download, file: IO[bytes], progress: Progress) -
             progress(min(have, wanted), wanted)
 
 
-def _ask(url: str, have: int) -> BaseHTTPResponse:
-    """The rest of the file; all of it from a server that refuses the range."""
-    from urllib.error import HTTPError
-
-    from detector.core.http import open_url
-
-    try:
-        return open_url(url, {"Range": f"bytes={have}-"} if have else {}, timeout_s=TIMEOUT_S)
-    except HTTPError as error:
-        if error.code != RANGE_NOT_SATISFIABLE:
-            raise
-    return open_url(url, {}, timeout_s=TIMEOUT_S)
-
-
 @contextmanager
 def _server_errors(name: str, download: Download) -> Iterator[None]:
     from urllib.error import HTTPError
 
-    from detector.core.http import plain_errors
-
     try:
-        with plain_errors():
-            yield
+        yield
     except (OSError, ValueError) as exc:
         reason = f"HTTP {exc.code} {exc.reason}" if isinstance(exc, HTTPError) else exc
         raise ModelError(
@@ -135,12 +116,6 @@ def _server_errors(name: str, download: Download) -> Iterator[None]:
             f"resumes where it stopped), or put the file at {download.target} yourself (sha256 "
             f"{download.sha256})"
         ) from exc
-
-
-def _resumes(response: BaseHTTPResponse, have: int) -> bool:
-    """Whether the server sends what follows the first ``have`` bytes, not the whole file again."""
-    where = response.headers.get("Content-Range", "")
-    return response.status == PARTIAL_CONTENT and where.startswith(f"bytes {have}-")
 
 
 def _is_whole(path: Path, download: Download) -> bool:

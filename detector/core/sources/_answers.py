@@ -18,10 +18,11 @@ from urllib.parse import urljoin
 
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address, redact
+from detector.core.http import Answer
 from detector.core.sources._addresses import is_web
 from detector.core.sources._contents import PICTURES, VIDEO, VIDEOS, kind_of_bytes
 from detector.core.sources._storage import explain
-from detector.core.sources._web import SILENT_S, Answer, CertificateError, WebPlace, ask
+from detector.core.sources._web import SILENT_S, CertificateError, WebPlace, ask
 
 FILE, PLAYLIST, PICTURE, LIVE, REFUSED = "file", "playlist", "picture", "live", "refused"
 

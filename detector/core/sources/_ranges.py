@@ -23,7 +23,6 @@ from detector.core.sources._storage import explain, open_store, path_in_store
 BLOCK = 1 << 20  # bytes, of which the last block of an object has fewer
 MOST_AT_ONCE = 4  # blocks in one request, where the file is read on and on
 KEPT = 32  # blocks
-LARGEST = 2**63 - 1  # bytes: what FFmpeg takes for a position
 PAUSES_S = (0.5, 2.0)  # before another try
 
 
@@ -171,7 +170,7 @@ class RangeFile:
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
-        self._at = min(max(0, base + offset), LARGEST)
+        self._at = min(max(0, base + offset), 2**63 - 1)  # which FFmpeg takes
         return self._at
 
     def tell(self) -> int:

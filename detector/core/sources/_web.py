@@ -16,19 +16,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import IO
-from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-
-from urllib3.response import BaseHTTPResponse
 
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import HIDDEN, Address, redact
-from detector.core.http import Login, open_url, plain_errors
+from detector.core.http import Answer, Login, open_from
 from detector.core.sources import _ranges
-from detector.core.sources._ranges import LARGEST, PAUSES_S, RangedObject
+from detector.core.sources._ranges import PAUSES_S, RangedObject
 from detector.core.sources._storage import About, explain
 
 SILENT_S = 20.0  # without a byte
@@ -36,8 +33,6 @@ READ_BYTES = 1 << 16  # asked of a connection at once
 SKIPPED = 1 << 18  # bytes that are read past rather than asked for anew
 LOOK_S = 0.2  # between two looks at whether the run is to stop
 LONGEST_NAME = 200  # bytes
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
-_LENGTH = re.compile(r"\d{1,20}", re.ASCII)
 
 # Whether the run that opens a file now is to end; see ``heeding``. ``bool()`` is False.
 stopped: Callable[[], bool] = bool
@@ -89,97 +84,22 @@ class WebPlace:
         return WebPlace(url)
 
 
-class Answer:
-    """An open answer. ``size``: bytes of the whole file, None where the server does not tell.
-    ``ranges``: whether it can be asked for a part."""
-
-    def __init__(
-        self, response: BaseHTTPResponse, start: int, size: int | None, ranges: bool
-    ) -> None:
-        self._response, self.start, self.size, self.ranges = response, start, size, ranges
-        self.headers = response.headers
-        self.url = response.url or ""  # after redirects
-        stated = self.headers.get("Content-Type") or "of no stated type"
-        self.kind: str = stated.partition(";")[0].strip().lower()
-        self.head = b""  # what was read of it, where somebody keeps that
-        self.tag: str = self.headers.get("ETag") or ""
-
-    def told(self) -> set[str]:
-        """The names of its headers."""
-        return {name.lower() for name in self.headers}
-
-    def read(self, length: int) -> bytes:
-        """Some of the next bytes; b"" at the end. Raises OSError."""
-        with plain_errors():
-            return self._response.read1(length) or b""
-
-    def cut(self) -> None:
-        """Ends a read that waits, in another thread."""
-        with suppress(OSError, ValueError, RuntimeError):
-            self._response.shutdown()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._response.close()
-
-
 def ask(
     place: WebPlace, start: int = 0, *, timeout_s: float = SILENT_S, checked: bool = True
 ) -> Answer:
-    """Asks for the file from byte ``start`` on. Raises OSError (HTTPError for a refusal),
-    ValueError, and CertificateError.
+    """Asks for the file from byte ``start`` on. Raises as ``open_from``, and CertificateError.
 
     ``checked``: False trusts every certificate, and sends neither user nor password nor query.
     """
     url = place.whole if checked else re.split(r"[?#]", place.whole)[0]
     login = _login_of(place.whole) if checked else None
-    headers = {"Accept": "*/*", "Range": f"bytes={start}-"}
     try:
-        response = open_url(url, headers, timeout_s=timeout_s, login=login, checked=checked)
-    except HTTPError as error:
-        if error.code != 416 or start:
-            raise
-        del headers["Range"]  # an empty file, or a server that takes a range for a mistake
-        response = open_url(url, headers, timeout_s=timeout_s, login=login, checked=checked)
+        return open_from(url, start, timeout_s=timeout_s, login=login, checked=checked)
     except ssl.SSLCertVerificationError as error:
         raise CertificateError(
             f"{place}: its certificate is not trusted ({error.verify_message}); give "
             "the certificate of its authority: SSL_CERT_FILE=ca.pem"
         ) from error
-    try:
-        return _read_head(response, start)
-    except BaseException:
-        response.close()
-        raise
-
-
-def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
-    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        if start:
-            raise ConnectionError("the server encodes a part of a file; it has to send it as it is")
-        return Answer(response, 0, None, False)  # lengths and ranges are of the encoded bytes
-    length = _length(response)
-    where = response.headers.get("Content-Range", "")
-    if response.status == 206 and (ranged := _RANGE.fullmatch(where)) is not None:
-        size = None if ranged[2] == "*" else int(ranged[2][:20])  # more than LARGEST, or all of it
-        if size is not None and size > LARGEST:
-            raise ConnectionError(f"the server states a Content-Range that is none: {where[:60]}")
-        if ranged[1].lstrip("0") != str(start or ""):
-            raise ConnectionError(f"the server sent bytes from {ranged[1]} on, not from {start}")
-        return Answer(response, start, size, True)
-    ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
-    return Answer(response, 0, length, ranges and length is not None)
-
-
-def _length(response: BaseHTTPResponse) -> int | None:
-    """None where none is stated, and for what cameras state that never end: 2**64 - 1."""
-    stated = set(response.headers.getlist("Content-Length"))  # urllib3 refuses two that differ
-    if not stated or response.chunked:
-        return None
-    (text,) = stated
-    if _LENGTH.fullmatch(text) is None or int(text) >= 2**64:
-        raise ConnectionError(f"the server states a Content-Length that is none: {text[:40]}")
-    return int(text) if int(text) <= LARGEST else None
 
 
 def _login_of(whole: str) -> Login | None:

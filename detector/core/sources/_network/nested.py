@@ -15,6 +15,7 @@ import contextlib
 import errno
 import re
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -163,7 +164,7 @@ class NestedOpener:
         self._first = self._open(self._address, self._options)
         return self._first
 
-    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> Bytes:
+    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> Bytes | BytesIO:
         first, self._first = self._first, None
         if first is not None and url == self._address:
             return first
@@ -173,7 +174,7 @@ class NestedOpener:
                 f"{self._missing} segments in a row did not come ({why}); check its server"
             )
         if self.given_up:
-            return Bytes()
+            return BytesIO()  # the fastest: FFmpeg asks on to the end of the list
         self._missing += 1  # until it comes
         try:
             return self._open(url, self.options_for(url, options))
