@@ -35,13 +35,9 @@ pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
 
 __all__ = ["segments"]  # a fixture
 CONCAT = b"ffconcat version 1.0\nfile a.ts\n"
-SDP = """v=0
-o=- 0 0 IN IP4 127.0.0.1
-s=x
-t=0 0
-m=video 5004 RTP/AVP 96
-a=rtpmap:96 H264/90000
-"""
+SDP = (
+    b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nt=0 0\nm=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n"
+)
 LIST = "application/vnd.apple.mpegurl"
 SOON = {"start_timeout_s": 0.5}
 
@@ -50,17 +46,6 @@ SOON = {"start_timeout_s": 0.5}
 def web() -> Iterator[HttpServer]:
     with servers.http() as server:
         yield server
-
-
-@pytest.mark.parametrize("options", [{}, GIVEN], ids=["plain", "guarded"])
-def test_a_page_is_no_list_of_pages_beside_it(
-    web: HttpServer, segments: dict[str, bytes], options: dict[str, str]
-) -> None:
-    web.pages = {"/list": ("text/plain", CONCAT), "/a.ts": ("video/mp2t", segments["/a.ts"])}
-    with started(web.url("/list"), terms=SOON, options=options) as feed:
-        wait_for(lambda: feed.facts().error)
-        assert feed.facts().received == 0
-    assert {path for path, _ in web.requests} == {"/list"}
 
 
 @pytest.fixture
@@ -94,13 +79,25 @@ def test_a_playlist_from_the_network_opens_no_file(
         assert feed.facts().received == 0
 
 
-@pytest.mark.parametrize("content", [SDP, "ffconcat version 1.0\nfile '{path}'\n"])
-def test_a_page_cannot_be_a_list_of_files(web: HttpServer, segment: Path, content: str) -> None:
-    kind = "application/sdp" if content == SDP else "text/plain"
-    web.pages["/x"] = (kind, content.format(path=segment).encode())
-    with started(web.url("/x"), terms=SOON) as feed:
+@pytest.mark.parametrize("options", [{}, GIVEN], ids=["plain", "guarded"])
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("application/sdp", SDP),
+        ("text/plain", b"ffconcat version 1.0\nfile '%(path)s'\n"),
+        ("text/plain", CONCAT),
+    ],
+)
+def test_a_page_is_no_list(
+    web: HttpServer, segment: Path, kind: str, content: bytes, options: dict[str, str]
+) -> None:
+    """Neither of files nor of the pages beside it."""
+    content = content.replace(b"%(path)s", bytes(segment))
+    web.pages = {"/list": (kind, content), "/a.ts": ("video/mp2t", segment.read_bytes())}
+    with started(web.url("/list"), terms=SOON, options=options) as feed:
         wait_for(lambda: feed.facts().error)
         assert feed.facts().received == 0
+    assert {path for path, _ in web.requests} == {"/list"}
 
 
 def test_a_local_playlist_opens_no_network(web: HttpServer, segment: Path, tmp_path: Path) -> None:

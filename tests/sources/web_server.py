@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +39,16 @@ class Page:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class WebServer(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
+    """``requests``: path with its query, headers."""
+
     daemon_threads = True
     block_on_close = False
+    scheme = "http"
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.pages: dict[str, Page] = {}
-        self.requests: list[tuple[str, dict[str, str]]] = []  # path with its query, headers
-        self.scheme = "http"
-
-    def put(self, path: str, data: bytes = b"", **more: Any) -> str:
-        """The address of a page."""
-        self.pages[path] = Page(data, **more)
-        return self.url(path)
+    def __init__(self, handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1") -> None:
+        super().__init__((host, 0), handler)
+        self.requests: list[tuple[str, dict[str, str]]] = []
 
     def url(self, path: str, login: str | None = None, host: str = "127.0.0.1") -> str:
         port = self.server_address[1]
@@ -62,14 +58,30 @@ class WebServer(ThreadingHTTPServer):
         """A client that leaves is no error."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+class WebServer(Server):
+    def __init__(self) -> None:
+        super().__init__(_Handler)
+        self.pages: dict[str, Page] = {}
+
+    def put(self, path: str, data: bytes = b"", **more: Any) -> str:
+        """The address of a page."""
+        self.pages[path] = Page(data, **more)
+        return self.url(path)
+
+
+class _Handler(Handler):
     protocol_version = "HTTP/1.1"
     server: WebServer
 
     def do_GET(self) -> None:
         self.server.requests.append((self.path, dict(self.headers.items())))
         page = self.server.pages.get(self.path.partition("?")[0], Page(status=404))
-        if page.login is not None and self.headers.get("Authorization") != _basic(page.login):
+        if page.login is not None and self.headers.get("Authorization") != basic(page.login):
             page = Page(status=401, headers={"WWW-Authenticate": 'Basic realm="files"'})
         asked, data, total = self.headers.get("Range"), page.data, len(page.data)
         start, status = 0, page.status
@@ -109,11 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
         if whole:
             self.wfile.write(b"0\r\n\r\n")
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
 
-
-def _basic(login: str) -> str:
+def basic(login: str) -> str:
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
@@ -126,10 +135,16 @@ def web_server(certificate: Path | None = None) -> Iterator[WebServer]:
         context.load_cert_chain(certificate)
         server.socket = context.wrap_socket(server.socket, server_side=True)
         server.scheme = "https"
+    with serving(server):
+        yield server
+
+
+@contextmanager
+def serving(server: HTTPServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield server
+        yield
     finally:
         server.shutdown()
         server.server_close()
