@@ -62,6 +62,8 @@ setup(
         # The documents that a run leaves: typed, checked when they are read, described by a JSON
         # Schema.
         "msgspec>=0.19",
+        # Web servers. Below 2.3 no thread can end what another one reads (HTTPResponse.shutdown).
+        "urllib3>=2.3",
     ],
     extras_require={
         "torch": ["torch>=2.4"],

@@ -27,7 +27,7 @@ LEVELS = {
         ("config", "analysis"),
         ("engines",),
         ("models", "sources", "sinks", "loop", "session"),
-        ("stages", "tables", "timeline"),
+        ("http", "stages", "tables", "timeline"),
         ("wings", "types", "errors"),
     ],
     "lab": [

@@ -40,7 +40,7 @@ from detector.core.run.loading import PhaseTimer
 from detector.core.run.plan import Asked, Plan
 from detector.core.run.records import Written, write_records
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
-from detector.core.sources._answers import remark_of
+from detector.core.sources._addresses import is_web
 from detector.core.stages.annotate import annotate, pixelate
 from detector.core.timeline import Timeline
 from detector.core.types import SourceInfo
@@ -131,9 +131,12 @@ def detect_live(
                 timer, picture=SHAPE if live.sized else picture, progress=building, timed=True
             )
             plan.loaded.notes += [] if line is None else [line]
-            for remark in filter(None, map(remark_of, specs)):
-                plan.loaded.notes.append(remark)
-                around.state(remark)
+            if addresses := list(filter(is_web, specs)):
+                from detector.core.sources._answers import remark_of
+
+                for remark in filter(None, map(remark_of, addresses)):
+                    plan.loaded.notes.append(remark)
+                    around.state(remark)
             plan.loaded.read_layers()  # now: at the end SIGTERM leaves no time for it
             with plan.loaded, stop_on_signals() as stop:
                 run = _LiveRun(live, plan, timer, stop, reload, around)

@@ -7,11 +7,12 @@ begins with ``->`` is a redirect. The first server sets a cookie for whoever say
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.sources.web_server import serving
 
 LOGIN, KEY, TOKEN, SESSION = "me:S3cretPw9", "S3cretKey9", "S3cretTok9", "S3cretSes9"
 BASIC = base64.b64encode(LOGIN.encode()).decode()
@@ -89,18 +90,10 @@ class Heard:
 def two_servers(pages: Mapping[str, bytes], wants_login: bool) -> Iterator[Heard]:
     own, other = _Web(wants_login, SESSION), _Web(False, None)
     heard = Heard({"own": own.place, "other": other.place}, other.heard)
-    threads = []
     for web in (own, other):
         web.pages = {
             path: heard.fill(page.decode("latin-1")).encode("latin-1")
             for path, page in pages.items()
         }
-        threads.append(threading.Thread(target=web.serve_forever, args=(0.02,), daemon=True))
-        threads[-1].start()
-    try:
+    with serving(own), serving(other):
         yield heard
-    finally:
-        for web, thread in zip((own, other), threads, strict=True):
-            web.shutdown()
-            web.server_close()
-            thread.join()

@@ -3,12 +3,8 @@ slow, or dead. The store is moto's S3 server, a process of this machine."""
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
-import threading
-from functools import partial
-from typing import ClassVar
 
 import pytest
 
@@ -26,6 +22,7 @@ from tests.batch.storage import ENVIRONMENT, Wire, s3_server, small_model, task_
 from tests.cli.command import assert_one_line_error, detect_video_anew, summary_of
 from tests.cli.small import write_network
 from tests.sources.clips import write_video
+from tests.sources.web_server import web_server
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 
@@ -308,86 +305,41 @@ def test_a_job_of_the_command_line(store, wire, tmp_path):
 # Web servers.
 
 
-class _Server(http.server.SimpleHTTPRequestHandler):
-    """Files by ranges, as most servers give them."""
-
-    ranges = True
-    asked: ClassVar[list[str]] = []
-
-    def log_message(self, *words):
-        pass
-
-    def do_HEAD(self):
-        self._answer(with_body=False)
-
-    def do_GET(self):
-        self._answer(with_body=True)
-
-    def _answer(self, with_body):
-        self.asked.append(f"{self.command} {self.path} {self.headers.get('Range')}")
-        try:
-            with open(self.translate_path(self.path), "rb") as file:
-                data = file.read()
-        except OSError:
-            self.send_error(404)
-            return
-        asked, total = self.headers.get("Range"), len(data)
-        if asked and self.ranges:
-            first, _, last = asked.removeprefix("bytes=").partition("-")
-            start, end = int(first), min(int(last or total), total - 1)
-            data = data[start : end + 1]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{end}/{total}")
-        else:
-            self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Last-Modified", "Sun, 22 Nov 2026 10:00:00 GMT")
-        self.end_headers()
-        if with_body:
-            self.wfile.write(data)
+DATE = "Sun, 22 Nov 2026 10:00:00 GMT"
 
 
 @pytest.fixture
-def web(tmp_path):
-    handler = type("Handler", (_Server,), {"asked": []})
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(handler, directory=str(tmp_path))
-    )
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", handler
-    server.shutdown()
-    server.server_close()
+def web():
+    with web_server() as server:
+        yield server
 
 
 def test_a_file_of_a_web_server(web, tmp_path, model):
-    address, handler = web
-    (tmp_path / "a b").mkdir()
-    path = write_video(tmp_path / "a b/c d.mp4", 20)
-    (tmp_path / "list.txt").write_text(f"{address}/a%20b/c%20d.mp4\n{address}/gone.mp4\n")
-    for spec in (f"{address}/a%20b/c%20d.mp4", str(tmp_path / "list.txt"), f"{address}/list.txt"):
+    data = write_video(tmp_path / "c d.mp4", 20).read_bytes()
+    url = web.put("/a%20b/c%20d.mp4", data, headers={"Last-Modified": DATE})
+    lines = f"{url}\n{web.url('/gone.mp4')}\n"
+    (tmp_path / "list.txt").write_text(lines)
+    for spec in (url, str(tmp_path / "list.txt"), web.put("/list.txt", lines.encode())):
         listing = list_sources([spec], "out")
         [item] = listing.items
         assert item.name in ("c d.mp4", "a b/c d.mp4")
-        assert item.version == f"{path.stat().st_size}-Sun, 22 Nov 2026 10:00:00 GMT"
+        assert item.version == f"{len(data)}-{DATE}"
     assert [one.exit_code for one in listing.refused] == [3]
     task = Task(name=item.name, path=item.path, version=item.version)
     record = process_item(task, model, open_outputs(str(tmp_path / "out")))
     assert (record.frames, record.version) == (20, item.version)
-    assert any("bytes=" in line for line in handler.asked)
 
 
 def test_a_file_of_a_web_server_without_ranges(web, tmp_path, monkeypatch):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 12)
-    address, handler = web
     path = write_video(tmp_path / "a.mp4", 20, crf="10")
-    handler.ranges = False
-    frames, _ = read_all(f"{address}/a.mp4")
+    frames, _ = read_all(web.put("/a.mp4", path.read_bytes(), ranges=False))
     assert frames == read_all(path)[0]
-    assert len(handler.asked) == 1  # what it sent is kept
+    assert len(web.requests) == 1  # what it sent is kept
 
 
 def test_a_web_server_that_is_away_is_said(web):
     with pytest.raises(SourceError, match="no such file"):
-        look_at(f"{web[0]}/gone.mp4")
+        look_at(web.url("/gone.mp4"))
     with pytest.raises(SourceError, match="connection"):
         look_at("http://127.0.0.1:9/a.mp4")

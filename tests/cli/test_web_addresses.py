@@ -109,12 +109,18 @@ def test_a_picture_is_one_file(web, out):
         ("/guarded.mp4", ["user or password"]),
         ("/broken.mp4", ["HTTP 500"]),
         ("/empty.mp4", ["0 bytes"]),
+        *((f"/length/{stated}", ["Content-Length"]) for stated in (10**30, -5, "abc", "17 18")),
+        ("/range.mp4", [str(10**30)]),
     ],
 )
 def test_what_is_no_file_ends_with_3_in_one_line(web, out, path, words):
     web.put("/guarded.mp4", status=401)
     web.put("/broken.mp4", status=500)
     web.put("/empty.mp4")
+    web.put("/range.mp4", status=206, headers={"Content-Range": f"bytes 0-1/{10**30}"})
+    if path.startswith("/length/"):
+        stated, path = tuple(path.removeprefix("/length/").split()), "/clip.mp4"
+        web.put(path, web.pages[path].data, length=stated, ranges=False)
     process = detect_video(web.url(path), "--engine", "null", cwd=out)
     assert process.returncode == 3
     (line,) = process.stderr.splitlines()

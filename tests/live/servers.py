@@ -5,7 +5,6 @@ with rtsp({"door": make_clip(folder)}) as server: server.url("door")
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -16,10 +15,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import av
 import cv2
@@ -29,6 +26,7 @@ from av.bitstream import BitStreamFilterContext
 from numpy.typing import NDArray
 
 from tests.sources.clips import encode_once
+from tests.sources.web_server import Handler, Server, basic, serving
 
 RTSP_SERVER = Path(__file__).with_name("rtsp_server.py")
 SYSTEM_PYTHON = "/usr/bin/python3"  # gi has no wheel
@@ -239,18 +237,14 @@ def rtsp(
 # HTTP.
 
 
-class HttpServer(ThreadingHTTPServer):
+class HttpServer(Server):
     """Answers by ``pages``: path -> (content type, bytes), a redirect, or a stream of pictures."""
 
-    daemon_threads = True
-    block_on_close = False
-
     def __init__(self, host: str = "127.0.0.1") -> None:
-        super().__init__((host, 0), _Handler)
+        super().__init__(_Handler, host)
         self.pages: dict[str, tuple[str, bytes]] = {}
         self.redirects: dict[str, str] = {}
         self.login: str | None = None
-        self.requests: list[tuple[str, dict[str, str]]] = []  # path, headers
         # The MJPEG stream at /mjpeg; each may be changed while it plays.
         self.fps = 25.0
         self.size = (320, 180)
@@ -263,21 +257,15 @@ class HttpServer(ThreadingHTTPServer):
     def port(self) -> int:
         return int(self.server_address[1])
 
-    def url(self, path: str, login: str | None = None, host: str = "127.0.0.1") -> str:
-        return f"http://{login + '@' if login else ''}{host}:{self.port}{path}"
 
-    def handle_error(self, *_: Any) -> None:
-        """A client that leaves is no error."""
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: HttpServer
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         server = self.server
         path = self.path.partition("?")[0]
         server.requests.append((self.path, dict(self.headers.items())))
-        if server.login and self.headers.get("Authorization") != _basic(server.login):
+        if server.login and self.headers.get("Authorization") != basic(server.login):
             self.send_response(401)
             self.send_header("WWW-Authenticate", 'Basic realm="camera"')
             self.end_headers()
@@ -297,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(404)
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         """Not taken; a test sees that it came."""
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.path, dict(self.headers.items())))
@@ -324,26 +312,15 @@ class _Handler(BaseHTTPRequestHandler):
             )
             server.sent += 1
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
-
-
-def _basic(login: str) -> str:
-    return f"Basic {base64.b64encode(login.encode()).decode()}"
-
 
 @contextmanager
 def http(host: str = "127.0.0.1") -> Iterator[HttpServer]:
     server = HttpServer(host)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.ended = True
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(server):
+        try:
+            yield server
+        finally:
+            server.ended = True
 
 
 # MPEG-TS, by ffmpeg.

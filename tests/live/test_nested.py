@@ -11,8 +11,10 @@ import av
 import pytest
 
 from detector.core import sources
+from detector.core.errors import SourceError
 from detector.core.sources import _answers
-from detector.core.sources._network.nested import NestedOpener, origin_of
+from detector.core.sources._network import nested
+from detector.core.sources._network.nested import MOST_MISSING, NestedOpener, origin_of
 from tests.conftest import CHECKOUT
 from tests.live.servers import make_clip
 from tests.live.test_network import started, take
@@ -182,6 +184,38 @@ def test_a_finished_playlist_read_as_a_file(
         assert len(list(source)) == 50
     assert received(other) == {"/a.ts": {}}
     assert received(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
+
+
+@pytest.mark.parametrize("login", [None, LOGIN])
+def test_a_list_of_which_nothing_comes(web: WebServer, login: str | None) -> None:
+    """The run asks twice: for what the source is, and for its pictures."""
+    lines = [line for at in range(1000) for line in ("#EXTINF:1,", f"{at}.ts")]
+    web.put("/film.m3u8", hls(*lines), login=login)
+    with pytest.raises(SourceError, match=f"{MOST_MISSING} segments in a row.*404"):
+        sources.open(web.url("/film.m3u8", login))
+    assert sum(path.endswith(".ts") for path, _ in web.requests) in (100, 200)  # a login: after 401
+
+
+def test_segments_that_stay_away_for_a_while(
+    web: WebServer, segments: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(web, segments)
+    away = 3 * ["#EXTINF:1,", "none.ts"]
+    none, some = hls(*away, end=False), hls(*away, *3 * ["#EXTINF:1,", "a.ts"], end=False)
+
+    def is_asked() -> bool:
+        return [path for path, _ in web.requests].count("/none.ts") >= 3
+
+    with started(web.put("/live.m3u8", none)) as feed:
+        wait_for(is_asked)
+        web.put("/live.m3u8", some)
+        take(feed, 20)
+        assert feed.facts().connects == 1
+    monkeypatch.setattr(nested, "MOST_MISSING", 2)
+    with started(web.put("/live.m3u8", none)) as feed:
+        wait_for(lambda: "2 segments in a row" in str(feed.facts().error))
+        web.put("/live.m3u8", some)
+        take(feed, 20)
 
 
 def test_https_leads_to_http(other: WebServer, segments: dict[str, bytes], tmp_path: Path) -> None:

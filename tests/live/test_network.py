@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import signal
@@ -19,7 +18,6 @@ from random import Random
 from typing import Any
 
 import av
-import cv2
 import pytest
 
 from detector.core.errors import SourceError, secrets
@@ -504,83 +502,12 @@ def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
     assert av.logging.get_level() is None
 
 
-def hls(*segments: str) -> tuple[str, bytes]:
-    lines = ["#EXTM3U", "#EXT-X-TARGETDURATION:1", "#EXT-X-MEDIA-SEQUENCE:0"]
-    for segment in segments:
-        lines += ["#EXTINF:2.0,", segment]
-    return "application/vnd.apple.mpegurl", "\n".join([*lines, "#EXT-X-ENDLIST", ""]).encode()
-
-
-@pytest.fixture(scope="module")
-def segment(clip: Path) -> Path:
-    target = clip.with_suffix(".ts")
-    with av.open(str(clip)) as source, av.open(str(target), "w") as container:
-        stream = container.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(source.streams.video[0]):
-            if packet.size:
-                packet.stream = stream
-                container.mux(packet)
-    return target
-
-
-def test_hls_plays(web: HttpServer, segment: Path) -> None:
-    web.pages = {"/a.m3u8": hls("a.ts"), "/a.ts": ("video/mp2t", segment.read_bytes())}
-    with started(web.url("/a.m3u8")) as feed:
-        assert len(take(feed, 20)) == 20
-
-
-@pytest.mark.parametrize(
-    "leads_to",
-    ["file://{path}", "concat:{path}|{path}", "subfile,,start,0,end,9999,,:{path}",
-     "data:video/mp2t;base64,{data}", "crypto+file://{path}", "cache:{path}"],
-)  # fmt: skip
-def test_a_playlist_from_the_network_opens_no_file(
-    web: HttpServer, segment: Path, leads_to: str
-) -> None:
-    """Each would play: the control is the test above, on the same bytes."""
-    data = base64.b64encode(segment.read_bytes()).decode()
-    web.pages["/a.m3u8"] = hls(leads_to.format(path=segment, data=data))
-    with started(web.url("/a.m3u8"), terms={"start_timeout_s": 0.5}) as feed:
-        wait_for(lambda: feed.facts().error)
-        assert feed.facts().received == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "content"),
-    [
-        ("application/sdp", "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nt=0 0\nm=video 5004 RTP/AVP 96\n"
-                            "a=rtpmap:96 H264/90000\n"),
-        ("text/plain", "ffconcat version 1.0\nfile '{path}'\n"),
-    ],
-)  # fmt: skip
-def test_a_page_cannot_be_a_list_of_files(
-    web: HttpServer, segment: Path, kind: str, content: str
-) -> None:
-    web.pages["/x"] = (kind, content.format(path=segment).encode())
-    with started(web.url("/x"), terms={"start_timeout_s": 0.5}) as feed:
-        wait_for(lambda: feed.facts().error)
-        assert feed.facts().received == 0
-
-
-def test_a_local_playlist_opens_no_network(web: HttpServer, segment: Path, tmp_path: Path) -> None:
-    web.pages["/a.ts"] = ("video/mp2t", segment.read_bytes())
-    playlist = tmp_path / "a.m3u8"
-    playlist.write_bytes(hls(web.url("/a.ts"))[1])
-    with pytest.raises(av.error.FFmpegError):
-        av.open(str(playlist), timeout=(2, 2))
-    capture = cv2.VideoCapture(str(playlist))
-    capture.release()
-    with pytest.raises(SourceError):
-        make_feed(Camera("c", "file", Address(str(playlist))))
-    assert web.requests == []
-
-
 @pytest.mark.parametrize("wants_login", [False, True])
-def test_http_login_stays_at_its_host(web: HttpServer, segment: Path, wants_login: bool) -> None:
+def test_http_login_stays_at_its_host(web: HttpServer, clip: Path, wants_login: bool) -> None:
     with servers.http() as other:
         web.login = "me:S3cret99"
         other.login = web.login if wants_login else None
-        other.pages["/a.ts"] = ("video/mp2t", segment.read_bytes())
+        other.pages["/a.ts"] = ("video/mp4", clip.read_bytes())
         web.redirects["/r"] = other.url("/a.ts", host="localhost")
         with started(web.url("/r", "me:S3cret99")) as feed:
             wait_for(lambda: feed.facts().error or feed.facts().received)

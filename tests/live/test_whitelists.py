@@ -12,25 +12,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
 
 from detector.core.errors import SourceError
+from detector.core.errors.secrets import Address
 from detector.core.sources._web import WebPlace
 from detector.core.sources.video._listed import open_listed
+from detector.live.sources.base import Camera
+from detector.live.sources.readers import make_feed
 from detector.live.sources.status import Backoff, Status
 from tests.live import servers
 from tests.live.servers import HttpServer
 from tests.live.test_nested import GIVEN, LOGIN, hls, segments
-from tests.live.test_network import started
-from tests.sources.web_server import WebServer, web_server
+from tests.live.test_network import started, take
+from tests.sources.web_server import web_server
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
 
 __all__ = ["segments"]  # a fixture
 CONCAT = b"ffconcat version 1.0\nfile a.ts\n"
+SDP = (
+    b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nt=0 0\nm=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n"
+)
+LIST = "application/vnd.apple.mpegurl"
 SOON = {"start_timeout_s": 0.5}
 
 
@@ -40,15 +48,68 @@ def web() -> Iterator[HttpServer]:
         yield server
 
 
+@pytest.fixture
+def segment(segments: dict[str, bytes], tmp_path: Path) -> Path:
+    (tmp_path / "a.ts").write_bytes(segments["/a.ts"])
+    return tmp_path / "a.ts"
+
+
+def test_hls_plays(web: HttpServer, segment: Path) -> None:
+    playlist = LIST, hls("#EXTINF:2,", "a.ts")
+    web.pages = {"/a.m3u8": playlist, "/a.ts": ("video/mp2t", segment.read_bytes())}
+    with started(web.url("/a.m3u8")) as feed:
+        assert len(take(feed, 20)) == 20
+
+
 @pytest.mark.parametrize("options", [{}, GIVEN], ids=["plain", "guarded"])
-def test_a_page_is_no_list_of_pages_beside_it(
-    web: HttpServer, segments: dict[str, bytes], options: dict[str, str]
+@pytest.mark.parametrize(
+    "leads_to",
+    ["file://{path}", "concat:{path}|{path}", "subfile,,start,0,end,9999,,:{path}",
+     "data:video/mp2t;base64,{data}", "crypto+file://{path}", "cache:{path}"],
+)  # fmt: skip
+def test_a_playlist_from_the_network_opens_no_file(
+    web: HttpServer, segment: Path, leads_to: str, options: dict[str, str]
 ) -> None:
-    web.pages = {"/list": ("text/plain", CONCAT), "/a.ts": ("video/mp2t", segments["/a.ts"])}
+    """Each would play: the control is the test above, on the same bytes."""
+    data = base64.b64encode(segment.read_bytes()).decode()
+    playlist = hls("#EXTINF:2,", leads_to.format(path=segment, data=data))
+    web.pages["/a.m3u8"] = LIST, playlist
+    with started(web.url("/a.m3u8"), options=options, terms=SOON) as feed:
+        wait_for(lambda: feed.facts().error)
+        assert feed.facts().received == 0
+
+
+@pytest.mark.parametrize("options", [{}, GIVEN], ids=["plain", "guarded"])
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("application/sdp", SDP),
+        ("text/plain", b"ffconcat version 1.0\nfile '%(path)s'\n"),
+        ("text/plain", CONCAT),
+    ],
+)
+def test_a_page_is_no_list(
+    web: HttpServer, segment: Path, kind: str, content: bytes, options: dict[str, str]
+) -> None:
+    """Neither of files nor of the pages beside it."""
+    content = content.replace(b"%(path)s", bytes(segment))
+    web.pages = {"/list": (kind, content), "/a.ts": ("video/mp2t", segment.read_bytes())}
     with started(web.url("/list"), terms=SOON, options=options) as feed:
         wait_for(lambda: feed.facts().error)
         assert feed.facts().received == 0
     assert {path for path, _ in web.requests} == {"/list"}
+
+
+def test_a_local_playlist_opens_no_network(web: HttpServer, segment: Path, tmp_path: Path) -> None:
+    web.pages["/a.ts"] = ("video/mp2t", segment.read_bytes())
+    playlist = tmp_path / "a.m3u8"
+    playlist.write_bytes(hls("#EXTINF:2,", web.url("/a.ts")))
+    with pytest.raises(av.error.FFmpegError):
+        av.open(str(playlist), timeout=(2, 2))
+    cv2.VideoCapture(str(playlist)).release()
+    with pytest.raises(SourceError):
+        make_feed(Camera("c", "file", Address(str(playlist))))
+    assert web.requests == []
 
 
 @contextmanager
@@ -108,36 +169,17 @@ def test_udp_is_mpeg_ts_alone() -> None:
 @pytest.mark.parametrize("login", [None, LOGIN])
 @pytest.mark.parametrize("kind", ["a list of pages", "data", "file"])
 def test_a_finished_playlist_opens_its_own_kind_alone(
-    segments: dict[str, bytes], tmp_path: Path, kind: str, login: str | None
+    segment: Path, kind: str, login: str | None
 ) -> None:
-    (tmp_path / "a.ts").write_bytes(segments["/a.ts"])
-    inline = f"data:video/mp2t;base64,{base64.b64encode(segments['/a.ts']).decode()}"
+    inline = f"data:video/mp2t;base64,{base64.b64encode(segment.read_bytes()).decode()}"
     content = {
         "a list of pages": CONCAT,
         "data": hls("#EXTINF:1,", inline),
-        "file": hls("#EXTINF:1,", f"file://{tmp_path}/a.ts"),
+        "file": hls("#EXTINF:1,", f"file://{segment}"),
     }
     with web_server() as server:
-        server.put("/a.ts", segments["/a.ts"], login=login)
+        server.put("/a.ts", segment.read_bytes(), login=login)
         server.put("/film.m3u8", content[kind], login=login)
         with pytest.raises(SourceError):
             open_listed(WebPlace(server.url("/film.m3u8", login)), 1, None, "bgr")
         assert "/a.ts" not in {path for path, _ in server.requests}
-
-
-@pytest.mark.parametrize(
-    "leads_to", ["file://{path}", "crypto+file://{path}", "data:video/mp2t;base64,{data}"]
-)
-def test_a_guarded_playlist_opens_no_file(
-    segments: dict[str, bytes], tmp_path: Path, leads_to: str
-) -> None:
-    path = tmp_path / "a.ts"
-    path.write_bytes(segments["/a.ts"])
-    data = base64.b64encode(segments["/a.ts"]).decode()
-    server: WebServer
-    with web_server() as server:
-        playlist = hls("#EXTINF:1,", leads_to.format(path=path, data=data))
-        url = server.put("/list.m3u8", playlist)
-        with started(url, terms=SOON, options=GIVEN) as feed:
-            wait_for(lambda: feed.facts().error)
-            assert feed.facts().received == 0

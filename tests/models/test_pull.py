@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,61 +15,26 @@ from detector.core.models.catalogue import known, known_model
 from detector.core.models.pull import pull
 from tests.cli.command import cli_runner
 from tests.networks import open_network
+from tests.sources.web_server import web_server
 
 CONTENT = bytes(range(256)) * 1000  # 256,000 bytes: several blocks
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
-class Server(ThreadingHTTPServer):
-    """``sends``: how many bytes are sent before the connection ends; ``ranges``: it can resume."""
-
-    content = CONTENT
-    sends: int | None = None
-    ranges = True
-    status = 200
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[str | None] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        wanted = self.headers.get("Range")
-        self.server.asked.append(wanted)
-        content, start = self.server.content, 0
-        if self.server.status != 200:
-            self.send_error(self.server.status)
-            return
-        if wanted and self.server.ranges:
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-            if start >= len(content):
-                self.send_error(416)
-                return
-        rest = content[start:]
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(rest)))
-        self.end_headers()
-        with suppress(ConnectionError):  # who gives up early does not read to the end
-            self.wfile.write(rest[: self.server.sends])
-
-    def log_message(self, *_: object) -> None:
-        pass
+@pytest.fixture
+def server():
+    with web_server() as running:
+        running.put("/m.onnx", CONTENT)
+        yield running
 
 
 @pytest.fixture
-def server():
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
+def page(server):
+    return server.pages["/m.onnx"]
+
+
+def asked(server):
+    return [headers.get("Range") for _, headers in server.requests]
 
 
 @pytest.fixture
@@ -87,7 +49,7 @@ def describe(tmp_path, monkeypatch, server):
         values = {
             "family": "yolox",
             "file": "m.onnx",
-            "url": f"http://127.0.0.1:{server.server_port}/m.onnx",
+            "url": server.url("/m.onnx"),
             "sha256": DIGEST,
             "bytes": len(CONTENT),
             "licence": "Apache-2.0",
@@ -108,18 +70,18 @@ def test_a_file_is_fetched_once(describe, server):
     assert steps[-1] == (len(CONTENT), len(CONTENT))
     assert steps == sorted(steps)
     assert pull("m") == (target, False), "it is there already"
-    assert server.asked == [None]
+    assert asked(server) == ["bytes=0-"]
     assert [path.name for path in target.parent.iterdir()] == ["m.onnx"]
 
 
-def test_the_licence_is_printed_before_anything_is_fetched(describe, server):
+def test_the_licence_is_printed_before_anything_is_fetched(describe, server, page):
     target = describe(licence="AGPL-3.0 (the weights)")
-    server.status = 404
+    page.status = 404
     failed = cli_runner().invoke(models.pull, ["m"])
     assert failed.exit_code == 4
     assert "m: AGPL-3.0 (the weights); " in failed.stdout
     assert f":{server.server_port}/m.onnx\n" in failed.stdout
-    server.status = 200
+    page.status = 200
     first, second = cli_runner().invoke(models.pull, ["m"]).stdout.splitlines()
     assert first == failed.stdout.rstrip()
     assert second.startswith(f"{target}: downloaded")
@@ -161,33 +123,33 @@ def test_a_damaged_file_is_fetched_again(describe):
     assert target.with_name("m.onnx.replaced").read_bytes() == b"?" * len(CONTENT)
 
 
-def test_what_broke_off_goes_on_where_it_stopped(describe, server):
+def test_what_broke_off_goes_on_where_it_stopped(describe, server, page):
     target = describe()
-    server.sends = 100_000
+    page.cut = 100_000
     with pytest.raises(ModelError, match="100000 of 256000 bytes"):
         pull("m")
     assert not target.exists(), "no half file under its name"
-    server.sends = None
+    page.cut = None
     assert pull("m") == (target, True)
     assert target.read_bytes() == CONTENT
-    assert server.asked == [None, "bytes=100000-"]
+    assert asked(server) == ["bytes=0-", "bytes=100000-"]
 
 
-def test_a_server_that_cannot_go_on_sends_it_all_again(describe, server):
+def test_a_server_that_cannot_go_on_sends_it_all_again(describe, server, page):
     target = describe()
-    server.sends, server.ranges = 100_000, False
+    page.cut, page.ranges = 100_000, False
     with pytest.raises(ModelError, match="m: the connection ended"):
         pull("m")
-    server.sends = None
+    page.cut = None
     pull("m")
     assert target.read_bytes() == CONTENT
-    assert server.asked == [None, "bytes=100000-"]
+    assert asked(server) == ["bytes=0-", "bytes=100000-"]
 
 
-def test_a_wrong_file_is_removed(describe, server):
+def test_a_wrong_file_is_removed(describe, page):
     target = describe()
-    server.content = CONTENT[:-1] + b"?"
-    wrong = hashlib.sha256(server.content).hexdigest()
+    page.data = CONTENT[:-1] + b"?"
+    wrong = hashlib.sha256(page.data).hexdigest()
     with pytest.raises(
         ModelError, match=f"another file: 256000 bytes .*{wrong} .* 256000 bytes .*{DIGEST}"
     ):
@@ -195,30 +157,30 @@ def test_a_wrong_file_is_removed(describe, server):
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_file_without_end_is_cut_off(describe, server):
+def test_a_file_without_end_is_cut_off(describe, page):
     target = describe()
-    server.content = CONTENT * 50
+    page.data = CONTENT * 50
     with pytest.raises(ModelError, match="256001 bytes"):
         pull("m")
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_shorter_file_than_what_is_there_starts_anew(describe, server):
+def test_a_shorter_file_than_what_is_there_starts_anew(describe, server, page):
     """The server has another file by now: it refuses the range, and the whole is asked for."""
     target = describe()
     target.parent.mkdir(parents=True)
     target.with_name("m.onnx.partial").write_bytes(b"?" * 200_000)
-    server.content = CONTENT[:100_000]
+    page.data = CONTENT[:100_000]
     with pytest.raises(ModelError, match="100000 of 256000 bytes"):
         pull("m")
-    assert server.asked == ["bytes=200000-", None]
+    assert asked(server) == ["bytes=200000-", None]
 
 
 @pytest.mark.parametrize("reason", ["HTTP 404 Not Found", "Connection refused"])
-def test_what_cannot_be_fetched_says_where_to_put_it(describe, server, reason):
+def test_what_cannot_be_fetched_says_where_to_put_it(describe, reason, page):
     target = describe()
     if reason.startswith("HTTP"):
-        server.status = 404
+        page.status = 404
     else:
         describe(url="http://127.0.0.1:9/m.onnx")  # the discard port: nobody listens
     with pytest.raises(ModelError) as caught:

@@ -13,43 +13,42 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import PATIENCE_S
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 @dataclass
 class Page:
-    """``length``: whether it is stated. ``cut``: bytes of the file after which every connection
-    ends; ``cuts``: how often it does."""
+    """``length``: whether it is stated, or what is. ``cut``: bytes of the file after which every
+    connection ends; ``cuts``: how often it does; ``silent``: it stays open instead until then."""
 
     data: bytes = b""
     kind: str = "application/octet-stream"
     status: int = 200
     ranges: bool = True
-    length: bool = True
+    length: bool | tuple[str, ...] = True
     cut: int | None = None
     cuts: int = 1 << 30
+    silent: threading.Event | None = None
     login: str | None = None  # user:password
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class WebServer(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
+    """``requests``: path with its query, headers."""
+
     daemon_threads = True
     block_on_close = False
+    scheme = "http"
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.pages: dict[str, Page] = {}
-        self.requests: list[tuple[str, dict[str, str]]] = []  # path with its query, headers
-        self.scheme = "http"
-
-    def put(self, path: str, data: bytes = b"", **more: Any) -> str:
-        """The address of a page."""
-        self.pages[path] = Page(data, **more)
-        return self.url(path)
+    def __init__(self, handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1") -> None:
+        super().__init__((host, 0), handler)
+        self.requests: list[tuple[str, dict[str, str]]] = []
 
     def url(self, path: str, login: str | None = None, host: str = "127.0.0.1") -> str:
         port = self.server_address[1]
@@ -59,7 +58,23 @@ class WebServer(ThreadingHTTPServer):
         """A client that leaves is no error."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+class WebServer(Server):
+    def __init__(self) -> None:
+        super().__init__(_Handler)
+        self.pages: dict[str, Page] = {}
+
+    def put(self, path: str, data: bytes = b"", **more: Any) -> str:
+        """The address of a page."""
+        self.pages[path] = Page(data, **more)
+        return self.url(path)
+
+
+class _Handler(Handler):
     protocol_version = "HTTP/1.1"
     server: WebServer
 
@@ -67,31 +82,35 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append((self.path, dict(self.headers.items())))
         pages, path = self.server.pages, self.path.partition("?")[0]
         page = pages.get(self.path) or pages.get(path, Page(status=404))
-        if page.login is not None and self.headers.get("Authorization") != _basic(page.login):
+        if page.login is not None and self.headers.get("Authorization") != basic(page.login):
             page = Page(status=401, headers={"WWW-Authenticate": 'Basic realm="files"'})
         asked, data, total = self.headers.get("Range"), page.data, len(page.data)
         start, status = 0, page.status
         if asked and page.ranges and status == 200 and (parts := _RANGE.fullmatch(asked)):
-            start, status = int(parts[1]), 206
+            start = int(parts[1])
+            status = 206 if start < total else 416
             data = data[start : int(parts[2]) + 1 if parts[2] else total]
         self.send_response(status)
         self.send_header("Content-Type", page.kind)
         for name, value in page.headers.items():
             self.send_header(name, value)
-        if status == 206:
+        if status == 206 and page.status == 200:
             self.send_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/{total}")
         self.close_connection = True
         self.send_header("Connection", "close")
-        if page.length:
-            self.send_header("Content-Length", str(len(data)))
-        else:
+        for stated in (str(len(data)),) if page.length is True else page.length or ():
+            self.send_header("Content-Length", stated)
+        if not page.length:
             self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         ends = page.cut is not None and page.cuts > 0
         if ends:
             page.cuts -= 1
             data = data[: max(0, (page.cut or 0) - start)]
-        self._send(data, page.length, whole=not ends)
+        self._send(data, bool(page.length), whole=not ends)
+        if ends and page.silent is not None:
+            self.wfile.flush()
+            page.silent.wait(PATIENCE_S)
 
     def _send(self, data: bytes, length: bool, *, whole: bool) -> None:
         if length:
@@ -103,11 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
         if whole:
             self.wfile.write(b"0\r\n\r\n")
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
 
-
-def _basic(login: str) -> str:
+def basic(login: str) -> str:
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
@@ -120,10 +136,16 @@ def web_server(certificate: Path | None = None) -> Iterator[WebServer]:
         context.load_cert_chain(certificate)
         server.socket = context.wrap_socket(server.socket, server_side=True)
         server.scheme = "https"
+    with serving(server):
+        yield server
+
+
+@contextmanager
+def serving(server: HTTPServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield server
+        yield
     finally:
         server.shutdown()
         server.server_close()

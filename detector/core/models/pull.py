@@ -5,21 +5,18 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from detector.core.errors import ModelError
 from detector.core.errors.private import make_private_folder
 from detector.core.errors.writing import put_in_place, set_aside
 from detector.core.models.catalogue import Download, known_model
 
-if TYPE_CHECKING:
-    from http.client import HTTPResponse
-
 BLOCK_BYTES = 1 << 16
 TIMEOUT_S = 30  # without a byte
-PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
 
 Progress = Callable[[int, int], None]
 """(bytes there, bytes in all)"""
@@ -29,9 +26,6 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     """Download or resume the official file of model ``name`` into the cache; return it, and whether
     it was downloaded. Another file of its name becomes ``FILE.replaced``. Raises ModelError for a
     model without checksum, for wrong content (removed), and if the server is unreachable."""
-    from http.client import HTTPException
-    from urllib.error import HTTPError, URLError
-
     model = known_model(name)
     download = model.download
     if download is None:
@@ -45,16 +39,6 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     try:
         make_private_folder(download.target.parent)
         _fetch_into_cache(name, download, progress or (lambda done, total: None))
-    except (HTTPError, URLError, HTTPException, TimeoutError, ConnectionError) as exc:
-        reason = exc.reason if isinstance(exc, URLError) else exc
-        if isinstance(exc, HTTPError):
-            reason = f"HTTP {exc.code} {exc.reason}"
-            exc.close()
-        raise ModelError(
-            f"{name}: {download.url} cannot be downloaded: {reason}; try again (the download "
-            f"resumes where it stopped), or put the file at {download.target} yourself (sha256 "
-            f"{download.sha256})"
-        ) from exc
     except OSError as exc:
         raise ModelError(
             f"{download.target}: cannot be written: {exc.strerror or exc}; set XDG_CACHE_HOME to a "
@@ -72,7 +56,7 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
             raise ModelError(
                 f"{name}: another process is downloading it; wait until it has finished"
             ) from None
-        _fetch(download, file, progress)
+        _fetch(name, download, file, progress)
         file.flush()
         found, size = _digest(partial), partial.stat().st_size
         if size < (download.size or 0):
@@ -91,10 +75,9 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
         put_in_place(partial, download.target, file.fileno())
 
 
-def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
+def _fetch(name: str, download: Download, file: IO[bytes], progress: Progress) -> None:
     """Appends the rest to what is there; starts anew if the server cannot resume."""
-    from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from detector.core.http import open_from
 
     wanted = download.size or 0
     have = file.seek(0, os.SEEK_END)
@@ -102,44 +85,37 @@ def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
         file.truncate(have := 0)
     if have == wanted:
         return  # all is there: only the check was missed
-    request = Request(download.url, headers={"User-Agent": "detect-video", **_range(have)})
-    if request.type not in ("http", "https"):
+    if not download.url.startswith(("http://", "https://")):
         raise ModelError(f"{download.url}: only http and https are supported")
-    try:
-        response = urlopen(request, timeout=TIMEOUT_S)
-    except HTTPError as exc:
-        if exc.code != RANGE_NOT_SATISFIABLE:
-            raise
-        exc.close()
-        file.truncate(have := 0)
-        response = urlopen(
-            Request(download.url, headers={"User-Agent": "detect-video"}), timeout=TIMEOUT_S
-        )
-    with response:
-        if have and not _resumes(response, have):
+    with _server_errors(name, download):
+        answer = open_from(download.url, have, timeout_s=TIMEOUT_S)
+    with closing(answer):
+        if have != answer.start:
             file.truncate(have := 0)
-        _copy(response, file, have, wanted, progress)
+        progress(have, wanted)
+        while have <= wanted:  # at most one byte more: a server may send anything
+            with _server_errors(name, download):
+                block = answer.read(min(BLOCK_BYTES, wanted + 1 - have))
+            if not block:
+                break
+            file.write(block)
+            have += len(block)
+            progress(min(have, wanted), wanted)
 
 
-def _range(have: int) -> dict[str, str]:
-    return {"Range": f"bytes={have}-"} if have else {}
+@contextmanager
+def _server_errors(name: str, download: Download) -> Iterator[None]:
+    from urllib.error import HTTPError
 
-
-def _resumes(response: HTTPResponse, have: int) -> bool:
-    """Whether the server sends what follows the first ``have`` bytes, not the whole file again."""
-    where = response.headers.get("Content-Range", "")
-    return response.status == PARTIAL_CONTENT and where.startswith(f"bytes {have}-")
-
-
-def _copy(
-    response: HTTPResponse, file: IO[bytes], have: int, wanted: int, progress: Progress
-) -> None:
-    """Copies at most one byte more than wanted: a server may send anything."""
-    progress(have, wanted)
-    while have <= wanted and (block := response.read(min(BLOCK_BYTES, wanted + 1 - have))):
-        file.write(block)
-        have += len(block)
-        progress(min(have, wanted), wanted)
+    try:
+        yield
+    except (OSError, ValueError) as exc:
+        reason = f"HTTP {exc.code} {exc.reason}" if isinstance(exc, HTTPError) else exc
+        raise ModelError(
+            f"{name}: {download.url} cannot be downloaded: {reason}; try again (the download "
+            f"resumes where it stopped), or put the file at {download.target} yourself (sha256 "
+            f"{download.sha256})"
+        ) from exc
 
 
 def _is_whole(path: Path, download: Download) -> bool:

@@ -11,18 +11,18 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from http.client import HTTPException, InvalidURL
 from urllib.error import HTTPError
 from urllib.parse import urljoin
 
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address, redact
+from detector.core.http import Answer
 from detector.core.sources._addresses import is_web
 from detector.core.sources._contents import PICTURES, VIDEO, VIDEOS, kind_of_bytes
 from detector.core.sources._storage import explain
-from detector.core.sources._web import SILENT_S, Answer, CertificateError, WebPlace, ask
+from detector.core.sources._web import SILENT_S, CertificateError, WebPlace, ask
 
 FILE, PLAYLIST, PICTURE, LIVE, REFUSED = "file", "playlist", "picture", "live", "refused"
 
@@ -36,7 +36,7 @@ AT_ONCE = 16
 OF_CAMERAS = (".mjpg", ".mjpeg")  # what cameras call their streams
 AS_CAMERA = "use --live latest if it is a camera"
 # Some cameras state a length where there is none.
-ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63, 64)), 2**31, 2**32, 2**63)
+ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63)), 2**31, 2**32)
 _NINES = re.compile(r"9{9,}")
 _MAGIC_OF_PICTURES = (
     (b"\xff\xd8\xff", "jpg"),
@@ -107,7 +107,7 @@ def _ask(place: WebPlace) -> Taken:
         answer = ask(place, timeout_s=SILENT_S if named else QUICK_S)
     except CertificateError as error:
         return _ask_unchecked(place, str(error), named)
-    except (OSError, HTTPException, ValueError) as error:
+    except (OSError, ValueError) as error:
         if not named:
             return Taken(LIVE)  # its feed says what is wrong, and tries again
         return Taken(REFUSED, error=f"{place}: {redact(_meaning(error, place))}")
@@ -120,12 +120,29 @@ def _ask(place: WebPlace) -> Taken:
     return taken
 
 
-def take_open(spec: str) -> tuple[Answer, bytes] | None:
-    """The open answer of a server that takes one client, once, and what was read of it; None for
-    other servers, and from the second call on."""
+class Rest:
+    """A file for PyAV: an open answer from its beginning, of which the head was read."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer, self._head, self.cut = answer, answer.head, answer.cut
+
+    def read(self, length: int) -> bytes:
+        """Some of the next bytes; b"" at the end, also where the connection broke."""
+        data, self._head = self._head[:length], self._head[length:]
+        with suppress(OSError, ValueError):
+            return data or self._answer.read(length)
+        return b""
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+def take_open(spec: str) -> Rest | None:
+    """The open answer of a server that takes one client, once (``ffmpeg -listen 1``): who asked it
+    what it sends is that client. None for other servers, and from the second call on."""
     with _lock:
         answer = _open.pop(spec, None)
-    return None if answer is None else (answer, answer.head)
+    return None if answer is None else Rest(answer)
 
 
 def _meaning(error: Exception, place: WebPlace) -> str:
@@ -137,7 +154,7 @@ def _meaning(error: Exception, place: WebPlace) -> str:
         )
     if status >= 500:
         return f"the server failed (HTTP {status}); try again later"
-    if isinstance(error, ValueError | InvalidURL):
+    if isinstance(error, ValueError):
         return f"the address is not valid ({error}); check host and port"
     return str(explain(error, place.scheme).text)
 
@@ -147,7 +164,7 @@ def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> Taken:
     try:
         with closing(ask(place, timeout_s=QUICK_S, checked=False)) as answer:
             named = _judge(place, answer, named).kind != LIVE
-    except (OSError, HTTPException, ValueError, SourceError):
+    except (OSError, ValueError, SourceError):
         pass
     return Taken(REFUSED, error=refusal) if named else Taken(LIVE)
 
@@ -162,7 +179,7 @@ def _judge(place: WebPlace, answer: Answer, named: bool) -> Taken:
         return Taken(LIVE)
     try:
         head = _read(answer, HEAD_BYTES)
-    except (OSError, HTTPException, ValueError):
+    except (OSError, ValueError):
         head = b""
     answer.head = head
     if answer.size == 0:
@@ -193,7 +210,7 @@ def _read(answer: Answer, length: int) -> bytes:
     while len(parts) < length and time.monotonic() < until:
         try:
             data = answer.read(length - len(parts))
-        except (OSError, HTTPException, ValueError):
+        except (OSError, ValueError):
             if not parts:
                 raise
             break
@@ -309,7 +326,7 @@ def _judge_hls(place: WebPlace, answer: Answer, head: bytes) -> Taken:
             return _refuse_text(place, answer, head)
         if "#EXT-X-STREAM-INF" in text:
             text = _read_variant(place, answer.url, text)
-    except (OSError, HTTPException, ValueError, SourceError):
+    except (OSError, ValueError, SourceError):
         return Taken(LIVE)
     return Taken(PLAYLIST if "#EXT-X-ENDLIST" in text else LIVE)
 

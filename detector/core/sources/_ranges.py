@@ -166,7 +166,7 @@ class RangeFile:
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
-        self._at = max(0, base + offset)
+        self._at = min(max(0, base + offset), 2**63 - 1)  # which FFmpeg takes
         return self._at
 
     def tell(self) -> int:

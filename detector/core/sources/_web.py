@@ -1,4 +1,4 @@
-"""Files of web servers, by the standard library: one request, read on as long as it lasts.
+"""Files of web servers: one request, read on as long as it lasts.
 
 A server that gives ranges is asked again from where somebody wants to read. Of one that gives none
 the bytes are kept in a temporary file as they come. User and password (of the address, or of
@@ -8,37 +8,22 @@ the bytes are kept in a temporary file as they come. User and password (of the a
 from __future__ import annotations
 
 import errno
-import http.client
 import netrc
 import os
 import re
-import socket
 import ssl
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlsplit
-from urllib.request import (
-    HTTPBasicAuthHandler,
-    HTTPDefaultErrorHandler,
-    HTTPDigestAuthHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPPasswordMgrWithDefaultRealm,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from typing import IO
+from urllib.parse import unquote, urlsplit
 
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import HIDDEN, Address, redact
+from detector.core.http import Answer, Login, open_from
 from detector.core.sources import _ranges
 from detector.core.sources._ranges import PAUSES_S, RangedObject
 from detector.core.sources._storage import About, explain
@@ -48,10 +33,6 @@ READ_BYTES = 1 << 16  # asked of a connection at once
 SKIPPED = 1 << 18  # bytes that are read past rather than asked for anew
 LOOK_S = 0.2  # between two looks at whether the run is to stop
 LONGEST_NAME = 200  # bytes
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-_EMPTY = re.compile(r"bytes \*/0")
-# In an address, as it is sent: a letter outside of ASCII, or a space, becomes %XX.
-_AS_SENT = "".join(chr(code) for code in range(33, 127))
 
 # Whether the run that opens a file now is to end; see ``heeding``. ``bool()`` is False.
 stopped: Callable[[], bool] = bool
@@ -103,130 +84,25 @@ class WebPlace:
         return WebPlace(url)
 
 
-class Answer:
-    """An open answer. ``size``: bytes of the whole file, None where the server does not tell.
-    ``ranges``: whether it can be asked for a part."""
-
-    def __init__(self, response: Any, start: int, size: int | None, ranges: bool) -> None:
-        self.response, self.start, self.size, self.ranges = response, start, size, ranges
-        self.headers = response.headers
-        self.url: str = response.url  # after redirects
-        stated = self.headers.get("Content-Type") or "of no stated type"
-        self.kind: str = stated.partition(";")[0].strip().lower()
-        self.head = b""  # what was read of it, where somebody keeps that
-        self.tag: str = self.headers.get("ETag") or ""
-
-    def told(self) -> set[str]:
-        """The names of its headers."""
-        return {name.lower() for name in self.headers}
-
-    def read(self, length: int) -> bytes:
-        """Some of the next bytes; b"" at the end."""
-        return bytes(self.response.read1(length))
-
-    def cut(self) -> None:
-        """Ends a read that waits, in another thread."""
-        with suppress(OSError, AttributeError):
-            self.response.fp.raw._sock.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self.response.close()
-
-
 def ask(
     place: WebPlace, start: int = 0, *, timeout_s: float = SILENT_S, checked: bool = True
 ) -> Answer:
-    """Asks for the file from byte ``start`` on. Raises OSError (HTTPError for a refusal),
-    http.client.HTTPException, ValueError, and CertificateError.
+    """Asks for the file from byte ``start`` on. Raises as ``open_from``, and CertificateError.
 
     ``checked``: False trusts every certificate, and sends neither user nor password nor query.
     """
-    url = _as_sent(place.whole)
-    opener = _opener(url, place.whole, checked)
-    if not checked:
-        url = re.split(r"[?#]", url)[0]
-    headers = {
-        "User-Agent": "detect-video",
-        "Accept": "*/*",
-        "Accept-Encoding": "identity",
-        "Range": f"bytes={start}-",
-    }
+    url = place.whole if checked else re.split(r"[?#]", place.whole)[0]
+    login = _login_of(place.whole) if checked else None
     try:
-        response = opener.open(Request(url, headers=headers), timeout=timeout_s)
-    except HTTPError as error:
-        if error.code != 416 or start:
-            error.close()
-            raise
-        if _EMPTY.fullmatch(error.headers.get("Content-Range", "")):
-            return Answer(error, 0, 0, True)
-        error.close()
-        del headers["Range"]  # a server that takes a range for a mistake
-        response = opener.open(Request(url, headers=headers), timeout=timeout_s)
-    except URLError as error:
-        if isinstance(error.reason, ssl.SSLCertVerificationError):
-            raise CertificateError(
-                f"{place}: its certificate is not trusted ({error.reason.verify_message}); give "
-                "the certificate of its authority: SSL_CERT_FILE=ca.pem"
-            ) from error
-        raise (error.reason if isinstance(error.reason, OSError) else error) from None
-    return _read_head(response, start)
+        return open_from(url, start, timeout_s=timeout_s, login=login, checked=checked)
+    except ssl.SSLCertVerificationError as error:
+        raise CertificateError(
+            f"{place}: its certificate is not trusted ({error.verify_message}); give "
+            "the certificate of its authority: SSL_CERT_FILE=ca.pem"
+        ) from error
 
 
-def _read_head(response: Any, start: int) -> Answer:
-    ranged = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if response.status == 206 and ranged is not None:
-        if int(ranged[1]) != start:
-            raise ConnectionError(f"the server sent bytes from {ranged[1]} on, not from {start}")
-        return Answer(response, start, None if ranged[2] == "*" else int(ranged[2]), True)
-    ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
-    return Answer(response, 0, response.length, ranges and response.length is not None)
-
-
-def _as_sent(whole: str) -> str:
-    """Without a login, and in ASCII."""
-    scheme, _, rest = whole.partition("://")
-    place, slash, path = rest.partition("/")
-    if not slash and (cut := re.search(r"[?#]", place)):
-        place, path = place[: cut.start()], place[cut.start() :]
-    host = place.rpartition("@")[2]
-    return f"{scheme.lower()}://{host}/{quote(path.partition('#')[0], safe=_AS_SENT)}"
-
-
-class _Redirects(HTTPRedirectHandler):
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> Any:
-        Address(newurl)  # what is secret in it, such as a signature
-        if urlsplit(newurl).scheme not in ("http", "https"):
-            raise ValueError("it redirects to an address that is not http or https")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _opener(url: str, whole: str, checked: bool) -> OpenerDirector:
-    context = ssl.create_default_context()
-    if not checked:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    opener = OpenerDirector()
-    handlers: list[Any] = [
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(context=context),
-        HTTPDefaultErrorHandler(),
-        _Redirects(),
-        HTTPErrorProcessor(),
-    ]
-    if checked and (login := _login_of(whole)) is not None:
-        passwords = HTTPPasswordMgrWithDefaultRealm()
-        parts = urlsplit(url)
-        passwords.add_password(None, f"{parts.scheme}://{parts.netloc}/", *login)
-        handlers += [HTTPDigestAuthHandler(passwords), HTTPBasicAuthHandler(passwords)]
-    for handler in handlers:
-        opener.add_handler(handler)
-    return opener
-
-
-def _login_of(whole: str) -> tuple[str, str] | None:
+def _login_of(whole: str) -> Login | None:
     """Of the address itself, else of ~/.netrc."""
     info, at, _ = re.split(r"[/?#]", whole.partition("://")[2], maxsplit=1)[0].rpartition("@")
     if at:
@@ -250,7 +126,7 @@ def look(place: WebPlace) -> About:
             return About(answer.size, f"{answer.size}-{version}")
     except SourceError:
         raise
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise SourceError(f"{place}: {explain(error, place.scheme).text}") from error
 
 
@@ -279,23 +155,25 @@ class WebFile:
     def read(self, length: int) -> bytes:
         """Some bytes from the position on. Raises as ``ask``; another call tries again."""
         if self._kept is None:
-            data = self._receive(self._at, length)
+            data = self._receive(self._at, min(length, READ_BYTES))
         else:
-            self._keep_until(min(self._at + 1, self.size))
+            end = min(self._at + 1, self.size)
+            while (have := self._kept.seek(0, os.SEEK_END)) < end:
+                self._kept.write(self._receive(have, READ_BYTES))
             self._kept.seek(self._at)
             data = self._kept.read(length)
         self._at += len(data)
         return data
 
     def _receive(self, position: int, length: int) -> bytes:
-        """Some bytes of the open answer, or of a new one."""
+        """Some bytes of the open answer, or of a new one, which may begin with the first byte."""
         answer = self._answer
         if answer is None or not 0 <= position - self._came <= SKIPPED:
             answer = self._ask_again(position)
         try:
             while self._came < position:
                 self._take(answer, min(READ_BYTES, position - self._came))
-            return self._take(answer, min(length, READ_BYTES))
+            return self._take(answer, length)
         except BaseException:
             self._drop()
             raise
@@ -321,25 +199,6 @@ class WebFile:
             self._answer.close()
             self._answer = None
 
-    def _keep_until(self, end: int) -> None:
-        """Receives into the temporary file, as far as somebody reads. A connection that is made
-        anew begins with the first byte."""
-        assert self._kept is not None
-        while (have := self._kept.seek(0, os.SEEK_END)) < end:
-            if self._answer is None:
-                self._ask_again(have)
-            self._kept.write(self._receive_from(have))
-
-    def _receive_from(self, position: int) -> bytes:
-        assert self._answer is not None
-        try:
-            while self._came < position:
-                self._take(self._answer, min(READ_BYTES, position - self._came))
-            return self._take(self._answer, READ_BYTES)
-        except BaseException:
-            self._drop()
-            raise
-
     def _keep_all(self) -> int:
         """The length of a file that only its end tells."""
         assert self._kept is not None
@@ -347,9 +206,7 @@ class WebFile:
         try:
             while data := self._answer.read(READ_BYTES):
                 self._kept.write(data)
-        except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, http.client.IncompleteRead):
-                self._kept.write(error.partial)
+        except OSError as error:
             self.broken = error
         self._drop()
         return self._kept.seek(0, os.SEEK_END)
@@ -390,7 +247,7 @@ class WebObject(RangedObject):
         """Smaller than of stores: the first picture waits for less."""
         return min(_ranges.BLOCK, READ_BYTES)
 
-    def _open(self) -> Any:
+    def _open(self) -> WebFile:
         return WebFile(self.place)
 
     def _watch(self) -> None:
@@ -414,7 +271,7 @@ class WebObject(RangedObject):
                 self.received += len(part)
                 data += part
                 tries = 0
-            except (OSError, ValueError, http.client.HTTPException) as error:
+            except (OSError, ValueError) as error:
                 passes = explain(error, self.place.scheme).passes
                 if tries == len(PAUSES_S) or not passes or self._is_stopped(PAUSES_S[tries]):
                     self._end(error, start + len(data))

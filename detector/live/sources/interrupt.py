@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +47,7 @@ class Interrupt:
     def __init__(self) -> None:
         self.stopped = threading.Event()
         self._thread: int | None = None
+        self._cut: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
     def __enter__(self) -> Interrupt:
@@ -64,14 +66,20 @@ class Interrupt:
         """For good: what FFmpeg does now ends, and so does all that follows."""
         with self._lock:
             self.stopped.set()
-            if self._thread is not None:
-                _stopped.add(self._thread)
+        self.cut()
+
+    def call(self, cut: Callable[[], None]) -> None:
+        """``cut`` ends a read of the thread that is none of FFmpeg's, until ``resume``."""
+        self._cut = cut
+        if self.is_cut():
+            cut()
 
     def cut(self) -> None:
         """Ends what FFmpeg does now; the thread calls ``resume`` before it goes on."""
         with self._lock:
             if self._thread is not None:
                 _stopped.add(self._thread)
+        self._cut()
 
     def is_cut(self) -> bool:
         """Whether what the thread does is to end."""
@@ -79,6 +87,7 @@ class Interrupt:
             return self.stopped.is_set() or self._thread in _stopped
 
     def resume(self) -> None:
+        self._cut = lambda: None
         with self._lock:
             if self._thread is not None:
                 _stopped.discard(self._thread)

@@ -43,7 +43,7 @@ from detector.live.sources.packets import End
 from detector.live.sources.status import SECOND
 
 if TYPE_CHECKING:
-    from detector.live.sources.kept import KeptConnection
+    from detector.core.sources._answers import Rest
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
 PATIENCE_S = 3600.0  # PyAV's own limit of a read: it must have one, to ask us at all
@@ -75,7 +75,7 @@ class NetworkFeed(PacketFeed):
 
     may_shed = True
     _look_up: LookUp | None = None
-    _kept: KeptConnection | None = None
+    _kept: Rest | None = None
     _led_to: str | None = None  # the host that the camera would have us log in at
     _first: Bytes | None = None  # the beginning of what is opened under guard
     _nested: NestedOpener | None = None
@@ -175,16 +175,16 @@ class NetworkFeed(PacketFeed):
             return opener.open_first()
         return None
 
-    def _take_kept(self) -> KeptConnection | None:
+    def _take_kept(self) -> Rest | None:
         """The connection by which the server was asked what it sends, where it takes no other."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open
-        from detector.live.sources.kept import KeptConnection
 
-        if (found := take_open(self.camera.address.whole)) is None:
-            return None
-        return KeptConnection(*found, self.receiving.is_cut)
+        kept = take_open(self.camera.address.whole)
+        if kept is not None:
+            self.receiving.call(kept.cut)
+        return kept
 
     @property
     def _is_personal(self) -> bool:
@@ -202,14 +202,14 @@ class NetworkFeed(PacketFeed):
         }
 
     def _open_with(
-        self, opening: Opening, probing: dict[str, str], kept: KeptConnection | None = None
+        self, opening: Opening, probing: dict[str, str], kept: Rest | None = None
     ) -> Any:
         options = self._options(opening, probing)
         how: dict[str, Any] = {"file": kept or self.camera.address.whole}
         if kept is None and is_web(self.camera.address.whole):
             if self._is_personal:
                 how = self._guard(self.camera.address.whole, options)
-            elif self._has_login and is_named_playlist(self.camera.address.whole):
+            elif is_named_playlist(self.camera.address.whole):
                 settled, cookies = settle(self.camera.address.whole)
                 options["max_redirects"] = "0"
                 how = self._guard(settled, options | cookies, follows=True)
@@ -287,14 +287,19 @@ class NetworkFeed(PacketFeed):
             return denied
         if self.was_cut and self.status.has_arrivals() and not self.is_shown:
             return UNDECODED
-        return explain(error, timed_out=self.was_cut)
+        failure = None if self._nested is None else self._nested.failure
+        return explain(failure or error, timed_out=self.was_cut)
 
     def _denied(self) -> Meaning | None:
-        """Where another host, which got no secrets of this one, did not let us in."""
-        if self._nested is None or self._nested.denied is None:
+        """Where another host, which got no secrets of this one, did not let us in, or where no
+        segment came."""
+        nested = self._nested
+        if nested is None or (nested.denied is None and not nested.given_up):
             return None
+        if nested.denied is None:
+            return Meaning(f"of its playlist, {nested.given_up}")
         return Meaning(
-            f"its playlist points to another host, {self._nested.denied}, which refused access: "
+            f"its playlist points to another host, {nested.denied}, which refused access: "
             "we do not send it the login, headers and cookies of this one; give the playlist at "
             "that host, with its own options"
         )

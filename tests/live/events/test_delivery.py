@@ -33,7 +33,7 @@ from detector.live.events.snapshots import Snapshots
 from detector.live.events.stream import EventStream
 from detector.live.events.webhook import Webhook, find_address
 from detector.live.events.wording import as_document
-from tests.sources.web_server import make_certificate, web_server
+from tests.sources.web_server import make_certificate, serving, web_server
 from tests.waiting import PATIENCE_S, wait_for
 
 TIME_S = 1_795_339_800.25
@@ -249,14 +249,8 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def receiver():
     server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving(server):
         yield server, f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_a_signed_post():

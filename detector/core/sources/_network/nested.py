@@ -14,14 +14,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Mapping
-from http.client import HTTPException
+from collections.abc import Callable, Mapping
+from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
 import av
 
 from detector.core.errors import SourceError
+from detector.core.errors.secrets import redact
 from detector.core.sources._network.options import HANDED_ON, OF_DEMUXER, PERSONAL
 
 RAW = {
@@ -33,6 +34,9 @@ RAW = {
 SIGN = b"#EXTM3U"
 NAMES = (".m3u8", ".m3u")
 ASKED_S = 5.0  # at most, where a playlist lies
+# Segments in a row that do not come: ten times what an outage of a minute loses at 6 s a segment.
+MOST_MISSING = 100
+LONGEST_KEY = 16  # bytes: keys may come where no segment does
 # Strict: FFmpeg and Python read strange addresses differently, and what is strange has no origin.
 _ORIGIN = re.compile(
     r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!$-.0->@-~]*@)?"
@@ -73,7 +77,7 @@ def settle(url: str) -> tuple[str, dict[str, str]]:
             cookies = answer.headers.get_all("Set-Cookie")
             options = {"cookies": "\n".join(cookies)} if cookies else {}
             return place.beside(answer.url).whole, options
-    except (OSError, HTTPException, ValueError, SourceError):
+    except (OSError, ValueError, SourceError):
         return url, {}
 
 
@@ -81,8 +85,11 @@ class Bytes:
     """A file for PyAV of the bytes at an address, or of none. Playlists are in ASCII with %XX
     escapes, because PyAV prints a traceback for an address that is not UTF-8."""
 
-    def __init__(self, container: Any = None) -> None:
-        self._container = container
+    def __init__(
+        self, container: Any = None, arrived: Callable[[bool], None] = lambda _: None
+    ) -> None:
+        """``arrived`` is told once that bytes came, and whether of a segment."""
+        self._container, self._arrived = container, arrived
         self._packets = iter(()) if container is None else container.demux()
         self._rest = b""
         self._is_list: bool | None = None
@@ -93,6 +100,8 @@ class Bytes:
             while len(self._rest) < len(SIGN) and (more := self._next()):
                 self._rest += more
             self._is_list = self._rest.startswith(SIGN)
+            if self._rest:
+                self._arrived(not self._is_list and len(self._rest) > LONGEST_KEY)
             self._rest = self._written(self._rest)
         return self._is_list
 
@@ -124,6 +133,8 @@ class NestedOpener:
     ``options``: of the whole camera. ``denied``: the host, not the camera's own, that refused to
     let us in; None for none. ``follows``: redirects at the own host, by ``settle``: FFmpeg would
     take a cookie of that answer along. Not with options that ``settle`` does not send.
+    ``failure``: of what was asked for last; None where it came. ``given_up``: why no more segments
+    are asked for, which FFmpeg would do to the end of the list.
     """
 
     def __init__(
@@ -134,6 +145,9 @@ class NestedOpener:
         self._first: Bytes | None = None
         self._containers: list[Any] = []
         self.denied: str | None = None
+        self.failure: Exception | None = None
+        self._is_secret = "@" in urlsplit(address).netloc or not PERSONAL.isdisjoint(options)
+        self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
         """The container, which calls us. One that is collected unclosed would take its files with
@@ -150,22 +164,34 @@ class NestedOpener:
         self._first = self._open(self._address, self._options)
         return self._first
 
-    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> Bytes:
+    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> Bytes | BytesIO:
         first, self._first = self._first, None
         if first is not None and url == self._address:
             return first
-        chosen = self.options_for(url, options)
+        if self._missing >= MOST_MISSING and not self.given_up:
+            why = getattr(self.failure, "strerror", None) or "they are empty"
+            self.given_up = redact(
+                f"{self._missing} segments in a row did not come ({why}); check its server"
+            )
+        if self.given_up:
+            return BytesIO()  # the fastest: FFmpeg asks on to the end of the list
+        self._missing += 1  # until it comes
         try:
-            return self._open(url, chosen)
-        except (av.error.HTTPUnauthorizedError, av.error.HTTPForbiddenError):
+            return self._open(url, self.options_for(url, options))
+        except (av.error.HTTPUnauthorizedError, av.error.HTTPForbiddenError) as error:
+            self.failure = error
             if not self._is_own(url):
                 origin = origin_of(url)
                 self.denied = "another host" if origin is None else f"{origin[1]}:{origin[2]}"
         except (av.error.FFmpegError, OSError, ValueError) as error:
+            self.failure = error
             if self._follows and is_redirect(error) and self._is_own(url):
                 return self._follow(url, options)
             # FFmpeg goes on with the next segment, as without us.
         return Bytes()
+
+    def _note_arrival(self, is_segment: bool) -> None:
+        self._missing, self.failure = 0 if is_segment else max(0, self._missing - 1), None
 
     def _follow(self, url: str, options: Mapping[str, str]) -> Bytes:
         plain = re.sub(r"^crypto[+:]", "", url)
@@ -183,7 +209,8 @@ class NestedOpener:
             "protocol_whitelist": self._options["protocol_whitelist"],
             **{name: self._options[name] for name in HANDED_ON & self._options.keys()},
             **{name: self._options[name] for name in personal},
-            **({"max_redirects": "0"} if is_own else {}),  # all of it would go with them
+            # All of it would go with a redirect.
+            **({"max_redirects": "0"} if is_own and self._is_secret else {}),
             **{name: options[name] for name in OF_DEMUXER & options.keys()},
         }
 
@@ -192,4 +219,5 @@ class NestedOpener:
 
     def _open(self, url: str, options: Mapping[str, str]) -> Bytes:
         limits = (self._timeout_s, self._timeout_s)
-        return Bytes(av.open(url, format="data", options={**options, **RAW}, timeout=limits))
+        container = av.open(url, format="data", options={**options, **RAW}, timeout=limits)
+        return Bytes(container, self._note_arrival)

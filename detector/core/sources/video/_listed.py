@@ -9,7 +9,6 @@ from __future__ import annotations
 import ssl
 from contextlib import ExitStack
 from typing import Any
-from urllib.parse import urlsplit
 
 from detector.core.errors import SourceError
 from detector.core.errors.holding import hold_as
@@ -33,19 +32,19 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
         "format_whitelist": opening.formats,
         **_authorities(),
     }
+    settled, cookies = settle(place.whole)
+    opener = NestedOpener(settled, options | cookies, SILENT_S, follows=True)
     arguments: dict[str, Any] = {
-        "file": place.whole,
+        "file": settled,
+        "format": "hls",
+        "io_open": opener,
         "options": options,
         "timeout": (SILENT_S, SILENT_S),
     }
-    if "@" in urlsplit(place.whole).netloc:
-        settled, cookies = settle(place.whole)
-        opener = NestedOpener(settled, options | cookies, SILENT_S, follows=True)
-        arguments |= {"file": settled, "format": "hls", "io_open": opener}
     with ExitStack() as stack:
-        video = _probe(stack.enter_context(hold_as(str(place), arguments)))
+        video = _probe(stack.enter_context(hold_as(str(place), arguments)), opener)
         source = ListedSource(video, stride, frames, pixels=pixels)
-        source.kept = stack.pop_all()
+        source.kept, source.opener = stack.pop_all(), opener
     try:
         if source.hold_first():
             return source
@@ -61,19 +60,21 @@ def _authorities() -> dict[str, str]:
     return {"tls_verify": "1", **({"ca_file": paths.cafile} if paths.cafile else {})}
 
 
-def _probe(name: str) -> Video:
+def _probe(name: str, opener: NestedOpener) -> Video:
     try:
         return probe(name)
     except SourceError as error:
         if error.__cause__ is None:
             raise
-        raise SourceError(f"{name}: {explain(error.__cause__).text}") from error
+        why = opener.given_up or explain(opener.failure or error.__cause__).text
+        raise SourceError(f"{name}: {why}") from error
 
 
 class ListedSource(AvSource):
     """PyAV, packet by packet."""
 
     kept: ExitStack
+    opener: NestedOpener
 
     def read(self, into: Image | None = None) -> Frame | None:
         frame = super().read(into)
@@ -86,8 +87,8 @@ class ListedSource(AvSource):
         end_s = float((self.pts - info.start_pts + self.video.ticks) * info.time_base)
         if end_s < stated_s - MAY_LACK_S:
             self.note_damage(
-                f"the video ends at {end_s:.1f} of {stated_s:.1f} s: the server did not send the "
-                "rest"
+                f"the video ends at {end_s:.1f} of {stated_s:.1f} s: "
+                f"{self.opener.given_up or 'the server did not send the rest'}"
             )
 
     def close(self) -> None:
