@@ -17,10 +17,11 @@ from detector.core.stages.planes import (
     draw_boxes,
     draw_dot,
     draw_label,
-    draw_trail,
+    draw_trails,
     fill_areas,
     pixelate_planes,
     shades,
+    simplify,
 )
 from detector.core.types import Detections, Image, Picture, Planes, size_of
 
@@ -207,9 +208,9 @@ def annotate(picture: Picture, detections: Detections, style: Style = Style()) -
 
 
 def _draw_in_bgr(image: Image, layout: Layout) -> None:
-    for trail, shade in zip(layout.trails, layout.shades, strict=False):
-        points = [trail.round().astype(np.int32)]
-        cv2.polylines(image, points, False, PALETTE[shade], layout.line, cv2.LINE_AA)
+    trails = simplify(layout.trails, layout.line)
+    for points, shade in zip(trails, layout.shades, strict=False):
+        cv2.polylines(image, [points], False, PALETTE[shade], layout.line, cv2.LINE_AA)
     for i in reversed(range(len(layout.boxes))):
         if i in layout.dashed:
             for x1, y1, x2, y2 in dashes(layout.boxes[i], layout.line):
@@ -234,8 +235,7 @@ def _draw_in_bgr(image: Image, layout: Layout) -> None:
 def _draw_in_planes(planes: Planes, layout: Layout) -> None:
     """The same shapes in the same order."""
     palette = shades(PALETTE, planes.colours)
-    for trail, shade in zip(layout.trails, layout.shades, strict=False):
-        draw_trail(planes, trail, palette[shade], layout.line)
+    draw_trails(planes, layout.trails, [palette[one] for one in layout.shades], layout.line)
     upwards = [i for i in reversed(range(len(layout.boxes))) if i not in layout.dashed]
     corners = [_corners_of(layout.boxes[i]) for i in upwards]
     draw_boxes(planes, corners, [palette[layout.shades[i]] for i in upwards], layout.line)

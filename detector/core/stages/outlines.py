@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import cv2
-import numpy as np
 
 from detector.core.stages.labels import Color, drawable, render
-from detector.core.stages.planes import draw_label, draw_trail, shades
+from detector.core.stages.planes import draw_label, draw_trails, shades, simplify
 from detector.core.types import Outline, Picture, Planes, size_of
 
 if TYPE_CHECKING:
@@ -24,13 +23,13 @@ def draw_outlines(
 ) -> None:
     """Draws each line and polygon, then their texts. ``line``: pixels; ``scale``: of the text."""
     height, width = size_of(picture)
-    for outline in outlines:
-        for stroke in outline.strokes:
-            if isinstance(picture, Planes):
-                draw_trail(picture, stroke, shades((FILL,), picture.colours)[0], line)
-            else:
-                points = [np.rint(stroke).astype(np.int32)]
-                cv2.polylines(picture, points, False, FILL, line, cv2.LINE_AA)
+    strokes = [stroke for outline in outlines for stroke in outline.strokes]
+    if isinstance(picture, Planes):
+        yellow = shades((FILL,), picture.colours)
+        draw_trails(picture, strokes, yellow * len(strokes), line)
+    else:
+        for points in simplify(strokes, line):
+            cv2.polylines(picture, [points], False, FILL, line, cv2.LINE_AA)
     for number, outline in enumerate(outlines):
         label = render(drawable(outline.text, number, font), scale, FILL, INK, "", font)
         x = int(min(max(outline.x, 0), max(0, width - label.width)))

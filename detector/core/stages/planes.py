@@ -6,7 +6,7 @@ one of the four is, so that a line of one pixel has its colour at odd places too
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from detector.core.types import Colours, Image, Planes
 
 Point = tuple[int, int]  # x, y, pixels
 Rect = tuple[int, int, int, int]  # x1, y1, x2, y2, pixels; x2 and y2 lie behind the last one
-SHIFT = 2  # bits behind the point in the middle and the radius of a dot
+SHIFT = 2  # bits behind the point of coordinates that are not whole
 
 
 class Shade(NamedTuple):
@@ -120,13 +120,25 @@ def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
         cv2.circle(plane, (x, y), half, colour, cv2.FILLED, cv2.LINE_AA, SHIFT)
 
 
-def draw_trail(planes: Planes, points: NDArray[np.float32], shade: Shade, line: int) -> None:
-    """A line through ``points`` [n, 2], pixels, with smooth edges."""
-    whole = [np.rint(points * (1 << SHIFT)).astype(np.int32)]
-    half = [np.rint((points - 0.5) / 2 * (1 << SHIFT)).astype(np.int32)]
-    cv2.polylines(planes.y, whole, False, shade.y, line, cv2.LINE_AA, SHIFT)
-    for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
-        cv2.polylines(plane, half, False, colour, (line + 1) // 2, cv2.LINE_AA, SHIFT)
+def draw_trails(
+    planes: Planes, trails: Sequence[NDArray[np.float32]], colours: Sequence[Shade], line: int
+) -> None:
+    """A line through each trail's points [n, 2], pixels, with smooth edges in the brightness."""
+    for whole, shade in zip(simplify(trails, line, SHIFT), colours, strict=False):
+        cv2.polylines(planes.y, [whole], False, shade.y, line, cv2.LINE_AA, SHIFT)
+        half = [(whole - (1 << SHIFT - 1)) >> 1]
+        for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
+            cv2.polylines(plane, half, False, colour, (line + 1) // 2, cv2.LINE_8, SHIFT)
+
+
+def simplify(
+    trails: Sequence[NDArray[np.float32]], line: int, shift: int = 0
+) -> Iterator[NDArray[np.int32]]:
+    """Points of each trail in 1 / 2 ** ``shift`` pixels, less those that do not show: without them
+    the line moves by an eighth of its width at most."""
+    for trail in trails:
+        points = np.rint(trail * (1 << shift)).astype(np.int32)
+        yield cv2.approxPolyDP(points, line * (1 << shift) / 8, False)
 
 
 def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
