@@ -16,7 +16,7 @@ from detector.core.api import Detector
 from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
-from detector.core.run import choose, losses, measurements, self_timing
+from detector.core.run import choose, losses, measurements, sampling, self_timing
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.losses import LIMIT_S, SHARE
 from detector.core.run.plan import Asked
@@ -207,10 +207,11 @@ def foreign(street, ticks, monkeypatch):
         return [some_boxes(int(one[0][0, 0]), conf) for one in outputs]
 
     monkeypatch.setattr(search, "detections", found)
+    monkeypatch.setattr(sampling, "Ahead", lambda ahead: ahead)
     network = replace(street, sha256="ab" * 32, macs=1_000_000_000)
 
     def choose_for(ahead, config):
-        return choose.choose(network, config, timed=True, ahead=ahead)
+        return choose.choose(network, config, timed=True, ahead=(ahead,))
 
     return choose_for
 

@@ -30,7 +30,7 @@ from detector.core.types import Background
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.models.base import Network
-    from detector.core.run.sampling import Ahead
+    from detector.core.run.reading import Reading
 
 # One decision: who names one of them has made it.
 ENCODING = ("quality", "preset", "crf", "encoder")
@@ -61,7 +61,7 @@ def choose(
     measured: bool = True,
     timed: bool = False,
     kind: Callable[[], str | None] | None = None,
-    ahead: Ahead | None = None,
+    ahead: tuple[Reading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
 ) -> Choice:
     """Engine and precision for ``auto``, and the options of a search.

@@ -26,7 +26,6 @@ from detector.core.run.following import check_following, parse_every
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
-from detector.core.run.sampling import Ahead
 from detector.core.run.selection import Selection
 from detector.core.run.tiling import Tiling
 
@@ -131,7 +130,7 @@ class Asked:
             self.config,
             timer,
             picture=self.tiling.seen(picture),
-            ahead=Ahead(self.reading, specs) if specs else None,
+            ahead=(self.reading, specs) if specs else None,
             opened=opened,
             chosen=refuse,
             **words,

@@ -23,14 +23,14 @@ from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.errors.machine import usable_cores
 from detector.core.run import measurements
 from detector.core.run.canvas import open_network, own_canvas
-from detector.core.run.losses import LIMIT_S, Known, Looked, Losses
 from detector.core.run.prepare import prepare_network, silent
 from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
 
 if TYPE_CHECKING:
     from detector.core.engines.base import Engine
     from detector.core.models.base import Network
-    from detector.core.run.sampling import Ahead
+    from detector.core.run.losses import Losses
+    from detector.core.run.reading import Reading
 
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns it off
 ON_GPU = ("ort", "torch")  # without those that would build a plan for minutes
@@ -65,12 +65,13 @@ class Timing:
 def find_or_make(
     network: Network,
     config: Config,
-    ahead: Ahead | None = None,
+    ahead: tuple[Reading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
     clock: Clock = time.monotonic,
 ) -> Timing | None:
     """The timing of this network on this machine, one for all canvases; None if it is not timed.
-    ``ahead``: what the run reads, without which only a model whose losses are known is timed.
+    ``ahead``: what the run reads and how, without which only a model whose losses are known is
+    timed.
     Raises EngineError if ``progress`` stops it."""
     if not _is_wanted(config) or network.random_seed is not None:
         return None
@@ -78,7 +79,9 @@ def find_or_make(
     kept = measurements.find(config, network, ["self-timing"], shape)
     if kept:
         return Timing(kept[0])
+    from detector.core.run.losses import Known, Looked
     from detector.core.run.quantize.calibrate import packaged
+    from detector.core.run.sampling import Ahead
 
     start = clock()
     calibration = packaged(network, config.network.model)
@@ -92,7 +95,7 @@ def find_or_make(
         if shape != (network.input.height, network.input.width):
             network = open_network(_at(config, shape))
     elif ahead is not None:
-        losses = Looked.at(network, ahead, NVIDIA_DRIVER.exists(), usable_cores())
+        losses = Looked.at(network, Ahead(*ahead), NVIDIA_DRIVER.exists(), usable_cores())
     if losses is None or not _leaves_a_choice(losses, config.runtime):
         return None
     timed = _bare(config) if about is not None else config
@@ -174,6 +177,8 @@ def time_engines(
 ) -> tuple[list[MeasuredRow], int]:
     """Inference FPS of each engine and precision that runs here, in alternating rounds, and their
     count; no row where they cannot be compared in the time that is left since ``begun``."""
+    from detector.core.run.losses import LIMIT_S
+
     begun = clock() if begun is None else begun
     limit_s = LIMIT_S
     doing = f"benchmarking the engines for {network.name}"

@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 
@@ -17,8 +18,10 @@ from detector.core.errors import OutputError
 from detector.core.sinks._folder import FolderSink
 from detector.core.sinks._naming import FrameNames, format_of_copy, picture_name
 from detector.core.sinks._partial import Partial, output_errors
-from detector.core.timeline.crew import Crew, Pending
 from detector.core.types import Detections, Frame, Image, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.timeline.crew import Crew, Pending
 
 # What cv2.imencode writes. QUALITY applies to the lossy formats.
 LOSSY = (".jpg", ".jpeg", ".jpe", ".webp")
@@ -61,6 +64,8 @@ class PicturesSink(FolderSink):
             super().open(info)
             self._names.folder = self.path
             if self._at_once > 1:
+                from detector.core.timeline.crew import Crew
+
                 self._crew = Crew("encoder", self._at_once)
 
     def write(self, frame: Frame, detections: Detections) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import partial
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,10 @@ from detector.core.sources._specs import (
 )
 from detector.core.sources._unclaimed import is_live
 from detector.core.sources.base import ANY, Choice, How, SteppingSource
-from detector.core.timeline.crew import Crew, Pending
 from detector.core.types import Background, Frame, Image, Reduced, SourceInfo, size_of
+
+if TYPE_CHECKING:
+    from detector.core.timeline.crew import Crew, Pending
 
 Read = tuple[Image | Reduced | None, str]
 AHEAD_BYTES = 256 << 20  # of decoded pictures that wait; one is always allowed
@@ -122,6 +124,8 @@ class PicturesSource(SteppingSource):
             codec=os.path.splitext(paths[self._first])[1].lstrip(".").lower(),
         )
         if choice.at_once > 1 and len(paths) > self._first + stride and frames != 1:
+            from detector.core.timeline.crew import Crew
+
             self._crew = Crew("picture", choice.at_once)
 
     def _first_readable(self, spec: str) -> tuple[int, Image | Reduced]:
