@@ -18,7 +18,9 @@ from typing import Any
 
 FOLDER = os.environ.get("MUTATE_SEEN", "")  # a file for each test, and tests.jsonl
 DETECTOR = os.environ.get("MUTATE_DETECTOR", "")  # with a slash at its end
-UNIT = "MUTATE_UNIT"  # of the environment: what runs now; a process that is started inherits it
+# Of the environment: what runs now. A process that is started inherits it, and a fork of
+# tests/forked.py takes what begins with PYTEST_.
+UNIT = "PYTEST_MUTATE_UNIT"
 _noted: set[tuple[str, int]] = set()
 
 

@@ -57,24 +57,27 @@ def test_a_wait_returns_within_a_second_so_that_the_loop_can_stop():
     assert 0 < bench.ms() < 1000
 
 
+def known(gather: str, **more) -> Bench:
+    """Two cameras that are known to send pictures."""
+    bench = Bench("a", "b", gather=gather, batch=2, **more)
+    bench.feeds["a"].arrives()
+    bench.feeds["b"].arrives()
+    bench.batch(2)
+    return bench
+
+
 class TestWindow:
     """Two cameras of 25 pictures a second; one picture of ``a`` is there."""
 
     def test_every_waits_for_the_other_camera_but_not_longer_than_a_period(self):
-        bench = Bench("a", "b", gather="every", batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)  # both are known to send pictures
+        bench = known("every")
         bench.feeds["a"].arrives()
         before = bench.ms()
         assert bench.batch(2) == [("a", 1)]
         assert bench.ms() - before == pytest.approx(40), "1 / 25 s, with nothing to subtract"
 
     def test_it_goes_as_soon_as_it_is_full(self):
-        bench = Bench("a", "b", gather="every", batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)
+        bench = known("every")
         bench.feeds["a"].arrives()
         bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
         assert bench.batch(2) == [("a", 1), ("b", 1)]
@@ -115,20 +118,14 @@ class TestWindow:
         assert bench.ms() == before
 
     def test_auto_does_not_wait_while_the_engine_has_time(self):
-        bench = Bench("a", "b", gather="auto", batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)
+        bench = known("auto")
         bench.feeds["a"].arrives()
         before = bench.ms()
         assert bench.batch(2) == [("a", 1)]
         assert bench.ms() == before
 
     def test_auto_waits_when_the_engine_is_busy(self):
-        bench = Bench("a", "b", gather="auto", batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)
+        bench = known("auto")
         bench.collector.pace.busy = 0.95
         bench.feeds["a"].arrives()
         bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
@@ -136,10 +133,7 @@ class TestWindow:
 
     def test_freshest_takes_the_newest_when_the_batch_goes(self):
         """While it waits for b, a newer picture of a takes the older one's place."""
-        bench = Bench("a", "b", gather="freshest", batch=2, latest=True)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)
+        bench = known("freshest", latest=True)
         bench.feeds["a"].arrives()
         bench.while_waiting[10] = lambda: bench.feeds["a"].arrives()
         bench.while_waiting[20] = lambda: bench.feeds["b"].arrives()

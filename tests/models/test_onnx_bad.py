@@ -275,6 +275,7 @@ BAD = {
     tokens: ("input ids is int64 [1, 77]", "[batch, 3, height, width]"),
     external: ("m.onnx.data", "not next to it"),
     lambda folder: external(folder, "../m.onnx.data", True): ("'../m.onnx.data'", "outside"),
+    lambda folder: external(folder, "x/../m.onnx.data", True): ("outside", "refused"),
     lambda folder: external(folder, "/etc/passwd", True): ("'/etc/passwd'", "outside", "refused"),
     text: ("not an ONNX file", "damaged"),
     empty: ("is empty; download it again",),

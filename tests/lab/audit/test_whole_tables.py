@@ -173,6 +173,12 @@ def test_a_public_table_has_the_findings_that_its_figures_prove(name: str) -> No
     assert rules_of(of_text(text)) == expected
 
 
+@pytest.mark.parametrize(("peak", "differs"), [(150e9, True), (200e9, False), (300e9, True)])
+def test_the_peak_that_the_rows_imply_is_the_one_given(peak: float, differs: bool) -> None:
+    text = "model,utilisation (%),GFLOP/s\na,50.00,100.0\nb,25.00,50.0\n"
+    assert ("peak-differs" in rules_of(of_text(text, {"peak": peak}))) == differs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/performance.md", "docs/live.md"])
 def test_our_own_pages_have_no_error(page: str) -> None:
