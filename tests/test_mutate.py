@@ -67,7 +67,6 @@ def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) 
 def test_a_seed_draws_the_same_faults_by_lines_of_code(
     mutate: ModuleType, faults: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A longer file has more of them, and what is added elsewhere changes few."""
     (tmp_path / "long.py").write_text(SOURCE + "\n" * 300)
     every = [*faults.values(), *mutate.faults_of(tmp_path / "long.py")]
     drawn = [mutate.choose(every, 2, seed) for seed in range(40)]

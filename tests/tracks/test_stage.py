@@ -95,11 +95,9 @@ def test_a_cut_ends_the_tracks() -> None:
 
 @pytest.mark.parametrize(("share", "cut"), [(0.2, False), (0.3, True)])
 def test_a_cut_changes_the_shade_of_a_quarter(share: float, cut: bool) -> None:
-    seen = Cuts()
-    assert not seen.here(frame(0))
-    half = frame(1)
-    half.image[:, : int(share * half.image.shape[1])] = 255
-    assert seen.here(half) is cut
+    seen, after = Cuts(), frame(1)
+    after.image[:, : int(share * 640)] = 255
+    assert [seen.here(frame(0)), seen.here(after)] == [False, cut]
 
 
 def test_a_light_that_changes_slowly_is_no_cut() -> None:
