@@ -120,8 +120,7 @@ def test_round_trip_of_every_sink(tmp_path):
 def test_the_gate(tmp_path):
     # The first three are all found.
     arguments = ("eval", LABELS, *"--frames 3 --stride 8 --engine ort -q".split())
-    passed = detect_video(*arguments, "--min-ap50", 0.5, "--json", cwd=tmp_path)
-    assert (passed.returncode, len(summary_of(passed)["results"])) == (0, 1)
+    assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
     process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)
     assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "AP50 is 0.", "(ort)")
 
