@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import islice
 from types import SimpleNamespace
 
@@ -73,6 +74,17 @@ def test_a_call_equals_the_stream():
             again = detector(frame.image)  # in the middle of a stream
             assert again.boxes.tolist() == found.boxes.tolist()
             assert again.scores.tolist() == found.scores.tolist()
+
+
+def test_each_picture_of_a_call_has_its_spans(monkeypatch):
+    spans = []
+    track = SimpleNamespace(span=lambda *span: spans.append(span) or nullcontext())
+    timeline = SimpleNamespace(track=lambda name: nullcontext(track))
+    monkeypatch.setattr(Detector, "_timeline", lambda self: timeline)
+    with Detector(engine="null", batch=2) as detector:
+        detector([PICTURE] * 3)
+    for stage, count in (("preprocess", 3), ("infer", 2), ("head", 3), ("nms", 3)):
+        assert [at for name, at in spans if name == stage] == list(range(count))
 
 
 @pytest.mark.slow

@@ -56,13 +56,23 @@ def test_faults_are_changes_of_one_place(mutate: ModuleType, faults: dict[str, A
 
 
 @pytest.mark.slow
-@pytest.mark.nightly  # some 30 files are read and compiled a thousand times
 def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) -> None:
     import yaml
 
     files = {one["file"] for one in yaml.safe_load(mutate.EQUIVALENT.read_text())}
     possible = {one.digest for file in files for one in mutate.faults_of(CHECKOUT / file)}
     assert set(mutate.equivalents()) <= possible
+
+
+def test_a_seed_draws_the_same_faults_by_lines_of_code(
+    mutate: ModuleType, faults: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "long.py").write_text(SOURCE + "\n" * 300)
+    every = [*faults.values(), *mutate.faults_of(tmp_path / "long.py")]
+    drawn = [mutate.choose(every, 2, seed) for seed in range(40)]
+    assert drawn == [mutate.choose(every[::-1], 2, seed) for seed in range(40)]
+    files = [one.file for some in drawn for one in some]
+    assert files.count("long.py") > 4 * files.count("box.py") > 0
 
 
 def test_every_fault_called_equivalent_has_its_reason(mutate: ModuleType) -> None:

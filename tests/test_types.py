@@ -24,14 +24,11 @@ def found(*boxes: list[float]) -> Detections:
 FIT = Letterbox(scale_x=0.5, scale_y=0.25, pad_x=10, pad_y=20, width=100, height=200)
 
 
-def test_a_box_is_moved_then_scaled_on_each_axis() -> None:
+def test_a_box_is_moved_then_scaled_on_each_axis_and_clipped_to_the_picture() -> None:
     boxes = FIT.to_source(found([10, 20, 60, 70], [15, 25, 35, 45])).boxes
     assert boxes.tolist() == [[0, 0, 100, 200], [10, 20, 50, 100]]
-
-
-def test_a_box_is_clipped_to_the_picture() -> None:
-    boxes = FIT.to_source(found([0, 0, 61, 71], [-50, 30, 100, 40])).boxes
-    assert boxes.tolist() == [[0, 0, 100, 200], [0, 40, 100, 80]]
+    clipped = FIT.to_source(found([0, 0, 61, 71], [-50, 30, 100, 40])).boxes
+    assert clipped.tolist() == [[0, 0, 100, 200], [0, 40, 100, 80]]
 
 
 def test_the_rest_stays_and_nothing_is_changed_in_place() -> None:

@@ -1,4 +1,4 @@
-"""Notes which lines of some files each test runs, also in the processes that it starts.
+"""Note which lines of detector/ each test runs, also in the processes that it starts.
 
 ``scripts/mutate`` puts this folder on PYTHONPATH, and names it to pytest as a plugin
 (PYTEST_DONT_REWRITE: it is imported before pytest).
@@ -17,8 +17,10 @@ from types import FrameType
 from typing import Any
 
 FOLDER = os.environ.get("MUTATE_SEEN", "")  # a file for each test, and tests.jsonl
-FILES = frozenset(os.environ.get("MUTATE_FILES", "").split(os.pathsep))
-UNIT = "MUTATE_UNIT"  # of the environment: what runs now; a process that is started inherits it
+DETECTOR = os.environ.get("MUTATE_DETECTOR", "")  # with a slash at its end
+# Of the environment: what runs now. A process that is started inherits it, and a fork of
+# tests/forked.py takes what begins with PYTEST_.
+UNIT = "PYTEST_MUTATE_UNIT"
 _noted: set[tuple[str, int]] = set()
 
 
@@ -30,12 +32,12 @@ def _note(file: str, line: int) -> None:
     with suppress(OSError):  # a test of full disks; an error here would end the tracing
         name = f"{FOLDER}/{os.environ.get(UNIT, 'none')}"
         to = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(to, f"{line} {file}\n".encode())
+        os.write(to, f"{line} {file[len(DETECTOR) :]}\n".encode())
         os.close(to)
 
 
 def _calls(frame: FrameType, event: str, value: Any) -> Any:
-    return _lines if frame.f_code.co_filename in FILES else None
+    return _lines if DETECTOR and frame.f_code.co_filename.startswith(DETECTOR) else None
 
 
 def _lines(frame: FrameType, event: str, value: Any) -> Any:
@@ -65,7 +67,7 @@ def _unit(name: str) -> str:
 
 def pytest_runtest_logreport(report: Any) -> None:
     file = report.nodeid.split("::")[0]
-    entry = {"test": report.nodeid, "seconds": report.duration}
+    entry = {"test": report.nodeid, "seconds": report.duration, "failed": report.failed}
     entry["units"] = [_unit(report.nodeid), _unit(file)]
     with Path(FOLDER, "tests.jsonl").open("a", encoding="utf-8") as out:
         out.write(json.dumps(entry) + "\n")
@@ -75,17 +77,6 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     _enter(_unit(nodeid))
 
 
-def _for_all(fixture: Any, request: Any) -> Generator[None, Any, Any]:
-    """What a fixture of a whole file runs counts for each test of the file."""
-    if fixture.scope == "function":
-        return (yield)
-    before = _enter(_unit(request.node.nodeid.split("::")[0]))
-    try:
-        return (yield)
-    finally:
-        _enter(before)
-
-
 if FOLDER:
     _trace()
     if "-m" in sys.orig_argv and "pytest" in sys.orig_argv:
@@ -93,4 +84,11 @@ if FOLDER:
 
         @pytest.hookimpl(wrapper=True)
         def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
-            return (yield from _for_all(fixturedef, request))
+            """What a fixture of a whole file runs counts for each test of the file."""
+            if fixturedef.scope == "function":
+                return (yield)
+            before = _enter(_unit(request.node.nodeid.split("::")[0]))
+            try:
+                return (yield)
+            finally:
+                _enter(before)

@@ -158,6 +158,8 @@ def test_whose_settings_come_first_decides(store):
     other = replace(first.settings, model="another")
     assert outputs.publish(other, first=True).model == first.settings.model
     assert outputs.publish(other, first=False).model == "another"
+    store.pipe_file("bucket/out/job.json", b"newer")
+    assert Path(outputs.fetch_home(), "job.json").read_bytes() == b"newer"
 
 
 def test_shards_share_one_place(store):

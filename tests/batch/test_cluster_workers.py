@@ -122,22 +122,19 @@ def test_items_are_done_and_counted(out):
     assert made.ray.actors == {}
 
 
-def test_there_are_no_more_workers_than_items(out):
-    made = Made(out, node("a", 20), most=2).begin()
+@pytest.mark.parametrize(
+    ("cores", "asked", "each"),
+    [
+        (20, {"most": 2}, None),  # no more than items
+        (8, {"workers": 2}, None),  # as many as are asked for
+        (2, {"workers": 2}, {1}),  # one core each where two do not fit
+    ],
+)
+def test_there_are_two_workers(out, cores, asked, each):
+    made = Made(out, node("a", cores), **asked).begin()
     made.until(lambda: made.placed() == ["idle"] * 2)
     assert len(made.ray.placed) == 2
-
-
-def test_so_many_workers_as_are_asked_for(out):
-    made = Made(out, node("a", 8), workers=2).begin()
-    made.until(lambda: made.placed() == ["idle"] * 2)
-    assert len(made.ray.placed) == 2
-
-
-def test_workers_take_one_core_where_two_each_do_not_fit(out):
-    made = Made(out, node("a", 2), workers=2).begin()
-    made.until(lambda: made.placed() == ["idle"] * 2)
-    assert {load.cores for load in made.ray.loads} == {1}
+    assert each in (None, {load.cores for load in made.ray.loads})
 
 
 def test_a_node_that_comes_is_used(out):

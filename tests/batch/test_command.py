@@ -170,6 +170,7 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
         (("in", "-o", "out", "--model", "gone.onnx"), 4, "gone.onnx"),
         (("in", "-o", "x.cfg"), 6, "x.cfg"),
         (("rtsp://host/stream", "-o", "out"), 2, "mount"),
+        (("in", "-o", "out", "--progress", "none/file"), 6, "none/file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -56,11 +56,6 @@ def test_a_glob_is_named_from_its_first_sign_on(tmp_path):
     assert names("in/**/a.mp4") == ["cam1/mon/a.mp4", "cam2/mon/a.mp4"]
 
 
-def test_a_file_by_name_is_taken_whatever_its_suffix(tmp_path):
-    make_sources(tmp_path, "in/a.mp4", "in/b.bin")
-    assert names("in/a.mp4", "in/b.bin") == ["a.mp4", "b.bin"]
-
-
 def test_a_list_names_files_and_folders_relative_to_itself(tmp_path):
     make_sources(tmp_path, "in/a.mp4", "in/sub/b.mp4", "in/sub/c.mp4")
     (tmp_path / "lists").mkdir()
@@ -74,20 +69,19 @@ def test_a_list_names_files_and_folders_relative_to_itself(tmp_path):
     assert (missing.exit_code, missing.tries) == (3, 0)
 
 
-def test_equal_names_of_two_arguments_get_a_numbered_root(tmp_path):
-    make_sources(tmp_path, "one/a.mp4", "one/b.mp4", "two/a.mp4", "two/c.mp4", "three/a.mp4")
-    assert names("one", "two", "three") == ["a.mp4", "b.mp4", "2/a.mp4", "c.mp4", "3/a.mp4"]
-
-
-def test_a_numbered_root_never_takes_a_name_that_is_there(tmp_path):
-    make_sources(tmp_path, "one/a.mp4", "one/2/a.mp4", "two/a.mp4")
-    assert names("one", "two") == ["2/a.mp4", "a.mp4", "3/a.mp4"]
-
-
-def test_no_name_lies_inside_of_another(tmp_path):
-    make_sources(tmp_path, "one/a.mp4", "two/a.mp4/b.mp4")
-    assert names("one", "two") == ["a.mp4", "2/a.mp4/b.mp4"]
-    assert names("two", "one") == ["a.mp4/b.mp4", "2/a.mp4"]
+@pytest.mark.parametrize(
+    ("files", "asked", "found"),
+    [
+        ("in/a.mp4 in/b.bin", "in/a.mp4 in/b.bin", "a.mp4 b.bin"),  # whatever the suffix
+        ("i/a.mp4 i/b.mp4 j/a.mp4 j/c.mp4 k/a.mp4", "i j k", "a.mp4 b.mp4 2/a.mp4 c.mp4 3/a.mp4"),
+        ("i/a.mp4 i/2/a.mp4 j/a.mp4", "i j", "2/a.mp4 a.mp4 3/a.mp4"),  # 2/ is taken
+        ("i/a.mp4 j/a.mp4/b.mp4", "i j", "a.mp4 2/a.mp4/b.mp4"),  # none lies inside another
+        ("i/a.mp4 j/a.mp4/b.mp4", "j i", "a.mp4/b.mp4 2/a.mp4"),
+    ],
+)
+def test_equal_names_of_two_arguments_get_a_numbered_root(tmp_path, files, asked, found):
+    make_sources(tmp_path, *files.split())
+    assert names(*asked.split()) == found.split()
 
 
 def test_a_file_is_listed_once(tmp_path):

@@ -138,6 +138,8 @@ def test_a_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
     # Every step is booked once: four items, and five steps where there would be one.
     assert result.report.ledger.cpu_s == pytest.approx(0.5 * (3 + 5))
     assert result.report.between_s == pytest.approx(0.1 * (3 + 5))
+    # Loading, then planning, the longest part and joining, one after the other.
+    assert result.report.forecasts[-1].seconds == pytest.approx(0.5 + 3 * 0.6)
 
 
 def test_people_are_told_what_is_done_of_an_item():

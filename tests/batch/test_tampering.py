@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from detector.batch import dataset, pieces
+from detector.batch import dataset, layout, pieces
 from detector.batch.documents import Failure
 from detector.batch.item import Task
 from detector.batch.layout import MARKER, ROWS, SCRATCH, locked
@@ -181,6 +181,8 @@ def test_a_job_refuses_links_in_place_of_its_own_files(outputs, tmp_path, name):
     (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere/kept.txt")
     with pytest.raises(OutputError, match=f"{name}: is a link"), locked(outputs.place, WHOLE):
         pass
+    with pytest.raises(OutputError, match=name):  # nor one that came since
+        layout._open_lock(outputs.place, name)
 
 
 # ---- the manifest

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
@@ -290,3 +291,6 @@ def test_what_a_library_made_of_a_signal_ends_with_the_signals_code(monkeypatch)
     with pytest.raises(signals.Stopped) as stopped, exit_codes("nothing was lost"):
         library()
     assert stopped.value.exit_code == CODES[signal.SIGTERM]
+    for error in (signals.Stopped(143), click.UsageError("x"), click.exceptions.Exit(2)):
+        with pytest.raises(type(error)), exit_codes("nothing was lost"):
+            raise error

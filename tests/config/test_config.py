@@ -103,16 +103,6 @@ def test_errors_of_the_command_line_name_the_flag():
         merge_levels((COMMAND_LINE, {"max_det": "0"}))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("a: [", "not valid YAML"), ("just text", "a mapping of options")]
-)
-def test_bad_files(tmp_path, text, message):
-    file = tmp_path / "c.yaml"
-    file.write_text(text)
-    with pytest.raises(UsageError, match=message):
-        merge_levels(read_level(file))
-
-
 def test_absent_file(tmp_path):
     with pytest.raises(UsageError, match=r"none\.yaml: "):
         read_level(tmp_path / "none.yaml")
@@ -150,12 +140,14 @@ def test_every_number_has_limits_which_its_default_keeps():
         (f"size: '{'9' * 5000}'", "runtime.size"),
         ("classes: [[a]]", "selection.classes"),
         ("save: {a: 1}", "output.save"),
+        ("a: [", ".*not valid YAML"),
+        ("just text", ".*a mapping of options"),
     ],
 )
 def test_what_is_beyond_the_limits_names_the_key(tmp_path, text, key):
     file = tmp_path / "c.yaml"
     file.write_text(text)
-    with pytest.raises(UsageError, match=f"c.yaml: {key}"):
+    with pytest.raises(UsageError, match=f"c.yaml:.*{key}"):
         merge_levels(read_level(file))
 
 

@@ -19,7 +19,7 @@ from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
 from detector.lab.report.page import list_hows
 from detector.lab.report.part import Part, list_parts
-from detector.lab.session.passes import FACTS
+from detector.lab.session.passes import FACTS, LayersFacts
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran, with_passes
 
@@ -134,7 +134,12 @@ def test_every_part_draws_what_there_is(part, kind, sessions) -> None:
 
 @pytest.mark.parametrize("part", list_parts(), ids=lambda part: part.name)
 def test_a_whole_session_has_every_part(part, sessions) -> None:
-    assert part.drawn(sessions["whole"]) or _said(part, sessions["whole"])
+    drawn = part.drawn(sessions["whole"])
+    assert drawn or _said(part, sessions["whole"])
+    assert part.name != "run" or '<td class="none">' not in drawn
+    if part.facts is LayersFacts:
+        said = _said(part, sessions["whole"])
+        assert any("0.7" in piece for piece in said if isinstance(piece, str)), "outside of them"
     if part.facts is not None:
         assert part.drawn(sessions["one frame"]) == "", "its pass did not run"
 

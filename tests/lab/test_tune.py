@@ -24,9 +24,9 @@ from detector.lab.profile import base
 from detector.lab.session.comparison import Round
 from detector.lab.terminal.tune import shorten, verdict
 from detector.lab.tune import candidates, parse_target
-from detector.lab.tune.candidates import Plain
+from detector.lab.tune.candidates import Change, Plain
 from detector.lab.tune.kept import as_config
-from detector.lab.tune.search import ROUNDS, Ran, Search
+from detector.lab.tune.search import ROUNDS, STEP, Ran, Search
 from tests.cli.command import detect_video
 
 DEFAULT = Config()
@@ -190,6 +190,17 @@ def test_it_ends_in_time():
     job = Job(lambda settings: 4.0, plain=replace(PLAIN, fps=4.0))
     assert job.find(seconds=20).settings == {}
     assert job.now < 60
+
+
+def test_a_third_of_a_step_of_agreement_is_no_cost(monkeypatch):
+    for name, found in (("_tried", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
+        monkeypatch.setattr(Search, name, lambda *_, found=found: found)
+    assert not Job(by_rules).search()._costs(Change("engine", {}))
+
+
+def test_the_defaults_run_beside_fp32_even_without_time():
+    job = Job(by_rules, plain=replace(PLAIN, precision="int8"))
+    assert job.find(seconds=0.1).trials[0].agreement == 1
 
 
 def test_it_says_that_it_had_no_time():

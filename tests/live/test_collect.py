@@ -57,24 +57,31 @@ def test_a_wait_returns_within_a_second_so_that_the_loop_can_stop():
     assert 0 < bench.ms() < 1000
 
 
+def known(gather: str, **more) -> Bench:
+    """Two cameras that are known to send pictures."""
+    bench = Bench("a", "b", gather=gather, batch=2, **more)
+    bench.feeds["a"].arrives()
+    bench.feeds["b"].arrives()
+    bench.batch(2)
+    return bench
+
+
 class TestWindow:
     """Two cameras of 25 pictures a second; one picture of ``a`` is there."""
 
-    def test_every_waits_for_the_other_camera_but_not_longer_than_a_period(self):
-        bench = Bench("a", "b", gather="every", batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)  # both are known to send pictures
+    @pytest.mark.parametrize(("gather", "waited_ms"), [("every", 40), ("auto", 0)])
+    def test_every_waits_for_the_other_camera_but_not_longer_than_a_period(self, gather, waited_ms):
+        bench = known(gather)
         bench.feeds["a"].arrives()
         before = bench.ms()
         assert bench.batch(2) == [("a", 1)]
-        assert bench.ms() - before == pytest.approx(40), "1 / 25 s, with nothing to subtract"
+        # 1 / 25 s, with nothing to subtract; not at all while the engine has time.
+        assert bench.ms() - before == pytest.approx(waited_ms)
 
-    def test_it_goes_as_soon_as_it_is_full(self):
-        bench = Bench("a", "b", gather="every", batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)
+    @pytest.mark.parametrize(("gather", "busy"), [("every", 0.0), ("auto", 0.95)])
+    def test_it_goes_as_soon_as_it_is_full(self, gather, busy):
+        bench = known(gather)
+        bench.collector.pace.busy = busy
         bench.feeds["a"].arrives()
         bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
         assert bench.batch(2) == [("a", 1), ("b", 1)]
@@ -114,32 +121,9 @@ class TestWindow:
         assert bench.batch(2) == [("a", 1)]
         assert bench.ms() == before
 
-    def test_auto_does_not_wait_while_the_engine_has_time(self):
-        bench = Bench("a", "b", gather="auto", batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)
-        bench.feeds["a"].arrives()
-        before = bench.ms()
-        assert bench.batch(2) == [("a", 1)]
-        assert bench.ms() == before
-
-    def test_auto_waits_when_the_engine_is_busy(self):
-        bench = Bench("a", "b", gather="auto", batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)
-        bench.collector.pace.busy = 0.95
-        bench.feeds["a"].arrives()
-        bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
-        assert bench.batch(2) == [("a", 1), ("b", 1)]
-
     def test_freshest_takes_the_newest_when_the_batch_goes(self):
         """While it waits for b, a newer picture of a takes the older one's place."""
-        bench = Bench("a", "b", gather="freshest", batch=2, latest=True)
-        bench.feeds["a"].arrives()
-        bench.feeds["b"].arrives()
-        bench.batch(2)
+        bench = known("freshest", latest=True)
         bench.feeds["a"].arrives()
         bench.while_waiting[10] = lambda: bench.feeds["a"].arrives()
         bench.while_waiting[20] = lambda: bench.feeds["b"].arrives()
@@ -309,9 +293,12 @@ class TestGivingUp:
         assert failures.count("nothing listens") == len(names)
         assert failures.endswith("; use --wait to keep trying")
 
-    def test_one_of_several_is_live(self):
+    @pytest.mark.parametrize("taken_out", [False, True])
+    def test_one_of_several_is_live(self, taken_out):
         bench = self.bench("a", "b")
         bench.feeds["b"].connects = 1
+        if taken_out:
+            bench.collector.remove("b")
         assert self.ends_at_s(bench) is None
 
     def test_who_waits_never_ends(self):
@@ -341,9 +328,3 @@ class TestGivingUp:
 
         bench.while_waiting[15_000] = put_in
         assert self.ends_at_s(bench) == pytest.approx(35.0, abs=0.5)
-
-    def test_one_that_was_taken_out_counts_where_it_was_live(self):
-        bench = self.bench("a", "b")
-        bench.feeds["b"].connects = 1
-        bench.collector.remove("b")
-        assert self.ends_at_s(bench) is None

@@ -24,16 +24,9 @@ def test_every_file_that_a_kill_left_plays(tmp_path: Path) -> None:
 
 @pytest.mark.net
 @pytest.mark.slow
-def test_runs_that_are_killed_leave_what_plays_and_the_next_ones_go_on(tmp_path: Path) -> None:
-    """The whole command, three times, and a last time ended as it should be."""
-    left = check_kills(tmp_path, 3, 7)
-    assert left.wrong == []
-    assert left.finished > 0
-
-
-@pytest.mark.net
-@pytest.mark.slow
-def test_a_run_that_is_stopped_and_goes_on_loses_no_file(tmp_path: Path) -> None:
-    left = check_stops(tmp_path, 2, 7)
+@pytest.mark.parametrize(("check", "times"), [(check_kills, 3), (check_stops, 2)])
+def test_runs_that_are_killed_or_stopped_leave_what_plays(tmp_path: Path, check, times) -> None:
+    """The whole command, some times, and a last time ended as it should be."""
+    left = check(tmp_path, times, 7)
     assert left.wrong == []
     assert left.finished > 0

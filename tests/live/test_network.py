@@ -203,8 +203,11 @@ def test_wrong_password_wrong_path_and_nobody(clip: Path) -> None:
             (f"rtsp://127.0.0.1:{servers.free_port()}/x", "nothing listens"),
         ]:
             backoff = Early()
-            with started(url, status=Status(0, backoff)) as feed:
+            status, told = Status(0, backoff), set()
+            wake = lambda status=status, told=told: told.add(status._state)  # noqa: E731
+            with started(url, status=status, wake=wake) as feed:
                 wait_for(lambda f=feed: f.facts().error)
+                wait_for(lambda told=told: told >= {CONNECTING, WAITING})
                 error = feed.facts().error or ""
                 assert kind in error
                 assert "99@" not in error

@@ -306,7 +306,11 @@ def parts(count: int = 100, **more) -> Export:
     classes = export.add("Reshape", export.table(colours, [(1.0,), (2.0,)], count), flat)
     number = export.add(
         "Cast",
-        export.add("Reshape", export.nothing(colours), export.const([-1, 1], np.int64)),
+        export.add(
+            "Gemm",
+            export.add("Reshape", export.nothing(colours), export.const([-1, 1], np.int64)),
+            export.const([[1.0]]),
+        ),
         to=TensorProto.INT32,
     )
     export.out("num_dets", number, None, TensorProto.INT32)

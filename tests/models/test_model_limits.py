@@ -131,6 +131,20 @@ def test_calls_of_functions_count_with_the_nodes_inside(tmp_path, monkeypatch, m
         bounds.measure_graph(tmp_path / "m.onnx", model)
 
 
+@pytest.mark.parametrize("field", ["t", "tensors", "sparse_tensor", "sparse_tensors"])
+def test_packed_numbers_count_wherever_they_are(tmp_path, monkeypatch, field):
+    import onnx
+
+    attribute = onnx.AttributeProto(name="a")
+    held = getattr(attribute, field).add() if field[-1] == "s" else getattr(attribute, field)
+    held = held.values if "sparse" in field else held
+    held.CopyFrom(onnx.helper.make_tensor("n", onnx.TensorProto.INT64, [900], [1] * 900))
+    graph = onnx.GraphProto(node=[onnx.NodeProto(attribute=[attribute])])
+    monkeypatch.setattr(bounds, "MAX_PACKED", 899)
+    with pytest.raises(ModelError, match="packed numbers"):
+        bounds.measure_bytes(tmp_path, onnx.ModelProto(graph=graph).SerializeToString())
+
+
 @pytest.mark.parametrize("factor", [1, MOST])
 def test_the_least_and_the_most_are_factors(monkeypatch, factor):
     monkeypatch.setenv(VARIABLE, str(factor))

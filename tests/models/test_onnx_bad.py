@@ -275,6 +275,7 @@ BAD = {
     tokens: ("input ids is int64 [1, 77]", "[batch, 3, height, width]"),
     external: ("m.onnx.data", "not next to it"),
     lambda folder: external(folder, "../m.onnx.data", True): ("'../m.onnx.data'", "outside"),
+    lambda folder: external(folder, "x/../m.onnx.data", True): ("outside", "refused"),
     lambda folder: external(folder, "/etc/passwd", True): ("'/etc/passwd'", "outside", "refused"),
     text: ("not an ONNX file", "damaged"),
     empty: ("is empty; download it again",),
@@ -360,7 +361,7 @@ def test_a_bomb_is_not_evaluated(tmp_path):
     assert "ConstantOfShape" not in {node.op_type for node in network.graph.graph.node}
 
 
-@pytest.mark.parametrize("cut", range(0, 4000, 97))
+@pytest.mark.parametrize("cut", range(0, 4000, 194))
 def test_damaged_bytes_are_refused_or_read_but_never_a_crash(tmp_path, cut):
     exports.decoded(count=252).save(tmp_path / "m.onnx", STATED)
     data = bytearray((tmp_path / "m.onnx").read_bytes())

@@ -245,6 +245,8 @@ def test_doctor_lists_the_newest_of_each_model_and_kind_of_source(tmp_path):
     assert [one["undo"] for one in listed] == [undo, undo, tune_undo, tune_undo]
     compared(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # now nothing is faster
     assert len(choose.list_in_force(config(tmp_path))) == 3
+    compared(tmp_path, DEFAULT, FASTER, sha="ef" * 32, model_input=None)
+    assert (0, 0) in [one["model_input"] for one in choose.list_in_force(config(tmp_path))]
 
 
 # ---- of a comparison

@@ -112,3 +112,9 @@ def test_scores_of_labels_are_asked_for_with_labels():
     with pytest.raises(UsageError, match=r"--save-conf .*--save yolo"):
         OutputPlan(OutputConfig(save_conf=True, save=("csv",)), ["a.jpg"])
     OutputPlan(OutputConfig(save_conf=True, save=("csv", "yolo")), ["a.jpg"])
+
+
+@pytest.mark.parametrize(("output", "piped"), [("-", True), ("out.mp4", False)])
+def test_only_a_video_to_standard_output_imports_what_writes_there(output, piped):
+    plan = OutputPlan(OutputConfig(output=output, save=("video",)), ["in.mp4"], streams=True)
+    assert ("detector.core.sinks.video.piped" in plan.imports("in.mp4")) == piped

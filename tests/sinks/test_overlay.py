@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -22,6 +23,7 @@ from detector.core.errors import OutputError, SourceError, UsageError
 from detector.core.run.reading import Reading
 from detector.core.sinks.overlay import ass, carried, fonts
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
+from detector.core.sinks.overlay.packets import Copying
 from detector.core.stages.annotate import Layout, PlacedLabel, Style, annotate, lay_out
 from detector.core.types import Detections
 from tests.fonts import make_font, needs_libass
@@ -464,3 +466,11 @@ def test_a_rate_of_an_overlay_fits_a_container():
     for pair in ((1 << 31, 1), (1, 1 << 31), (0, 1), (1, 0), (-1, 1)):
         with pytest.raises(ValueError, match="is not a frame rate"):
             carried._ratio(pair)
+
+
+def test_sound_without_a_time_of_storage_is_stored_as_it_is_shown():
+    copying = Copying.__new__(Copying)
+    copying._dts, copying._shift = {}, {1: 2}
+    stream = SimpleNamespace(type="audio")
+    shown = [SimpleNamespace(dts=None, pts=pts, stream=stream) for pts in (5, 9, 7)]
+    assert [copying._stored(packet, 1) for packet in shown] == [5, 9, 7]

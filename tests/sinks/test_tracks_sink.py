@@ -121,18 +121,12 @@ def test_a_track_is_written_when_it_is_over_and_forgotten():
     assert len(best) == 0
 
 
-def test_a_clock_that_begins_anew_ends_all_tracks():
+@pytest.mark.parametrize(("time_s", "kind"), [(3.0, 0), (100.1, 1)])
+def test_a_clock_that_begins_anew_ends_all_tracks_and_another_class_one(time_s, kind):
     best = BestPictures()
     best.add(textured(0), 100.0, found((1, 0, 0.9, *BOX)))
-    (over,) = best.add(textured(1), 3.0, found((1, 0, 0.9, *BOX)))
-    assert (over.id, over.frames, len(best)) == (1, 1, 1)
-
-
-def test_an_id_of_another_class_is_another_track():
-    best = BestPictures()
-    best.add(textured(0), 0.0, found((1, 0, 0.9, *BOX)))
-    (over,) = best.add(textured(1), 0.1, found((1, 1, 0.9, *BOX)))
-    assert (over.name, len(best)) == ("person", 1)
+    (over,) = best.add(textured(1), time_s, found((1, kind, 0.9, *BOX)))
+    assert (over.id, over.name, over.frames, len(best)) == (1, "person", 1, 1)
 
 
 def test_what_is_kept_of_a_large_object_is_bounded():

@@ -72,21 +72,14 @@ def test_rows_are_read_back_as_they_were(kind, count, on_disk, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_row_takes_few_bytes():
+@pytest.mark.parametrize(("on_disk", "most"), [(False, 10), (True, 1)])
+def test_a_row_takes_few_bytes_and_on_disk_none(tmp_path, on_disk, most):
     """A start and a duration of four bytes each, one off a core. The block that is written
     into takes 56 a row, whatever their number."""
-    calls = KINDS["every frame"][:BLOCK] * 4
-    rows = kept(*calls)
-    held = bytes_of(lambda: kept(*calls))[0] - rows.block.written.nbytes
-    assert held / len(rows) < 10
-
-
-@pytest.mark.slow
-def test_on_disk_they_take_no_memory_and_leave_no_file(tmp_path):
-    calls = KINDS["every frame"][:BLOCK] * 4
-    rows = kept(*calls, folder=tmp_path)
-    held = bytes_of(lambda: kept(*calls, folder=tmp_path))[0] - rows.block.written.nbytes
-    assert held / len(rows) < 1
+    calls, more = KINDS["every frame"][:BLOCK] * 4, {"folder": tmp_path} if on_disk else {}
+    rows = kept(*calls, **more)
+    held = bytes_of(lambda: kept(*calls, **more))[0] - rows.block.written.nbytes
+    assert held / len(rows) < most
     assert not list(tmp_path.iterdir())
 
 

@@ -249,12 +249,6 @@ def test_dashes_of_any_box(box: tuple[int, int, int, int], line: int) -> None:
 # Options.
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", "", str(MOST + 1), "²"])
-def test_wrong_numbers(given: str) -> None:
-    with pytest.raises(UsageError, match="--infer-every"):
-        Asked.of(resolve_config(None, {"infer_every": given}))
-
-
 def test_they_bring_a_tracker() -> None:
     assert [parse_every(one) for one in (None, "1", "1000", "auto")] == [1, 1, MOST, None]
     for given in ({"infer_every": "2"}, {"smooth": True}):
@@ -266,12 +260,12 @@ def test_they_bring_a_tracker() -> None:
     assert resolve_config(None, {}).tracking.track is None
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"infer_every": "2", "blur": ["person"]}, {"infer_every": "auto", "batch": 4}],
-    ids=str,
-)
-def test_what_cannot_be_together(given: dict[str, Any]) -> None:
+WRONG = [{"infer_every": one} for one in ("0", "-1", "two", "1.5", "", str(MOST + 1), "²")]
+TOGETHER = [{"infer_every": "2", "blur": ["person"]}, {"infer_every": "auto", "batch": 4}]
+
+
+@pytest.mark.parametrize("given", WRONG + TOGETHER, ids=str)
+def test_wrong_numbers_and_what_cannot_be_together(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--infer-every"):
         Asked.of(resolve_config(None, given))
 

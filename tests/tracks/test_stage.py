@@ -19,6 +19,7 @@ from detector.core.stages import between
 from detector.core.stages.annotate import PALETTE, lay_out
 from detector.core.stages.annotate import Style as Look
 from detector.core.types import Arrival, Detections, Frame, SourceInfo
+from detector.tracks.cuts import Cuts
 from detector.tracks.stages.track import TrackStage
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -90,6 +91,13 @@ def test_a_cut_ends_the_tracks() -> None:
     for i in range(5, 10):
         after = one(frame(i, shade=200), found(0.9))
     assert (ids(before), ids(after)) == ([1], [2])
+
+
+@pytest.mark.parametrize(("share", "cut"), [(0.2, False), (0.3, True)])
+def test_a_cut_changes_the_shade_of_a_quarter(share: float, cut: bool) -> None:
+    seen, after = Cuts(), frame(1)
+    after.image[:, : int(share * 640)] = 255
+    assert [seen.here(frame(0)), seen.here(after)] == [False, cut]
 
 
 def test_a_light_that_changes_slowly_is_no_cut() -> None:

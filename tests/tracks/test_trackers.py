@@ -177,11 +177,15 @@ def test_classes_are_followed_apart(name: str) -> None:
 
 
 @ALL
-def test_the_end_of_a_scene(name: str) -> None:
-    tracker, ways = KINDS[name](CONF), [straight((100, 200), (10, 0))]
-    first = ids_of(tracker, ways, np.arange(0, 1, 1 / 30).tolist())
-    tracker.end()
-    second = ids_of(tracker, ways, np.arange(1, 2, 1 / 30).tolist())
+@pytest.mark.parametrize(("start_s", "again_s"), [(0, 1), (50, 0)])
+def test_the_end_of_a_scene_and_a_clock_that_begins_anew(
+    name: str, start_s: int, again_s: int
+) -> None:
+    tracker, ways = KINDS[name](CONF), [straight((100, 200), (8, 0))]
+    first = ids_of(tracker, ways, np.arange(start_s, start_s + 1, 1 / 30).tolist())
+    if again_s > start_s:
+        tracker.end()
+    second = ids_of(tracker, ways, np.arange(again_s, again_s + 1, 1 / 30).tolist())
     assert (first, second) == ([[1]], [[2]])
 
 
@@ -189,14 +193,6 @@ def test_the_end_of_a_scene(name: str) -> None:
 def test_time_that_stands_or_goes_back(name: str) -> None:
     had = ids_of(KINDS[name](CONF), [straight((100, 200), (5, 0))], [0, 0.1, 0.1, 0.05, 0.2, 0.3])
     assert had == [[1]]
-
-
-@ALL
-def test_a_clock_that_begins_anew(name: str) -> None:
-    tracker, way = KINDS[name](CONF), [straight((100, 200), (5, 0))]
-    first = ids_of(tracker, way, np.arange(50, 53, 1 / 30).tolist())
-    again = ids_of(tracker, way, np.arange(0, 3, 1 / 30).tolist())
-    assert (first, again) == ([[1]], [[2]])
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def write(folder: Path, text: str) -> str:
 def test_sections_go_on_from_the_top(tmp_path: Path) -> None:
     text = (
         "size: [640, 360]\nevery: 5m\nclasses: [person]\nlines: {a: [[0, 0], [640, 360]]}\n"
-        "cameras: {front: {zones: {yard: [[0, 0], [9, 0], [9, 9]]}, every: 10}}\n"
+        "cameras: {front: {zones: {yard: [[0, 0], [9, 9], [4, 8], [1, 6]]}, every: 10}}\n"
         'clips: {"in*.mp4": {point: centre}}\n'
     )
     file = read_zones(write(tmp_path, text))

@@ -46,21 +46,15 @@ def test_pictures_move_as_boxes_do():
     assert [int(edge) for edge in found] == pytest.approx([x1, y1, x2, y2], abs=1)
 
 
-def test_the_same_answer_costs_nothing():
-    move = moves(1.05, 4.0, 2.0)
+@pytest.mark.parametrize(
+    ("moved", "score", "cost"), [((1.05, 4.0, 2.0), 0.8, 0), ((1.0, 3.0, 0.0), 0.5, 0.09)]
+)
+def test_a_score_that_changes_costs_its_square(moved, score, cost):
+    move = moves(*moved)
     there = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
-    boxes, logits = answers(OBJECT, there, 0.8, 0.8)
-    assert unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item() == pytest.approx(
-        0, abs=1e-6
-    )
-
-
-def test_a_score_that_changes_costs_its_square():
-    move = moves(1.0, 3.0, 0.0)
-    there = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
-    boxes, logits = answers(OBJECT, there, 0.8, 0.5)
-    cost = unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item()
-    assert cost == pytest.approx(0.09, abs=1e-5)
+    boxes, logits = answers(OBJECT, there, 0.8, score)
+    found = unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item()
+    assert found == pytest.approx(cost, abs=1e-5)
 
 
 def test_a_box_that_stays_behind_costs():

@@ -31,7 +31,7 @@ from detector.lab.analysis.loop.activities import (
     frame_times_ms,
     queue_curves,
 )
-from detector.lab.analysis.loop.critical_path import critical_path
+from detector.lab.analysis.loop.critical_path import _steady, critical_path
 from detector.lab.analysis.loop.recorded import recorded_facts
 from detector.lab.analysis.loop.why import Explanation, Known
 from detector.lab.session.nsys import Recorded
@@ -359,6 +359,7 @@ def test_activities_come_from_the_columns_of_a_session():
 def test_nothing_written_has_no_path():
     assert critical_path(activity_graph([], shape())) is None
     assert critical_path(activity_graph([Activity("read", 0, "reader", 0, 5)], shape())) is None
+    assert _steady(activity_graph([], shape()), [5, 9]) == (5, 9)  # nor anything read
 
 
 def test_frames_that_a_damaged_recording_numbers_backwards_have_a_path():

@@ -6,6 +6,8 @@ import importlib
 import json
 import shutil
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 
 import pytest
 
@@ -47,35 +49,31 @@ def by_option(session):
     return {" ".join(step.option): step for step in next_steps(session)}
 
 
+def steps_after(session, *keys, **given):
+    """By their option, once a part of the session's document was changed."""
+    document = json.loads((session / "session.json").read_text())
+    reduce(getitem, keys, document).update(given)
+    (session / "session.json").write_text(json.dumps(document))
+    return by_option(read_session(session))
+
+
 @pytest.mark.parametrize(("name", "offered"), [("a.webm", True), ("a.gif", False)])
 def test_a_faster_encoding_is_offered_where_there_is_one(name, offered, session):
-    document = json.loads((session / "session.json").read_text())
-    document["outputs"]["video"] = name
-    (session / "session.json").write_text(json.dumps(document))
-    assert ("--quality fast" in by_option(read_session(session))) is offered
+    assert ("--quality fast" in steps_after(session, "outputs", video=name)) is offered
 
 
 @pytest.mark.parametrize("given", [{"preset": "medium"}, {"crf": 30}])
 def test_beside_a_preset_or_crf_a_preset_is_offered(given, session):
-    document = json.loads((session / "session.json").read_text())
-    document["config"]["output"].update(given)
-    (session / "session.json").write_text(json.dumps(document))
-    assert "--preset ultrafast" in by_option(read_session(session))
+    assert "--preset ultrafast" in steps_after(session, "config", "output", **given)
 
 
 def test_the_smaller_input_of_the_verdict_is_the_one_that_is_offered(session):
-    document = json.loads((session / "session.json").read_text())
-    document["verdict"] |= {"bottleneck": "infer", "smaller_input": [192, 320]}
-    (session / "session.json").write_text(json.dumps(document))
-    sizes = [one for one in by_option(read_session(session)) if one.startswith("--size ")]
-    assert sizes == ["--size 320x192"]
+    steps = steps_after(session, "verdict", bottleneck="infer", smaller_input=[192, 320])
+    assert [one for one in steps if one.startswith("--size ")] == ["--size 320x192"]
 
 
 def test_a_pipe_does_not_come_again(session):
-    document = json.loads((session / "session.json").read_text())
-    document["video"]["path"] = "-"
-    (session / "session.json").write_text(json.dumps(document))
-    assert next_steps(read_session(session)) == []
+    assert steps_after(session, "video", path="-") == {}
 
 
 def test_without_what_if_there_is_no_figure(session):

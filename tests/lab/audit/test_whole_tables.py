@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from detector.core.models import catalogue
 from detector.lab.audit.case import Case, audit
+from detector.lab.audit.published import MODELS, SAME_PARAMS
 from detector.lab.audit.read import parse_tables
 from tests.conftest import CHECKOUT
 from tests.lab.audit.cases import of_files, of_text, rules_of
@@ -171,6 +173,19 @@ def test_all_sound_tables_together_have_no_error() -> None:
 def test_a_public_table_has_the_findings_that_its_figures_prove(name: str) -> None:
     text, expected = PUBLIC[name]
     assert rules_of(of_text(text)) == expected
+
+
+def test_published_figures_are_those_of_our_catalogue() -> None:
+    for name in MODELS.keys() & {*catalogue.known()}:
+        figures = catalogue.known_model(name).figures
+        params = figures.get("parameters_fused") or figures["parameters"]
+        assert params / 1e6 == pytest.approx(MODELS[name].params_m, rel=SAME_PARAMS), name
+
+
+@pytest.mark.parametrize(("peak", "differs"), [(150e9, True), (200e9, False), (300e9, True)])
+def test_the_peak_that_the_rows_imply_is_the_one_given(peak: float, differs: bool) -> None:
+    text = "model,utilisation (%),GFLOP/s\na,50.00,100.0\nb,25.00,50.0\n"
+    assert ("peak-differs" in rules_of(of_text(text, {"peak": peak}))) == differs
 
 
 @pytest.mark.slow

@@ -199,6 +199,7 @@ def test_missing_pictures_are_counted(tmp_path):
 
 
 POLYGON = " .5 .5 .2 .3 .5 .5 .6 .6"
+OF_SEQUENCES = ("gt.txt", "seqinfo.ini")
 POSES = "names: [person, car]\nval: images/val\nkpt_shape: %s\n"
 
 
@@ -251,10 +252,18 @@ def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
         ("data.yaml", "names: {1: a}\nval: images/val\n", "names must be a list"),
         ("data.yaml", "names: [a\n", "data.yaml:2: not valid YAML"),
         ("data.yaml", "names: [a, b]\nval: images/nowhere\n", "images/nowhere was not found"),
+        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "1 frame has no picture, first frame 3 of 2"),
+        ("gt/gt.txt", "0,1,0,0,5,5,1,1,1\n", "gt.txt:1: frames count from 1"),
+        ("gt/gt.txt", "1,1,0,0,-5,5,1,1,1\n", "sizes are 0 or more"),
+        ("gt/gt.txt", "1,1,0\n", "gt.txt:1: not a row of at least 6 numbers"),
+        ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but the known classes are 1 to 13"),
+        ("seqinfo.ini", "seqLength=2\n", "not a seqinfo.ini with [Sequence] and whole numbers"),
+        ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "not a seqinfo.ini"),
+        ("seqinfo.ini", "[Sequence]\nimDir=nowhere\n", "nowhere: the folder of the pictures"),
     ],
 )
-def test_a_wrong_yolo_folder(tmp_path, file, content, message):
-    made.yolo(tmp_path)
+def test_a_wrong_folder(tmp_path, file, content, message):
+    made.mot(tmp_path) if (tmp_path / file).name in OF_SEQUENCES else made.yolo(tmp_path)
     (tmp_path / file).write_text(content)
     with pytest.raises(SourceError) as caught:
         datasets.open(str(tmp_path))
@@ -270,27 +279,6 @@ def test_a_yolo_folder_without_names_or_labels(tmp_path):
     (tmp_path / "classes.txt").unlink()
     with pytest.raises(SourceError, match=r"data.yaml, .* classes.txt"):
         datasets.open(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "1 frame has no picture, first frame 3 of 2"),
-        ("gt/gt.txt", "0,1,0,0,5,5,1,1,1\n", "gt.txt:1: frames count from 1"),
-        ("gt/gt.txt", "1,1,0,0,-5,5,1,1,1\n", "sizes are 0 or more"),
-        ("gt/gt.txt", "1,1,0\n", "gt.txt:1: not a row of at least 6 numbers"),
-        ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but the known classes are 1 to 13"),
-        ("seqinfo.ini", "seqLength=2\n", "not a seqinfo.ini with [Sequence] and whole numbers"),
-        ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "not a seqinfo.ini"),
-        ("seqinfo.ini", "[Sequence]\nimDir=nowhere\n", "nowhere: the folder of the pictures"),
-    ],
-)
-def test_a_wrong_sequence(tmp_path, file, content, message):
-    made.mot(tmp_path)
-    (tmp_path / file).write_text(content)
-    with pytest.raises(SourceError) as caught:
-        datasets.open(str(tmp_path))
-    assert message in str(caught.value)
 
 
 def test_what_is_no_dataset(tmp_path):

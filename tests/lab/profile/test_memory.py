@@ -18,19 +18,14 @@ from tests.fakes.install import install
 MS = 1_000_000
 
 
-def test_a_leak_is_its_slope():
+def test_a_leak_is_its_slope_and_what_fills_up_at_first_is_none():
     """10 ms a frame; half a megabyte a frame from the start, on top of 100."""
     written = np.arange(1, 1001) * 10 * MS
     times = np.arange(0, 10_000, 20) * MS
-    rss = (100 * MB + 0.5 * MB * times / (10 * MS)).astype(np.int64)
-    assert fit_growth(times, rss, written)[0] == pytest.approx(500, rel=0.01)
-
-
-def test_what_fills_up_at_first_is_no_leak():
-    written = np.arange(1, 1001) * 10 * MS
-    times = np.arange(0, 10_000, 20) * MS
-    rss = np.minimum(100 * MB + times // 10, 200 * MB)  # full after a tenth of the run
-    assert fit_growth(times, rss, written)[0] == pytest.approx(0, abs=1e-6)
+    leak = (100 * MB + 0.5 * MB * times / (10 * MS)).astype(np.int64)
+    assert fit_growth(times, leak, written)[0] == pytest.approx(500, rel=0.01)
+    full = np.minimum(100 * MB + times // 10, 200 * MB)  # after a tenth of the run
+    assert fit_growth(times, full, written)[0] == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize(

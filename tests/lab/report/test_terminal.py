@@ -18,10 +18,12 @@ from detector.core.terminal.progress import LiveLine, line, shorten
 from detector.core.terminal.run import DROPPED, print_run
 from detector.core.terminal.tables import print_pieces
 from detector.core.timeline import Timeline
+from detector.lab.commands.report import _print_tables
 from detector.lab.report.parts.loop import what_if_says
 from detector.lab.session.passes import WhatIfFacts
+from detector.lab.session.read import read_session
 from detector.live.sources.base import REASONS
-from tests.lab.report.sessions import PASSES
+from tests.lab.report.sessions import PASSES, ran
 from tests.session.documents import DOCUMENT, document
 from tests.waiting import wait_for
 
@@ -59,6 +61,11 @@ def test_every_fact_is_printed():
         assert fact in text, fact
     assert "corrupt" not in text, "what did not happen is not mentioned"
     assert "annotate" not in text
+
+
+def test_a_report_in_the_terminal_has_all_tables(tmp_path, capsys):
+    _print_tables(read_session(ran(tmp_path)))
+    assert "seconds: " in capsys.readouterr().out
 
 
 def brief(width=80, **more):

@@ -86,11 +86,8 @@ def test_a_copy_that_waits_says_so():
     rows = by_phase(call_rows(calls, works, [0, 0, 10 * MS, 10 * MS]))["steady state"]
     assert rows["cudaMemcpyAsync"] == (3, 9)  # before the copy and behind it
     assert rows["[memcpy DtoH]"] == (7, 0)
-
-
-def test_a_kernel_that_runs_beside_a_call_is_not_waited_for():
     calls = [CudaCall(THREAD, "cudaMalloc", 0, 10 * MS, 0)]
-    works = [DeviceWork(7, "conv", 1 * MS, 5 * MS, 9)]
+    works = [DeviceWork(7, "conv", 1 * MS, 5 * MS, 9)]  # beside the call, which does not wait
     rows = by_phase(call_rows(calls, works, [0, 0, 10 * MS, 10 * MS]))["steady state"]
     assert rows == {"cudaMalloc": (10, 0)}
 
