@@ -20,7 +20,7 @@ from detector.core.engines.base import EngineOptions, LayerExecution
 from detector.core.engines.openvino import compiling, devices
 from detector.core.engines.openvino import layers as layers_room
 from detector.core.engines.openvino.precise import mark_precise
-from detector.core.errors import EngineError, UsageError
+from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.models.base import InputRules, Network
 from detector.core.models.graph.build import GraphBuilder, output_shapes
 from detector.core.models.graph.halves import sensitive_nodes
@@ -221,7 +221,7 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(
 
 def test_no_place_for_that_file_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(EngineError, match=r"openvino: failed .*missing") as caught:
+    with pytest.raises(OutputError, match=r"missing.*set TMPDIR") as caught:
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16"))
     assert "\n" not in str(caught.value)
 

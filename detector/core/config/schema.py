@@ -305,7 +305,7 @@ class InputConfig:
         False,
         "Decode JPEG files at full size even if no output shows them. By default they are decoded "
         "at 1/2, 1/4 or 1/8 of the size, at least 1.5 times the network's input.",
-        short="Decode JPEGs at full size even if no output shows them",
+        short="Decode JPEGs whole even if no output shows them",
     )
     tiles: str | None = option(
         None,
