@@ -124,6 +124,13 @@ def own_environment() -> Iterator[None]:
     assert sys.float_info.min / 2, "a test left the thread without subnormal numbers"
 
 
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's own, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real weights, photos and clips beside the checkout; absent at a user's."""

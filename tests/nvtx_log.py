@@ -20,7 +20,6 @@ class Range:
     payload: int | float | None
     start_ns: int
     end_ns: int
-    depth: int  # 0: outermost on its thread
 
 
 def build_probe(folder: Path) -> Path:
@@ -69,8 +68,7 @@ def read_log(log: Path, domain: str = "detect-video") -> list[Range]:
             assert stacks[owner], f"thread {tid} closed a range that it had not opened, at {t} ns"
             start, name, category, payload = stacks[owner].pop()
             label = categories.get((int(pid), category), category) if category != "0" else None
-            place = len(stacks[owner])
-            found.append(Range(*owner, of, name, label, _number(payload), start, int(t), place))
+            found.append(Range(*owner, of, name, label, _number(payload), start, int(t)))
     left = {tid: [name for _, name, _, _ in stack] for (_, tid), stack in stacks.items() if stack}
     assert not left, f"ranges left open, by thread: {left}"
     return found

@@ -1,19 +1,14 @@
-"""Steady state: no numpy buffer larger than 64 KB is made per frame by preprocess, infer or
-annotate.
-"""
+"""Steady state: no numpy buffer larger than 64 KB is made per frame by preprocess or annotate."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from detector.core import engines
-from detector.core.engines.base import EngineOptions
 from detector.core.stages.annotate import annotate
 from detector.core.stages.preprocess import letterbox
 from detector.core.types import Detections
 from tests.memory import bytes_of
-from tests.networks import open_network
 
 LIMIT_BYTES = 64 * 1024
 
@@ -51,14 +46,3 @@ def test_annotate():
     )
     # All small buffers of placing fifty labels together; none of them alone is above 64 KB.
     assert growth(lambda: annotate(image, found)) < 4 * LIMIT_BYTES
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", engines.names())
-def test_infer(name):
-    if reason := engines.usable()[name]:
-        pytest.skip(f"machine: engine {name}: {reason}")
-    network = open_network("yolov4-tiny-person-vehicle", random_seed=0)
-    with engines.open(name, network, EngineOptions(requests=1)) as engine:
-        request = engine.requests[0]
-        assert growth(lambda: request.infer(1)) < LIMIT_BYTES

@@ -315,34 +315,6 @@ def test_a_step_is_rehearsed(name, tmp_path):
     assert not any("FPS" in one["value"] for one in rehearsed if name != "settings")
 
 
-def program(folder: Path, name: str, text: str) -> str:
-    file = folder / name
-    file.write_text(f"#!{sys.executable}\n{text}")
-    file.chmod(0o755)
-    return str(folder)
-
-
-NCU = """
-import subprocess, sys
-words = sys.argv[1:]
-if "--list-chips" in words:
-    print("ga100, gh100")
-elif "--query-metrics" in words:
-    names = words[words.index("--metrics") + 1].split(",")
-    for chip in ("ga100", "gh100"):
-        print("Chip", chip)
-        for name in names:
-            if name not in {lacking!r}:
-                print(name + {suffixes!r}.replace(" ", " Counter\\n" + name), "Counter")
-elif "--version" in words:
-    print("Version 0.0")
-else:
-    at = words.index(sys.executable)
-    print("==WARNING== No kernels were profiled.")
-    sys.exit(subprocess.call(words[at:]))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_recording_of_nsys_is_read():
@@ -360,24 +332,6 @@ def test_a_recording_of_nsys_is_read():
     assert "nsys: the split" in done.stdout
 
 
-def recording(file: Path, stages: list[tuple[str, int, int]]) -> str:
-    """An export of nsys with these ranges of our domain, on one thread."""
-    import sqlite3
-
-    with sqlite3.connect(file) as export:
-        export.execute(
-            "create table NVTX_EVENTS (start, end, eventType, domainId, globalTid, category, "
-            "int64Value, text, textId)"
-        )
-        row = "insert into NVTX_EVENTS values (?, ?, ?, 1, 16777217, 1, ?, ?, null)"
-        export.execute(row, (0, None, 75, None, "detect-video"))
-        export.execute("create table StringIds (id, value)")
-        for number, (stage, start, end) in enumerate(stages):
-            export.execute(row, (start, end, 59, number, stage))
-    export.close()
-    return str(file)
-
-
 # ---- checks that can fail
 
 
@@ -388,6 +342,3 @@ def test_a_wait_that_holds_the_interpreter_is_told_from_one_that_does_not():
     held = memory_steps.runs_meanwhile(lambda: ctypes.PyDLL(None).usleep(80_000))
     short = memory_steps.runs_meanwhile(lambda: None)
     assert [one[0] for one in (released, held, short)] == [True, False, None]
-
-
-# ---- torch's settings

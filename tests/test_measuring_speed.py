@@ -5,11 +5,9 @@ other programs are fakes; no test looks at a time.
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
 from measuring import benchmark_app, limit
 from measuring.rounds import against, interleave, ratios
 
-from tests.conftest import CHECKOUT
 from tests.session.documents import DOCUMENT
 
 CORES = 2
@@ -133,16 +131,6 @@ def test_a_plain_loop_is_without_what_others_did_to_it(others_s, ready_s, ms):
         "frames": DOCUMENT["frames"] | {"written": frames},
     }
     assert limit.alone_ms(summary) == pytest.approx({"infer": ms})
-
-
-@pytest.mark.slow
-def test_the_limit_of_the_null_engine_end_to_end():
-    street = str(CHECKOUT / "videos/street.mp4")
-    options = [*"--network street@608x352 --engines null --precisions fp32 --quick".split()]
-    done = CliRunner().invoke(limit.limit, ["--clip", street, *options], catch_exceptions=False)
-    assert done.exit_code == 0
-    row = next(line for line in done.output.splitlines() if line.startswith("| street@"))
-    assert len(row.split("|")) == len(limit.HEAD) + 2
 
 
 # ----------------------------------------------------------------------

@@ -139,7 +139,7 @@ def deployed(out: Path, pictures: list[Path]) -> Variant:
         "deployed, by the authors",
         path.name,
         threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
+        above(rows, threshold),
         describe="dfine-deployed.yaml",
     )
 

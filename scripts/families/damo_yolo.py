@@ -28,7 +28,8 @@ from damo.utils import postprocess  # noqa: E402
 from damo.utils.demo_utils import transform_img  # noqa: E402
 from damo.utils.model_utils import replace_module  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from tracing import export_onnx  # noqa: E402
 from weights import spread  # noqa: E402
 
 REQUIREMENTS = [
@@ -99,8 +100,7 @@ def main() -> None:
         if isinstance(layer, RepConv):
             layer.switch_to_deploy()
     rows = {picture.name: find(network, picture, config) for picture in sized}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
+    threshold = threshold_of_all(rows)
     iou = config.model.head.nms_iou_thre
     finished = End2End(
         network, max_obj=100, iou_thres=iou, score_thres=0.05, device=torch.device("cpu"), ort=True
@@ -109,19 +109,11 @@ def main() -> None:
         ("damoyolo-raw", network, ["output"]),
         ("damoyolo-end2end", finished, ["num_dets", "det_boxes", "det_scores", "det_classes"]),
     ):
-        torch.onnx.export(
-            made,
-            torch.randn(1, 3, SIDE, SIDE),
-            str(out / f"{name}.onnx"),
-            input_names=["images"],
-            output_names=outputs,
-            opset_version=11,
-            dynamo=False,
-        )
+        export_onnx(made, torch.randn(1, 3, SIDE, SIDE), out / f"{name}.onnx", outputs, 11)
     boxes = onnx.load(out / "damoyolo-raw.onnx").graph.output[1].name  # torch's number
     (out / "damoyolo-raw.yaml").write_text(DESCRIPTION + RAW.replace("BOXES", f'"{boxes}"'))
     (out / "damoyolo-end2end.yaml").write_text(DESCRIPTION + FINISHED)
-    judged = {key: above(found, threshold) for key, found in rows.items()}
+    judged = above(rows, threshold)
     variants = [
         Variant("raw", "damoyolo-raw.onnx", threshold, judged, "damoyolo-raw.yaml", iou),
         Variant("end2end", "damoyolo-end2end.onnx", threshold, judged, "damoyolo-end2end.yaml"),

@@ -16,7 +16,8 @@ from effdet.anchors import generate_detections  # noqa: E402
 from effdet.bench import _post_process  # noqa: E402
 from effdet.data.transforms import ResizePad, resolve_fill_color  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from tracing import export_onnx  # noqa: E402
 from weights import spread  # noqa: E402
 
 REQUIREMENTS = ["effdet==0.4.1", "torchvision", "onnx", "opencv-python-headless"]
@@ -96,18 +97,6 @@ def network(sized: list[Path]) -> tuple[Any, tuple[int, int]]:
     return made.eval(), size
 
 
-def export(model: Any, path: Path, x: torch.Tensor, names: list[str]) -> None:
-    torch.onnx.export(
-        model,
-        x,
-        str(path),
-        input_names=["images"],
-        output_names=names,
-        opset_version=17,
-        dynamo=False,
-    )
-
-
 def main() -> None:
     out, pictures = arguments()
     size = (512, 512)
@@ -123,17 +112,17 @@ def main() -> None:
     ):
         clip = form == "clipped"
         rows = {picture.name: find(bench, picture, size, clip) for picture in sized}
-        scores = [one["score"] for found in rows.values() for one in found]
-        threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
-        judged = {key: above(found, threshold) for key, found in rows.items()}
+        threshold = threshold_of_all(rows)
+        judged = above(rows, threshold)
         file = f"effdet-{form}.onnx"
         variants.append(Variant(name, file, threshold, judged, described))
     # Last: after an export, the package's scripted functions gave other boxes (PyTorch 2.14).
     x = read(sized[0], size)[0]
     levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]
-    export(made, out / "effdet-raw.onnx", x, levels)
-    export(Traceable(bench), out / "effdet-bench.onnx", x, ["detections"])
-    export(Traceable(bench, size[0]), out / "effdet-clipped.onnx", x, ["detections"])
+    export_onnx(made, x, out / "effdet-raw.onnx", levels, 17)
+    export_onnx(Traceable(bench), x, out / "effdet-bench.onnx", ["detections"], 17)
+    clipped = Traceable(bench, size[0])
+    export_onnx(clipped, x, out / "effdet-clipped.onnx", ["detections"], 17)
     save(out, "effdet 0.4.1, efficientdet_d0, random weights", variants)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import cv2
 import torch
 from result import Row, Variant, above, at_size, row, scale_logits, settle, threshold_of_each
+from tracing import export_onnx
 
 ALL = 1e-6  # a threshold that keeps all that post_process_object_detection gives
 # Parts of what --describe takes. The raw pair of RT-DETR and its kin, and their deployed form:
@@ -220,17 +221,8 @@ def export_by_torch(
     outputs: list[str],
     axes: dict[str, dict[int, str]],
 ) -> None:
-    torch.onnx.export(
-        module.eval(),
-        tuple(inputs.values()),
-        str(path),
-        input_names=list(inputs),
-        output_names=outputs,
-        dynamic_axes=axes,
-        opset_version=16,
-        do_constant_folding=True,
-        dynamo=False,
-    )
+    own = {"input_names": list(inputs), "dynamic_axes": axes, "do_constant_folding": True}
+    export_onnx(module.eval(), tuple(inputs.values()), path, outputs, 16, **own)
 
 
 def export_by_optimum(family: Family, path: Path) -> None:
@@ -271,7 +263,7 @@ def variant(
         name,
         path.name,
         threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
+        above(rows, threshold),
         describe=path.with_suffix(".yaml").name if describe is not None else None,
         size=family.size,
     )

@@ -19,7 +19,7 @@ from mmdeploy.apis import torch2onnx  # noqa: E402
 from mmdet.apis import inference_detector, init_detector  # noqa: E402
 from mmdet.models.dense_heads import SSDHead  # noqa: E402
 from mmdet.utils import register_all_modules  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
 from weights import spread  # noqa: E402
 
 REQUIREMENTS = [
@@ -173,8 +173,7 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     )
     spread(last_layers(boxes), run, mean=1.0 if name == "rtmdet" else 0.0, deviation=0.3)
     rows = {picture.name: find(network, picture) for picture in sized}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
+    threshold = threshold_of_all(rows)
     weights = out / f"{name}.pth"
     torch.save({"state_dict": network.state_dict()}, weights)
     torch2onnx(
@@ -189,11 +188,7 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     weights.unlink()
     (out / f"mmdet-{name}.yaml").write_text(DESCRIPTION % (name, reading))
     return Variant(
-        name,
-        f"mmdet-{name}.onnx",
-        threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
-        f"mmdet-{name}.yaml",
+        name, f"mmdet-{name}.onnx", threshold, above(rows, threshold), f"mmdet-{name}.yaml"
     )
 
 

@@ -31,7 +31,8 @@ from nanodet.data.transform import Pipeline  # noqa: E402
 from nanodet.model.arch import build_model  # noqa: E402
 from nanodet.util import cfg as DEFAULTS  # noqa: E402, N812
 from nanodet.util import load_config  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from tracing import export_onnx  # noqa: E402
 from weights import spread  # noqa: E402
 
 REQUIREMENTS = [
@@ -109,18 +110,13 @@ def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool)
         with torch.no_grad():
             layer.bias[classes:] += 5
     rows = {picture.name: find(network, picture, config) for picture in sized}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 2 * len(rows), 12 * len(rows))  # its NMS keeps 100
-    torch.onnx.export(  # as tools/export_onnx.py, which then runs onnxsim
-        Levels(network) if levels else network,
-        torch.randn(1, 3, size[1], size[0]),
-        str(out / f"{name}.onnx"),
-        keep_initializers_as_inputs=True,
-        opset_version=11,
-        input_names=["data"],
-        output_names=Levels(network).names() if levels else ["output"],
-        dynamo=False,
-    )
+    threshold = threshold_of_all(rows, 2, 12)  # its NMS keeps 100
+    exported = Levels(network) if levels else network
+    outputs = exported.names() if levels else ["output"]
+    given = torch.randn(1, 3, size[1], size[0])
+    own = {"input_names": ["data"], "keep_initializers_as_inputs": True}
+    # as tools/export_onnx.py, which then runs onnxsim
+    export_onnx(exported, given, out / f"{name}.onnx", outputs, 11, **own)
     (out / f"{name}.yaml").write_text(
         DESCRIPTION.format(
             name=name, strides=list(network.head.strides), centre=0.0 if "plus" in name else 0.5
@@ -130,7 +126,7 @@ def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool)
         name,
         f"{name}.onnx",
         threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
+        above(rows, threshold),
         None if levels else f"{name}.yaml",
         0.6,
     )

@@ -13,8 +13,9 @@ import cv2
 import numpy as np
 import onnx
 import torch
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
 from small_network import Branch, best_of, inside, spread_out
+from tracing import export_onnx
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
 LICENCE = "Apache-2.0 (SSD), MIT (Faster R-CNN)"
@@ -94,20 +95,12 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
         return [row(*one) for one in zip(boxes, parts[2], parts[1] - 1, strict=True)]
 
     rows = {picture.name: find(x) for picture, x in zip(sized, inputs, strict=True)}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
+    threshold = threshold_of_all(rows)
     names = ["bboxes", "labels", "scores"]
     axes = {} if ssd else {"image": {1: "height", 2: "width"}}
-    torch.onnx.export(
-        network,
-        (inputs[0],),
-        str(out / f"zoo-{name}.onnx"),
-        input_names=["image"],
-        output_names=names,
-        dynamic_axes=axes | {one: {1 if ssd else 0: "nbox"} for one in names},
-        opset_version=12,
-        dynamo=False,
-    )
+    axes |= {one: {1 if ssd else 0: "nbox"} for one in names}
+    own = {"input_names": ["image"], "dynamic_axes": axes}
+    export_onnx(network, (inputs[0],), out / f"zoo-{name}.onnx", names, 12, **own)
     if not ssd:
         rename(out / f"zoo-{name}.onnx", dict(zip(names, ("6379", "6381", "6383"), strict=True)))
     (out / f"zoo-{name}.yaml").write_text(DESCRIPTION[name])
@@ -115,7 +108,7 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
         name,
         f"zoo-{name}.onnx",
         threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
+        above(rows, threshold),
         f"zoo-{name}.yaml",
         size=None if ssd else SIZE,
     )

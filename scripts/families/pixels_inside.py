@@ -9,8 +9,9 @@ from pathlib import Path
 
 import cv2
 import torch
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
 from small_network import Branch, best_of, inside, spread_out
+from tracing import export_onnx
 from yolov9 import Dual
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
@@ -79,28 +80,14 @@ def variant(out: Path, sized: list[Path], name: str) -> Variant:
     pixels = torch.cat([read(picture, front) for picture in sized])
     spread_out(branch, prepare(pixels.float(), front), 0.007)
     rows = {picture.name: find(branch, picture, front) for picture in sized}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
+    threshold = threshold_of_all(rows)
     example = pixels[:1].to(kind)
-    torch.onnx.export(
-        Baked(branch, nhwc, front).eval(),
-        (example.permute(0, 2, 3, 1) if nhwc else example,),
-        str(out / f"{name}.onnx"),
-        input_names=["images"],
-        output_names=["output0"],
-        opset_version=17,
-        dynamo=False,
-    )
+    given = example.permute(0, 2, 3, 1) if nhwc else example
+    baked = Baked(branch, nhwc, front).eval()
+    export_onnx(baked, (given,), out / f"{name}.onnx", ["output0"], 17)
     colour = "bgr" if front == "bgr" else "rgb"
     (out / f"{name}.yaml").write_text(DESCRIPTION % colour)
-    return Variant(
-        name,
-        f"{name}.onnx",
-        threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
-        f"{name}.yaml",
-        IOU,
-    )
+    return Variant(name, f"{name}.onnx", threshold, above(rows, threshold), f"{name}.yaml", IOU)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import paddle
 from ppdet.core.workspace import load_config, merge_config
 from ppdet.data.transform.operators import Decode, NormalizeImage, Permute, Resize
 from ppdet.engine import Trainer
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
 
 REQUIREMENTS = [
     "paddlepaddle==2.6.2",
@@ -263,8 +263,7 @@ def variant(
         spread(network.head.head_cls_list, run, 0.0, 1.0, slice(80, None))
     network.eval()
     rows = {picture.name: find(network, picture, kind) for picture in sized}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
+    threshold = threshold_of_all(rows)
     head = network.yolo_head if kind == "ppyoloe" else network.head
     for key, value in options.items():
         setattr(head, key, value)
@@ -281,7 +280,7 @@ def variant(
         name,
         f"{name}.onnx",
         threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
+        above(rows, threshold),
         f"{name}.yaml",
         (0.7 if kind == "ppyoloe" else 0.6) if options else None,
     )

@@ -72,6 +72,12 @@ def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> 
     return round(float(best[at] + best[at + 1]) / 2, 6)
 
 
+def threshold_of_all(rows: dict[str, list[Row]], few: int = 8, many: int = 30) -> float:
+    """The same, of the scores of all pictures: ``few`` and ``many`` of each, on average."""
+    scores = [one["score"] for found in rows.values() for one in found]
+    return threshold_in_gap(scores, few * len(rows), many * len(rows))
+
+
 def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
     """The same, but one that keeps at least ``few`` detections of each picture: among the next
     scores, ``more`` a picture at most.
@@ -84,8 +90,11 @@ def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) 
     return threshold_in_gap(rest, 0, more * len(rows))
 
 
-def above(rows: list[Row], threshold: float) -> list[Row]:
-    return [found for found in rows if found["score"] >= threshold]
+def above(rows: dict[str, list[Row]], threshold: float) -> dict[str, list[Row]]:
+    """What of each picture is judged."""
+    return {
+        name: [one for one in found if one["score"] >= threshold] for name, found in rows.items()
+    }
 
 
 def scale_logits(

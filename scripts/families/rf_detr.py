@@ -62,12 +62,7 @@ def variant(out: Path, pictures: list[Path], name: str, classes: int | None) -> 
             names="coco-91" if classes is None else [f"class{k}" for k in range(classes)],
         )
     )
-    return Variant(
-        name,
-        Path(path).name,
-        threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
-    )
+    return Variant(name, Path(path).name, threshold, above(rows, threshold))
 
 
 def main() -> None:

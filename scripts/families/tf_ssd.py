@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 import tensorflow as tf
 import tf2onnx
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
 
 REQUIREMENTS = [
     "tensorflow-cpu==2.15.1",
@@ -131,8 +131,7 @@ def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Var
     spec = tf.TensorSpec((1, side, side, 3), tf.uint8, name="input_tensor")
     function = tf.function(network.__call__, input_signature=[spec])
     rows = {picture.name: find(function, picture) for picture in sized}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
+    threshold = threshold_of_all(rows)
     tf2onnx.convert.from_function(
         function, input_signature=[spec], opset=13, output_path=str(out / f"tf-{name}.onnx")
     )
@@ -141,7 +140,7 @@ def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Var
         name,
         f"tf-{name}.onnx",
         threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
+        above(rows, threshold),
         f"tf-{name}.yaml",
         size=None if side else (SIDE, SIDE),
     )

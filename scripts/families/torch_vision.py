@@ -23,6 +23,7 @@ from result import (
     settle,
     threshold_of_each,
 )
+from tracing import export_onnx
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "onnxruntime", "opencv-python-headless"]
 LICENCE = "BSD-3-Clause"
@@ -142,17 +143,10 @@ class One(torch.nn.Module):
 
 def export(model: Any, path: Path, picture: Path, axes: int, outputs: list[str]) -> None:
     image = tensor(picture)
-    torch.onnx.export(
-        model if axes == 3 else One(model).eval(),
-        ([image],) if axes == 3 else (image[None],),
-        str(path),
-        input_names=["images"],
-        output_names=outputs,
-        dynamic_axes={"images": {axes - 2: "height", axes - 1: "width"}}
-        | {name: {0: "detections"} for name in outputs},
-        opset_version=17,
-        dynamo=False,
-    )
+    sides = {axes - 2: "height", axes - 1: "width"}
+    open_sides = {"images": sides} | {name: {0: "detections"} for name in outputs}
+    network, given = (model, [image]) if axes == 3 else (One(model).eval(), image[None])
+    export_onnx(network, (given,), path, outputs, 17, dynamic_axes=open_sides)
 
 
 def variant(
@@ -177,7 +171,7 @@ def variant(
         name,
         path.name,
         threshold,
-        {key: above(found, threshold) for key, found in rows.items()},
+        above(rows, threshold),
         describe=path.with_suffix(".yaml").name,
         size=SIZE,
     )

@@ -15,7 +15,7 @@ import torch
 # super-gradients is from before PyTorch's second exporter, which is the default today.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
 from super_gradients.conversion import DetectionOutputFormatMode  # noqa: E402
 from super_gradients.training import models  # noqa: E402
 from super_gradients.training.processing import processing  # noqa: E402
@@ -118,9 +118,8 @@ def main() -> None:
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
     made = network(sized)
     rows = {picture.name: find(made, picture, CONFIDENCE) for picture in sized}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
-    judged = {key: above(found, threshold) for key, found in rows.items()}
+    threshold = threshold_of_all(rows)
+    judged = above(rows, threshold)
     variants = []
     for name, options in FILES.items():
         file = f"yolo_nas_s-{name.replace(', ', '-')}.onnx"

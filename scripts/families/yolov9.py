@@ -11,8 +11,9 @@ from pathlib import Path
 import cv2
 import onnx
 import torch
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
 from small_network import Branch, best_of, inside, spread_out
+from tracing import export_onnx
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
 LICENCE = "Apache-2.0 (this form); GPL-3.0 (YOLOv9 of WongKinYiu)"
@@ -57,20 +58,11 @@ def main() -> None:
         spread_out(branch, x, 0.007)
     network = Dual(*branches).eval()
     rows = {picture.name: find(branches[1], read(picture)) for picture in sized}
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
-    judged = {key: above(found, threshold) for key, found in rows.items()}
+    threshold = threshold_of_all(rows)
+    judged = above(rows, threshold)
     variants = []
     for name, names in (("yolov9-c-dual", ["output0"]), ("two-outputs", ["output0", "output1"])):
-        torch.onnx.export(
-            network,
-            (x[:1],),
-            str(out / f"{name}.onnx"),
-            input_names=["images"],
-            output_names=names,
-            opset_version=12,
-            dynamo=False,
-        )
+        export_onnx(network, (x[:1],), out / f"{name}.onnx", names, 12)
         second = onnx.load(out / f"{name}.onnx").graph.output[1].name  # torch's number, or ours
         (out / f"{name}.yaml").write_text(DESCRIPTION.replace("MAIN", f"'{second}'"))
         variants.append(Variant(name, f"{name}.onnx", threshold, judged, f"{name}.yaml", IOU))

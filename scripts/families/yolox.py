@@ -13,8 +13,9 @@ import cv2  # noqa: E402
 import onnx  # noqa: E402
 import onnxsim  # noqa: E402
 import torch  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_in_gap  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
 from torch import nn  # noqa: E402
+from tracing import export_onnx  # noqa: E402
 from weights import spread  # noqa: E402
 from yolox.data.data_augment import ValTransform  # noqa: E402
 from yolox.exp import get_exp  # noqa: E402
@@ -86,16 +87,7 @@ def export(made: Any, path: Path, size: tuple[int, int], decode: bool, batch: bo
     """tools/export_onnx.py; its torch.onnx._export is gone from PyTorch."""
     made.head.decode_in_inference = decode
     axes = {"images": {0: "batch"}, "output": {0: "batch"}} if batch else None
-    torch.onnx.export(
-        made,
-        torch.randn(1, 3, *size),
-        str(path),
-        input_names=["images"],
-        output_names=["output"],
-        dynamic_axes=axes,
-        opset_version=11,
-        dynamo=False,
-    )
+    export_onnx(made, torch.randn(1, 3, *size), path, ["output"], 11, dynamic_axes=axes)
     made.head.decode_in_inference = True
     simple, valid = onnxsim.simplify(onnx.load(path))
     assert valid, path
@@ -112,9 +104,8 @@ def variants(out: Path, pictures: list[Path], name: str) -> list[Variant]:
         picture.name if picture.parent == out else str(picture): find(made, experiment, picture)
         for picture in taken
     }
-    scores = [one["score"] for found in rows.values() for one in found]
-    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
-    judged = {key: above(found, threshold) for key, found in rows.items()}
+    threshold = threshold_of_all(rows)
+    judged = above(rows, threshold)
     made = replace_module(made, nn.SiLU, SiLU)
     written = []
     for form, decode, batch in FORMS:

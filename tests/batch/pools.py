@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.batch import pieces
+from detector.batch.cluster.messages import Load
 from detector.batch.documents import ItemRecord, Ledger, WorkerReport, WorkerState
 from detector.batch.item import Task
 from detector.batch.places import Outputs, open_outputs
@@ -30,6 +31,14 @@ FACTS = LoadedFacts(
     notes=[],
     load_s=0.5,
 )
+
+
+def load_of(place: Path, **more: Any) -> Load:
+    """What a node loads for a job of ``FACTS`` in ``place``."""
+    own: dict[str, Any] = dict(pictures=[], resolves=True, gathers=False, item_timeout=None)
+    return Load(config=FACTS.config, place=str(place), **own, **more)
+
+
 ROW = (
     '{{"source":"{path}","frame":0,"pts":0,"time_base":"1/25","time_s":0.0,"detections":'
     '[{{"class":"person","class_id":0,"score":0.5,"box":[1.0,2.0,3.0,4.0]}}]}}\n'

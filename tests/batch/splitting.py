@@ -7,7 +7,6 @@ from __future__ import annotations
 import subprocess
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -258,10 +257,3 @@ def decode_all(path: Path) -> tuple[list[tuple[int, NDArray[np.uint8]]], list[st
     finally:
         av.logging.set_level(None)
     return frames, [message for _, _, message in said]
-
-
-def narrow(part: Part, frames: int, shown: Sequence[int], stride: int = 1) -> Part:
-    """The first frames of a part. ``shown``: pts of all frames of the source."""
-    if frames >= part.frames:
-        return part
-    return replace(part, frames=frames, end_pts=shown[part.first + frames * stride])

@@ -12,7 +12,7 @@ import pytest
 from detector import __version__
 from detector.batch import local
 from detector.batch.cluster.actor import LOCK, PREFIX, Worker, make_folder
-from detector.batch.cluster.messages import ORIGIN, Hello, Load, Welcome, to_text
+from detector.batch.cluster.messages import ORIGIN, Hello, Welcome, to_text
 from detector.batch.item import Task
 from detector.batch.listing import version_of
 from detector.batch.pool import Failed, Finished
@@ -20,7 +20,7 @@ from detector.batch.settings import digest_of
 from detector.core.errors import EngineError
 from detector.core.errors.secrets import keep_secret
 from detector.core.session import codec
-from tests.batch.pools import FACTS, worker_command
+from tests.batch.pools import load_of, worker_command
 from tests.batch.storage import fake_store
 
 
@@ -76,16 +76,8 @@ def test_items_are_done_by_one_process(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "_command_line", worker_command(out, tmp_path / "flag"))
     monkeypatch.setenv("DETECT_VIDEO_CORES", "1")  # and restored at the end
     worker = Worker(lambda: "n1")
-    load = Load(
-        config=FACTS.config,
-        place=str(out),
-        pictures=[],
-        resolves=True,
-        gathers=False,
-        item_timeout=None,
-        folder=str(tmp_path),
-        cores=1,
-        node_cpus=float(len(os.sched_getaffinity(0))),
+    load = load_of(
+        out, folder=str(tmp_path), cores=1, node_cpus=float(len(os.sched_getaffinity(0)))
     )
     facts = worker.load(load)
     assert worker.load(replace(load, config=facts.config, digest=digest_of(facts))) == facts
@@ -116,16 +108,7 @@ def test_a_model_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "_command_line", worker_command(tmp_path, tmp_path / "flag"))
     monkeypatch.setenv("DETECT_VIDEO_CORES", "1")
     (tmp_path / "flag.dies").touch()
-    load = Load(
-        config=FACTS.config,
-        place=str(tmp_path),
-        pictures=[],
-        resolves=True,
-        gathers=False,
-        item_timeout=None,
-        cores=1,
-        node_cpus=1.0,
-    )
+    load = load_of(tmp_path, cores=1, node_cpus=1.0)
     worker = Worker(lambda: "n1")
     with pytest.raises(EngineError, match="SIGKILL"):
         worker.load(load)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from detector.batch.cluster import workers
-from detector.batch.cluster.messages import Hello, Load, Open, Turn, Turned
+from detector.batch.cluster.messages import Hello, Open, Turn, Turned
 from detector.batch.cluster.ray_process import serve
 from detector.core.errors import EngineError
 from tests.batch.clusters import Clock, FakeRay, node
-from tests.batch.pools import FACTS
+from tests.batch.pools import load_of
 from tests.waiting import PATIENCE_S
 
 NODES = [
@@ -60,14 +60,7 @@ def ray(monkeypatch, tmp_path):
 def served(folder: Path, *turns: Turn, address: str | None = None) -> list[Any]:
     """The answers. The job closes its end after the last one."""
     hello = Hello(place=str(folder), token_file="token", token="abc")
-    load = Load(
-        config=FACTS.config,
-        place=str(folder),
-        pictures=[],
-        resolves=True,
-        gathers=False,
-        item_timeout=None,
-    )
+    load = load_of(folder)
     wanted = Open(
         address=address, cores=2, folder=str(folder / "r"), workers=1, hello=hello, load=load
     )

@@ -19,13 +19,9 @@ from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_elsewhere, plan_of
 from tests.networks import open_network
 
+pytestmark = pytest.mark.usefixtures("place")
+
 STREET = CHECKOUT / "videos/street.mp4"
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def run(*arguments: object, code: int = 0) -> dict:

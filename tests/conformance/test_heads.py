@@ -109,7 +109,11 @@ def check_rows(case: Case, conf: float) -> None:
     """The candidates are those of the plain twin: boxes in network pixels, scores, classes."""
     found = check_candidates(case, conf)
     assert ((found.class_ids >= 0) & (found.class_ids < CLASSES)).all()
+    before = [output.copy() for output in case.outputs]
     rows = case.dense(case.outputs)
+    for output, copy in zip(case.outputs, before, strict=True):
+        np.testing.assert_array_equal(output, copy, "outputs are the engine's")
+        assert not np.shares_memory(rows, output), "the engine will write there again"
     assert rows.dtype == np.float32
     assert rows.shape[::2] == (1, 5 + CLASSES)
     scores = rows[0, :, 4:5] * rows[0, :, 5:]

@@ -121,7 +121,7 @@ def check_output(sink: Sink, given: Iterator[Frame], counts: tuple[int, ...]) ->
     written = below(place)
     assert written, "frames without detections are part of the output"
     assert all(n.startswith(target.name) or n in others for n in written), list(written)
-    sink.abort()
+    assert sink.abort() is None
     assert below(place) == written, "abort after close removes nothing"
 
 

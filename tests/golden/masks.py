@@ -36,10 +36,8 @@ MASKS = [
     Mask("keys", "environment", "the machine and its libraries"),
     Mask(
         "keys",
-        "environment.libraries environment.cpu.flags cpu.features cpu.precision "
-        "cpu.meaning threads.settings "
-        "media.*.* gpu.gpus counters.rapl "
-        "engines.*.precisions",
+        "environment.libraries environment.cpu.flags cpu.features cpu.precision cpu.meaning "
+        "threads.settings media.*.* gpu.gpus counters.rapl engines.*.precisions",
         "as many as the machine has",
         only="doctor",
     ),
@@ -53,16 +51,14 @@ MASKS = [
     # ---- sentences
     Mask(
         "type",
-        "*.sentence description *.description *.says says *.undisturbed undisturbed "
-        "undisturbed.* "
+        "*.sentence description *.description *.says says *.undisturbed undisturbed undisturbed.* "
         "*.interval interval",
         SENTENCE,
     ),
     Mask(
         "may",
         "*.reason reason *.error *.warning warning *_reason *.text *_text *.flag flag "
-        "*.precision_effect "
-        "precision_effect engine_reason",
+        "*.precision_effect precision_effect engine_reason",
         SENTENCE + "; null if not applicable",
     ),
     Mask(
@@ -74,18 +70,15 @@ MASKS = [
     # ---- time
     Mask(
         "may",
-        "fps.* *.fps.* *.ratio.* seconds seconds.* *.seconds *_s *_ms *.avg *.std "
-        "*.slowdown slowdown "
-        "*.share share "
-        "*.foreign_share *.others_cores *.before_cores *.after_cores "
+        "fps.* *.fps.* *.ratio.* seconds seconds.* *.seconds *_s *_ms *.avg *.std *.slowdown "
+        "slowdown *.share share *.foreign_share *.others_cores *.before_cores *.after_cores "
         "cpu_share *.cpu_share low high *.low *.high *.ratio *.median overhead.* *_error off_by "
         "*.off_by",
         TIME,
     ),
     Mask(
         "keys",
-        "*.ratio_interval.* *.stage_cpu_ms gain_if_free *.gain_if_free *.waits "
-        "*.wait_causes "
+        "*.ratio_interval.* *.stage_cpu_ms gain_if_free *.gain_if_free *.waits *.wait_causes "
         "*.off_ms *.on_ms off_ms on_ms *.libraries cpu.libraries *.ms_by_bound ms_by_bound",
         TIME + ": who waits for what differs every time",
     ),
@@ -129,8 +122,7 @@ MASKS = [
     ),
     Mask(
         "keys",
-        "*.peak_by_stage_mb peak_by_stage_mb peaks *.peaks ridge *.ridge "
-        "*.peak_under_measured "
+        "*.peak_by_stage_mb peak_by_stage_mb peaks *.peaks ridge *.ridge *.peak_under_measured "
         "peak_under_measured gpu *.gpu",
         "peaks of the machine",
     ),
@@ -142,9 +134,8 @@ MASKS = [
     ),
     Mask(
         "may",
-        "*.gflops_s *.gbytes_s *.intensity *.utilisation *.bound gflops_s intensity "
-        "utilisation bound bytes "
-        "*.bytes",
+        "*.gflops_s *.gbytes_s *.intensity *.utilisation *.bound gflops_s intensity utilisation "
+        "bound bytes *.bytes",
         "rates of the machine, or made of the layers that the engine chose",
         only="profile-layers",
     ),
@@ -184,8 +175,7 @@ MASKS = [
     Mask(
         "near",
         "*.ap *.ap50 *.ap75 *.ap_small *.ap_medium *.ap_large *.recall *.recall_conf25 "
-        "*.precision_conf25 "
-        "*.ap50_interval.*",
+        "*.precision_conf25 *.ap50_interval.*",
         "the last digits of a network differ between CPUs",
         near=True,
         within=0.05,

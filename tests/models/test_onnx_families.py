@@ -39,48 +39,37 @@ def detect(path: str, image: np.ndarray | None = None, engine: str = "ort", **op
 BOTH = [list(CORNERS[0]), list(CORNERS[1])]
 PARTS = [("green", 0.6, BOTH[0]), ("blue", 0.6, BOTH[1])]
 
+GREEN = [("green", 0.8, box) for box in BOTH]
+EVERY = [
+    (name, score, box)
+    for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
+    for box in BOTH
+]
+TWINS = [("blue", 0.6, BOTH[0])] * 2  # no NMS again
 CASES = [
     # name, graph, family, layout, what is found
     ("yolov5", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
     ("yolov7-x", exports.decoded, "yolov7", "decoded", [("green", 0.4, box) for box in BOTH]),
-    (
-        "yolov6n",
-        lambda: exports.decoded(exports.CELLS, 1.0),
-        "yolov6",
-        "decoded",
-        [("green", 0.8, box) for box in BOTH],
-    ),
+    ("yolov6n", lambda: exports.decoded(exports.CELLS, 1.0), "yolov6", "decoded", GREEN),
     (
         "yolov6s",  # by Ultralytics
         exports.anchor_free,
         "yolov6",
         "anchor-free",
-        [("green", 0.8, box) for box in BOTH],
+        GREEN,
     ),
-    ("yolov4", exports.corners, "yolov4", "corners", [("green", 0.8, box) for box in BOTH]),
+    ("yolov4", exports.corners, "yolov4", "corners", GREEN),
     ("yolov6-nms", exports.parts, "yolov6", "end-to-end", PARTS),
     ("best", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
-    (
-        "yolov8n",
-        exports.anchor_free,
-        "yolov8",
-        "anchor-free",
-        [("green", 0.8, box) for box in BOTH],
-    ),
-    (
-        "yolo11s",
-        exports.anchor_free,
-        "yolo11",
-        "anchor-free",
-        [("green", 0.8, box) for box in BOTH],
-    ),
-    ("m", exports.anchor_free, "yolov8", "anchor-free", [("green", 0.8, box) for box in BOTH]),
+    ("yolov8n", exports.anchor_free, "yolov8", "anchor-free", GREEN),
+    ("yolo11s", exports.anchor_free, "yolo11", "anchor-free", GREEN),
+    ("m", exports.anchor_free, "yolov8", "anchor-free", GREEN),
     (
         "yolov3-tinyu",
         lambda: exports.anchor_free(cells=exports.TINY_CELLS),
         "yolov8",
         "anchor-free",
-        [("green", 0.8, box) for box in BOTH],
+        GREEN,
     ),
     (
         "yolov3-tiny",
@@ -89,52 +78,14 @@ CASES = [
         "decoded",
         [("green", 0.4, box) for box in BOTH],
     ),
-    (
-        "yolov9-rows",
-        lambda: exports.anchor_free(rows=True),
-        "yolov9",
-        "anchor-free",
-        [("green", 0.8, box) for box in BOTH],
-    ),
-    (
-        "yolov10n",
-        exports.finished,
-        "yolov10",
-        "end-to-end",
-        [("blue", 0.6, BOTH[0])] * 2,
-    ),  # twins: no NMS again
-    (
-        "yolov10s",
-        exports.best_cells,
-        "yolov10",
-        "end-to-end",
-        [("green", 0.8, box) for box in BOTH],
-    ),
-    ("yolo26n", exports.finished, "yolo26", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),
-    ("yolov8-nms", exports.finished, "yolov8", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),
+    ("yolov9-rows", lambda: exports.anchor_free(rows=True), "yolov9", "anchor-free", GREEN),
+    ("yolov10n", exports.finished, "yolov10", "end-to-end", TWINS),
+    ("yolov10s", exports.best_cells, "yolov10", "end-to-end", GREEN),
+    ("yolo26n", exports.finished, "yolo26", "end-to-end", TWINS),
+    ("yolov8-nms", exports.finished, "yolov8", "end-to-end", TWINS),
     # three boxes, two the same: two of each class are left by the NMS inside, all of them kept here
-    (
-        "yolov7-nms",
-        exports.nms_inside,
-        "yolov7",
-        "end-to-end",
-        [
-            (name, score, box)
-            for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
-            for box in BOTH
-        ],
-    ),
-    (
-        "yolov8-padded",
-        exports.padded,
-        "yolov8",
-        "end-to-end",
-        [
-            (name, score, box)
-            for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
-            for box in BOTH
-        ],
-    ),
+    ("yolov7-nms", exports.nms_inside, "yolov7", "end-to-end", EVERY),
+    ("yolov8-padded", exports.padded, "yolov8", "end-to-end", EVERY),
     ("parts", exports.parts, "yolov10", "end-to-end", PARTS),
     (
         "detr",
@@ -147,20 +98,8 @@ CASES = [
             for box in BOTH
         ],
     ),
-    (
-        "rtdetr-l",
-        lambda: exports.queries(joined=True),
-        "rtdetr",
-        "queries",
-        [("green", 0.8, box) for box in BOTH],
-    ),
-    (
-        "rtdetr-numbered",
-        lambda: exports.queries(numbered=True),
-        "rtdetr",
-        "queries",
-        [("green", 0.8, box) for box in BOTH],
-    ),
+    ("rtdetr-l", lambda: exports.queries(joined=True), "rtdetr", "queries", GREEN),
+    ("rtdetr-numbered", lambda: exports.queries(numbered=True), "rtdetr", "queries", GREEN),
 ]
 
 
@@ -208,11 +147,7 @@ def test_the_choice_of_the_best_cells_on_openvino(tmp_path, slices):
     """OpenVINO 2026.4 removes a Slice in front of a GatherElements, and then refuses the shapes."""
     pytest.importorskip("openvino", reason="machine: openvino is not installed")
     path = exports.best_cells(slices=slices).save(tmp_path / "yolov10n.onnx", STATED)
-    assert (
-        sorted(detect(path, engine="openvino"))
-        == detect(path)
-        == [("green", 0.8, box) for box in BOTH]
-    )
+    assert sorted(detect(path, engine="openvino")) == detect(path) == GREEN
 
 
 @pytest.mark.parametrize(("graph", "lacking"), [(exports.nms_inside, "NonMaxSuppression")])

@@ -26,13 +26,7 @@ from tests.conftest import CHECKOUT
 CLIP = CHECKOUT / "videos" / "street.mp4"
 ALL = "pictures,yolo,coco,crops,jsonl"
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place")]
 
 
 def cut_pictures(*names: str) -> None:

@@ -22,6 +22,8 @@ from detector.core.run.tiling import Tiling
 from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 
+pytestmark = pytest.mark.usefixtures("place")
+
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
 
@@ -29,12 +31,6 @@ def picture(path: str, level: int = 90) -> str:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     assert cv2.imwrite(path, np.full((48, 64, 3), level, np.uint8))
     return path
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def run(*typed: str, **options: object) -> Result:

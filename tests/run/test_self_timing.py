@@ -145,13 +145,6 @@ def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks,
     assert taken(street, settings(tmp_path)).notes == (), "it is made once"
 
 
-def test_it_is_made_once(street, ticks, tmp_path, monkeypatch):
-    first = timed(street, settings(tmp_path))
-    monkeypatch.setattr(self_timing, "time_engines", None)  # would fail
-    second = timed(street, settings(tmp_path))
-    assert second == Timing(first.measurement)
-
-
 @pytest.mark.parametrize("changed", ["library", "machine", "engine"])
 def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monkeypatch, changed):
     timed(street, settings(tmp_path))

@@ -1,4 +1,4 @@
-"""docs/schema holds the JSON Schemas of what a run writes, as they follow from the types."""
+"""docs/schema holds the JSON Schemas of the documents, as they follow from the types."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
+from detector.batch.documents import BatchProgress, BatchResult, ItemRecord
 from detector.core.session.codec import json_schema
 from detector.core.session.document import SessionDocument, Summary
+from detector.core.session.measured import Measurements
+from detector.lab.session.audit import AuditDocument
+from detector.lab.session.comparison import Comparison
+from detector.lab.session.evaluation import SUBTYPES, Evaluation, Result
 from detector.lab.session.profile import RecordingDocument, profile_schema
+from detector.lab.session.where import Where
 from detector.lab.session.why import Why
 from tests.session.documents import DOCUMENT
 
@@ -21,6 +27,15 @@ SCHEMAS = {
     "profile": profile_schema(),
     "recording": json_schema(RecordingDocument),
     "why": json_schema(Why),
+    "compare": json_schema(Comparison),
+    "eval": json_schema(Evaluation, SUBTYPES),
+    "evaluation": json_schema(Result, SUBTYPES),
+    "measured": json_schema(Measurements),
+    "audit": json_schema(AuditDocument),
+    "where": json_schema(Where),
+    "batch": json_schema(BatchResult),
+    "batch-item": json_schema(ItemRecord),
+    "batch-progress": json_schema(BatchProgress),
 }
 
 

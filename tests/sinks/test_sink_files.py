@@ -71,19 +71,6 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sinks.names())
-def test_only_close_makes_the_final_name(name: str, tmp_path: Path) -> None:
-    sink = opened(name, target(name, tmp_path))
-    assert partial(name, tmp_path).exists()
-    write(sink)
-    assert not target(name, tmp_path).exists()
-    assert sink.close() == target(name, tmp_path)
-    assert target(name, tmp_path).exists()
-    assert listed(tmp_path) == {target(name, tmp_path)}
-    assert sink.close() == target(name, tmp_path)  # a second close changes nothing
-    assert sink.abort() is None
-
-
-@pytest.mark.parametrize("name", sinks.names())
 def test_abort_keeps_what_is_whole_under_the_temporary_name(name: str, tmp_path: Path) -> None:
     sink = opened(name, target(name, tmp_path))
     write(sink)

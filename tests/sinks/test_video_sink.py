@@ -311,15 +311,6 @@ def test_a_picture_of_another_size_is_fitted_whole(tmp_path: Path) -> None:
     assert abs(float(pictures[1][:, 20:44].mean()) - brightness(1)) < 4
 
 
-def test_abort_leaves_a_playable_file(tmp_path: Path) -> None:
-    sink = sinks.open("video", tmp_path / "x.mp4")
-    sink.open(make_info())
-    for i in range(12):
-        sink.write(make_frame(i), NONE)
-    assert sink.abort() == tmp_path / "x.partial.mp4"
-    assert len(decode(tmp_path / "x.partial.mp4", 64, 48)) == 12
-
-
 def test_no_frame_no_video(tmp_path: Path) -> None:
     sink = sinks.open("video", tmp_path / "x.mp4")
     sink.open(make_info())

@@ -23,11 +23,7 @@ from detector.core.run.outputs import SETTINGS
 from detector.core.sources._contents import FFMPEG_PICTURES, PICTURES, VIDEOS, is_picture, is_video
 from tests.conftest import CHECKOUT
 
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def make(*names: str) -> None:

@@ -172,11 +172,6 @@ def test_a_window(window: dict[str, str], clip: Path, pipe: Any) -> None:
         assert read("-", **window)[0] == read(clip, **window)[0] != []
 
 
-def test_stride_and_limit(clip: Path, pipe: Any) -> None:
-    with pipe(clip.read_bytes()):
-        assert [index for index, *_ in read("-", stride=5, frames=3)[0]] == [0, 5, 10]
-
-
 @pytest.mark.slow
 def test_damage_counts_as_in_files(tmp_path: Path, pipe: Any) -> None:
     """Every clip that can be read from front to back, healthy or not."""

@@ -112,17 +112,3 @@ def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(valu
         assert np.isfinite(scores).all()
         if np.isnan(value):
             assert len(scores) == 2 * 4 * 5  # the other two anchors stand
-
-
-def test_nothing_found_has_the_right_shapes():
-    boxes, scores, class_ids = anchor_maps(
-        [np.full((1, 21, 4, 5), -3, np.float32)], 0.25, [layer()]
-    )
-    assert (boxes.shape, scores.shape, class_ids.shape) == ((0, 4), (0,), (0,))
-
-
-def test_results_do_not_share_memory_with_the_outputs_nor_write_to_them():
-    output = raw()
-    output.setflags(write=False)
-    before = (*anchor_maps([output], 0.0, [layer()]), anchor_maps_dense([output], [layer()]))
-    assert not any(np.shares_memory(array, output) for array in before)

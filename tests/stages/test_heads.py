@@ -149,19 +149,6 @@ def test_a_box_at_a_known_place():
     assert class_ids.tolist() == [0]
 
 
-@pytest.mark.parametrize("conf", [0.2, 0.5, 1.0])
-def test_nothing_found_has_the_right_shapes(conf):
-    boxes, scores, class_ids = darknet_yolo(
-        [np.full((1, 21, 4, 5), -3, np.float32)], conf, [layer()]
-    )
-    assert (boxes.shape, scores.shape, class_ids.shape) == ((0, 4), (0,), (0,))
-    assert (boxes.dtype, scores.dtype, class_ids.dtype) == (np.float32, np.float32, np.int64)
-
-
-def test_a_threshold_of_zero_keeps_every_cell():
-    assert len(darknet_yolo([raw()], 0.0, [layer()]).scores) == 60
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 60, 1e30, -1e30, 3e38])
 @pytest.mark.parametrize("kind", [{}, {"new_coords": True}])
 def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(value, kind):
@@ -179,23 +166,6 @@ def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(valu
         ).all()  # NMS needs areas
         if np.isnan(value):
             assert len(scores) == 2 * 4 * 5  # the other two anchors stand
-
-
-def test_results_do_not_share_memory_with_the_outputs():
-    output = raw()
-    before = darknet_yolo([output], 0.0, [layer()])
-    dense = darknet_yolo_dense([output], [layer()])
-    kept = [array.copy() for array in (*before, dense)]
-    output[:] = 99
-    for array, copy in zip((*before, dense), kept, strict=True):
-        np.testing.assert_array_equal(array, copy)
-
-
-def test_the_outputs_are_not_written_to():
-    output = raw()
-    output.setflags(write=False)
-    darknet_yolo([output], 0.25, [layer()])
-    darknet_yolo_dense([output], [layer()])
 
 
 def test_sigmoid_is_right_at_both_ends_without_a_warning():

@@ -139,35 +139,6 @@ def test_head_equals_the_plain_loop_in_its_order_too(make, head, plain, conf):
     assert not np.shares_memory(scores, output)
 
 
-@pytest.mark.parametrize(
-    ("make", "head", "plain"), CASES, ids=["decoded", "anchor_free", "yolox", "queries"]
-)
-def test_nothing_above_the_threshold(make, head, plain):
-    boxes, scores, class_ids = head([make()], 1.5)
-    assert boxes.shape == (0, 4)
-    assert scores.shape == class_ids.shape == (0,)
-
-
-def test_dense_forms_agree_with_the_heads():
-    """Objectness x best class of the dense rows is the head's score, box for box."""
-    pairs = [
-        (rows(40), decoded()),
-        (rows(40)[..., 1:].transpose(0, 2, 1), anchor_free()),
-        (rows(40)[..., 1:], anchor_free(rows=True)),
-        (yolox_rows(), GRID),
-        (query_rows(), JOINED),
-    ]
-    for output, reading in pairs:
-        every = dense_of(reading)([output])
-        found = head_of(reading)([output], 0.0)
-        assert every.shape[:1] == (1,)
-        np.testing.assert_allclose(
-            found.scores, every[0, :, 4] * every[0, :, 5:].max(axis=1), rtol=1e-5
-        )
-        centres = (found.boxes[:, :2] + found.boxes[:, 2:]) / 2
-        np.testing.assert_allclose(centres, every[0, :, :2], rtol=1e-4, atol=1e-4)
-
-
 FORMS = {
     "rows": lambda boxes, scores, ids: [
         np.concatenate([boxes, scores[:, None], ids[:, None]], 1)[None]

@@ -23,7 +23,6 @@ from tests.lab.report.sessions import LAYERS, PASSES, ran, with_passes
 
 PHONE = 390
 COLUMNS = [column.key for column in network.LAYERS]
-DESK = 1400
 BY_TIME = sorted(LAYERS, key=lambda row: -row["ms"])
 KINDS = {
     "plain": {},
@@ -298,9 +297,8 @@ def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
     browser.open(report)
     bars = browser.run(
         "[...document.querySelectorAll('#ledger-part .bar')].map((bar) => "
-        "[...bar.children].map((part) => "
-        "[Number(part.dataset.value), part.getBoundingClientRect().width / "
-        "bar.getBoundingClientRect().width]))"
+        "[...bar.children].map((part) => [Number(part.dataset.value), "
+        "part.getBoundingClientRect().width / bar.getBoundingClientRect().width]))"
     )
     walls = [
         1e3 * one["wall_s"] / document["frames"]["written"] for one in document["threads"].values()
