@@ -47,9 +47,8 @@ class Piece:
     """What a task does of an item that may be done in parts.
 
     ``plan``: divides it into up to ``most`` parts of ``least_s`` seconds or more, or does it whole
-    where it is not to be divided. ``part``: detects part ``number`` of ``of``. ``join``: makes the
-    item's results of all parts, or does it whole where they do not fit. ``whole``: does it whole,
-    and notes ``why``.
+    where it is not to be divided. ``part``: detects part ``number`` of ``of``. ``join``: joins all
+    parts, or does it whole if they do not fit. ``whole``: does it whole, and notes ``why``.
     """
 
     do: Literal["plan", "part", "join", "whole"]

@@ -391,8 +391,7 @@ class Job:
                     self.notes.append(f"{record.name}: {note}")
 
     def _try_again(self, event: Failed) -> None:
-        """At the end, when all others have had their turn: what ends workers shall not hold up
-        what does not."""
+        """At the end, after all others: what ends workers must not delay what does not."""
         self.outputs.discard(event.task.name)
         if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
@@ -433,8 +432,7 @@ class Job:
             )
 
     def _is_place_broken(self, event: Failed) -> bool:
-        """Whether it is not the item: several in a row could not be written. They are then left
-        for --resume."""
+        """Whether several in a row could not be written, which is then left for --resume."""
         self._output_errors.append(event)
         if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
             return False

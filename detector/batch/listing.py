@@ -57,8 +57,7 @@ class Listing:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def takes(self, path: str) -> bool:
-        """Whether a file that nobody named is an item. Counts it where it is none, unless a run
-        wrote it."""
+        """Whether a file that nobody named is an item. Counts it if not, unless a run wrote it."""
         is_known = kind_of_name(path) is not None
         if not is_output(path):
             self.left_out[suffix_of(path)] += not is_known

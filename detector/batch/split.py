@@ -163,7 +163,6 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     return ""
 
 
-# ----------------------------------------------------------------------
 # Dividing what is known of a file.
 
 
@@ -284,8 +283,7 @@ def _why_no_joint(survey: Survey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KeptPlan:
-    """``key``: of the item (settings.key_of). ``program``: another version may divide, or detect,
-    otherwise."""
+    """``key``: of the item (settings.key_of). ``program``: the version, which decides the parts."""
 
     key: str
     program: str

@@ -176,8 +176,7 @@ def default_workers(cores: int, config: Config) -> int:
 
 
 def check_begin(request: Request, home: str) -> JobSettings | None:
-    """The settings of the job in OUT, if any. Raises UsageError if the request does not continue
-    it."""
+    """The settings of the job in OUT, if any. Raises UsageError unless the request continues it."""
     settings = read_settings(home)
     own = Path(home, named(MANIFEST, ".sqlite", request.shard))
     if settings is None:

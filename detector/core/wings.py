@@ -72,7 +72,6 @@ def list_files(*folders: str) -> tuple[str, ...]:
     return tuple(sorted(info.name for info in pkgutil.iter_modules(folders)))
 
 
-# ----------------------------------------------------------------------
 # Commands.
 
 
@@ -87,7 +86,6 @@ def commands() -> Mapping[str, str]:
     }
 
 
-# ----------------------------------------------------------------------
 # The command ``detect``.
 
 
@@ -149,7 +147,6 @@ def guest() -> Guest:
     return found
 
 
-# ----------------------------------------------------------------------
 # The HTML report. A wing says what is shown; whoever renders the report draws it.
 
 

@@ -9,8 +9,7 @@ has time for (one inference's inputs, times ``SHARE``) are then shared: one for 
 2x2 for the camera with the smallest objects first, then 3x3 likewise. A camera that would fall
 behind gets fewer.
 
-It looks again every ``AGAIN_S``, after ``EMPTY_AGAIN_S`` if nothing was found, and if the size
-changes.
+It looks again every ``AGAIN_S`` (``EMPTY_AGAIN_S`` if nothing was found) and at a new size.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ every picture is to be detected.
 Where pictures are dropped for lack of time, it is no more than the share that was not dropped,
 whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
 
-It is an estimate from above: stages that share cores slow each other down. docs/live.md compares it
-with measured streams.
+It is an upper estimate: stages share cores. docs/live.md compares it with measured streams.
 """
 
 from __future__ import annotations

@@ -456,7 +456,6 @@ def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
     return joined
 
 
-# ----------------------------------------------------------------------
 # Geometry. Points [N, 2] and outlines [n, 2] in pixels, y downwards.
 
 

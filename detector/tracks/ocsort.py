@@ -41,8 +41,7 @@ class OcsortTracker(Tracker):
         self.frames = 0
 
     def needed(self) -> int:
-        """Those of the first frames of a scene have their id at once. A new track's own box does
-        not count."""
+        """In a scene's first frames ids are given at once. A new track's own box does not count."""
         return 0 if self.frames <= self.hits_needed else self.hits_needed + 1
 
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:

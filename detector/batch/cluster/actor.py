@@ -51,8 +51,7 @@ class Worker:
         self._next: Task | None = None
 
     def hello(self, text: str) -> str:
-        """What this node is, and what it sees of the job. Of a job of another version only the
-        version is told."""
+        """What this node is and sees of the job; of a job of another version, only the version."""
         about: dict[str, Any] = {
             "version": __version__,
             "host": socket.gethostname(),

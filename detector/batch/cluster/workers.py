@@ -276,8 +276,7 @@ class Workers(Places[_Place]):
     # ---- what goes wrong
 
     def _lose(self, place: _Place, why: str) -> None:
-        """The actor is gone, or as good as gone. The item under way is told of, and another actor
-        takes the place."""
+        """The actor is gone, or as good as. Reports the item under way and starts another actor."""
         # One that waits for a node may lose it, over and over. Short memory is for all of them.
         loads = place.state == "loading" or NO_MEMORY in why
         if not self._fail_task(place, why) and loads:

@@ -127,8 +127,7 @@ class Choices:
 
 
 def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
-    """The option of group ``output`` that says how a video is encoded, and its value; None if
-    none is set."""
+    """The option of group ``output`` that sets the encoding, and its value; None if none is set."""
     for name in ("preset", "quality", "crf"):
         if output.get(name) is not None:
             return f"--{name}", str(output[name])
@@ -229,8 +228,7 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     Its own thread's waits are known. While that thread sleeps, libraries' threads work for it, and
     may wait for a core in turn: of as much of its sleep as the busiest of them was ready or at
     work, the part stays in which it worked; of all its sleep, where that was most of it. Nor is it
-    less than that one's CPU time: a thread is not faster than itself. ``busy_s`` where the system
-    does not tell.
+    less than that one's CPU time. ``busy_s`` where the system does not tell.
     """
     split = stage.split
     if split is None or not stage.calls:
@@ -254,8 +252,7 @@ def period_without(times: FrameTimes, stage: str) -> float:
 
 
 def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
-    """Seconds that a frame takes at least if of each stage in ``left`` this share (0 to 1)
-    remained."""
+    """Least seconds a frame if of each stage in ``left`` this share (0 to 1) remained."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in left.items())
     rest = max(0.0, times.period_s - saved_s)
     if times.sync:  # codecs work on during the other stages, which no longer hide it

@@ -87,8 +87,7 @@ def keep_others_out() -> None:
 
 
 class _ErrorText(io.TextIOWrapper):
-    """Standard error. Warnings, logs and tracebacks of threads come here by themselves: they have
-    no secrets either."""
+    """Standard error. Warnings, logs and tracebacks of threads lose their secrets here, too."""
 
     def write(self, text: str, /) -> int:
         super().write(redact(text))

@@ -167,9 +167,8 @@ class Signs(_Part, frozen=True):
 
 
 class Description(_Part, frozen=True):
-    """``layouts``: of a YOLO, whose exporters write one of some layouts that the number of rows
-    proves (layouts/); ``outputs``: of any other. ``names``: the classes, or a word
-    of ``NAME_LISTS``.
+    """``layouts``: of a YOLO, whose layout is proven by the number of rows (layouts/); ``outputs``:
+    of any other. ``names``: the classes, or a word of ``NAME_LISTS``.
     """
 
     family: str
@@ -184,7 +183,6 @@ class Description(_Part, frozen=True):
     names: tuple[str, ...] | str | None = None
 
 
-# ----------------------------------------------------------------------
 # Files
 
 
@@ -334,7 +332,6 @@ def _scalar(value: object) -> str:
     return text.removesuffix("...\n").strip()
 
 
-# ----------------------------------------------------------------------
 # What a part of it means
 
 
@@ -438,7 +435,6 @@ def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
     )
 
 
-# ----------------------------------------------------------------------
 # A description and the outputs of a graph
 
 

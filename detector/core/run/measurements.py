@@ -228,8 +228,7 @@ def this_machine() -> MeasuredMachine:
 
 
 def _settings_of(config: Config, kind: Kind) -> dict[str, Any]:
-    """The settings that change the speed of all rows alike; of a timing also what it could choose
-    from."""
+    """The settings that change the speed of all rows; of a timing also what it could choose."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
     found: dict[str, Any] = {name: getattr(runtime, name) for name in names}

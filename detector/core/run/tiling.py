@@ -99,8 +99,7 @@ class Tiling:
         return 1 if self.grid is None else 1 + self.grid[0] * self.grid[1]
 
     def seen(self, picture: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Width and height that the network's input should fit: those of a tile, of which there are
-        most."""
+        """Width and height that the network's input should fit: those of a tile."""
         if picture is None or self.grid is None:
             return picture
         from detector.core.stages.tiles import tile_size

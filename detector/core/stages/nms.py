@@ -30,8 +30,7 @@ def nms(
 
     ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes`` drops other
     ids first. Ties go to the lower index. At most ``max_det`` are returned, best first;
-    ``Detections.cut`` counts what that cut off, of scores from ``conf`` on. Boxes stay in network
-    pixels, unclipped.
+    ``Detections.cut`` counts the rest from ``conf`` on. Boxes stay in network pixels, unclipped.
     """
     boxes, scores, class_ids = candidates
     if not len(scores):

@@ -21,8 +21,7 @@ BETWEEN = 3  # columns of the terminal between two columns of a table
 
 
 class _Shown(NamedTuple):
-    """A column as it is printed. ``least``: the width of its longest word; ``most``: of its longest
-    cell."""
+    """A printed column. ``least``: width of its longest word; ``most``: of its longest cell."""
 
     column: Column
     cells: Sequence[str]

@@ -40,8 +40,7 @@ def task_ids() -> set[int]:
 
 
 def times_of(task: int | None = None) -> Times | None:
-    """The times of a thread of this process, by default the calling one, from its schedstat
-    (Linux)."""
+    """A thread's times, by default the calling one's, from its schedstat (Linux)."""
     place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
         with open(f"{place}/schedstat", "rb") as file:
@@ -86,8 +85,7 @@ def open_run_queue() -> RunQueue | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """The kernel's name of a thread of this process, by default the calling one; "" if there is
-    none."""
+    """The kernel's name of a thread, by default the calling one; "" if there is none."""
     try:
         with open(
             "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
@@ -148,8 +146,7 @@ class Burnt:
     """What was used between two marks, nanoseconds.
 
     ``unknown_ns`` is CPU time of this process that belongs neither to our threads nor to a stage.
-    ``others_ns`` is what other processes used of the same cores; None where the system does not
-    tell.
+    ``others_ns``: used by other processes on the same cores; None if unknown.
     """
 
     wall_ns: int = 0
@@ -170,9 +167,7 @@ class _ByStage(dict[str, dict[int, str]]):
 
 
 class Natives:
-    """The native threads of this process. ``ids``, ``times`` and ``names`` ask the system; tests
-    fake them.
-    """
+    """The native threads of this process. Tests fake ``ids``, ``times`` and ``names``."""
 
     def __init__(
         self,

@@ -393,8 +393,7 @@ def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
 
 
 def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Variants beside which other programs took more of the cores, or less, than beside the
-    first."""
+    """Variants beside which other programs took more or less of the cores than beside the first."""
     first, cores = _others(base), base.rounds[0].cores
     told = [
         f"{own:.1f} during {variant.name}"

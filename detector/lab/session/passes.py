@@ -33,7 +33,6 @@ Facts = TypeVar("Facts")
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
 
 
-# ----------------------------------------------------------------------
 # What every pass says: what ran the network while it measured
 
 
@@ -97,7 +96,6 @@ class Ran:
     text: str
 
 
-# ----------------------------------------------------------------------
 # loop, critical_path, frames, what_if: the loop as it ran, and as it could run
 
 
@@ -199,7 +197,6 @@ class WhatIfFacts:
         return [row for row in self.changes if row.helps]
 
 
-# ----------------------------------------------------------------------
 # memory, energy, python, counters: what the run uses
 
 
@@ -304,7 +301,6 @@ class CountersFacts:
     slowdown: float
 
 
-# ----------------------------------------------------------------------
 # moments: what the computer did at each frame of the plain run
 
 
@@ -371,7 +367,6 @@ FACTS: dict[str, type[Any]] = {
 """Pass -> the type that its file is read as. Facts of any other pass are read as a dict."""
 
 
-# ----------------------------------------------------------------------
 # passes/NAME.json: the facts, and how the pass went
 
 PREDICTED = (

@@ -1,7 +1,6 @@
 """The recorder of one camera: it takes pictures and packets, and a thread of its own writes them.
 
-Nobody who hands something in ever waits or gets an error. What the thread cannot keep up with is
-dropped and counted.
+Callers never wait or get an error. What the thread cannot keep up with is dropped and counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The nouns of a recording: a ``Track`` says what a stream is, a ``Sample`` is one packet of it.
 
-Both own their memory: the connection that they came from may be closed while they still wait to be
-written.
+Both own their memory: their connection may close while they wait to be written.
 """
 
 from __future__ import annotations

@@ -106,8 +106,7 @@ def add_up(now: FeedFacts, earlier: FeedFacts | None, dropped: Mapping[str, int]
 
 
 class Pace:
-    """How long inference takes, and which share of the time it runs, from what the loop notes on
-    each picture."""
+    """Duration and busy share of inference, from what the loop notes on each picture."""
 
     def __init__(self) -> None:
         self._on_their_way: deque[Arrival] = deque(maxlen=256)

@@ -86,8 +86,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
 
 
 def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> set[str]:
-    """Add the floats of constants that a DequantizeLinear reads to ``constants``; return their
-    tensors' names."""
+    """Add the floats of dequantised constants to ``constants``; return their tensors' names."""
     from onnx import helper
 
     found = set()

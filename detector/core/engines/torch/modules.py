@@ -94,8 +94,7 @@ class PaddedMaxPool(nn.MaxPool2d):
 
 
 class Quantize(nn.Module):
-    """float32 -> u8 or s8, as ONNX defines it: x / scale rounded half to even, plus the zero point,
-    clamped."""
+    """float32 -> u8 or s8, by ONNX: x / scale rounded half to even, plus zero point, clamped."""
 
     def __init__(self, scale: float, zero: int, dtype: torch.dtype) -> None:
         super().__init__()

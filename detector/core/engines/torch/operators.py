@@ -1,7 +1,6 @@
 """One function for each ONNX operator: node -> (torch module, names of the tensors that it reads).
 
-``OPERATORS`` at the end is the table. An operator with several outputs gives a list of modules, one
-for each output.
+``OPERATORS`` at the end is the table. An operator with several outputs gives a module for each.
 """
 
 from __future__ import annotations

@@ -70,8 +70,7 @@ def gpus() -> list[Gpu]:
 
 
 def gpu_of(device: str) -> Gpu:
-    """The GPU for ``--device``: the Nth for "cuda:N", the first for "auto" and "cuda". Raises
-    DriverError."""
+    """The GPU for ``--device``: "cuda:N", the first for "auto" and "cuda". Raises DriverError."""
     if reason := absent():
         raise DriverError(reason)
     found = gpus()

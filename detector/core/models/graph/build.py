@@ -199,8 +199,7 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
 
 def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
     """Check the model and write the shape of every tensor into it, in place. ``unfinished``:
-    outputs may lack shapes. Skips large weights, slow to copy. Raises ModelError if ONNX refuses
-    it."""
+    outputs may lack shapes. Skips large weights (slow). Raises ModelError if ONNX refuses it."""
     from onnx import checker, helper, shape_inference
 
     graph = model.graph

@@ -1,7 +1,6 @@
 """The range of values that each tensor takes on the calibration frames.
 
-``measure_ranges`` runs the fp32 graph on ONNX Runtime, and collects the values of each tensor by
-one of three methods:
+``measure_ranges`` runs the fp32 graph on ONNX Runtime, and collects values by three methods:
 
 minmax      the lowest and the highest value
 percentile  what holds 99.99 % of the values, with as many left out above as below

@@ -14,8 +14,7 @@
     joined.py   one video of parts that are encoded already
     piped.py    the video in a pipe (-o -), as Matroska
 
-This file imports none of them before a video is opened, so that asking what the sink declares is
-cheap.
+This file imports none of them before a video is opened: asking for declarations is cheap.
 """
 
 from __future__ import annotations

@@ -194,8 +194,7 @@ class CarriedTrack:
         return packets
 
     def _encode(self, frame: Any) -> list[Any]:
-        """Packets of a decoded frame; None flushes the encoder. A failed resampler is not used
-        again."""
+        """Packets of a decoded frame; None flushes. A failed resampler is not used again."""
         try:
             return list(self.stream.encode(frame))
         except BROKEN as error:

@@ -166,8 +166,7 @@ class VideoFile:
             self.notes += self._tracks.notes
 
     def _write_tags(self, first: Frame) -> None:
-        """What the source's container says of its content. Where the format has no place for it,
-        a note says so."""
+        """The source's tags. A note names those for which the format has no place."""
         tags = tags_from(self.info, first.pts)
         held = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
         if self.format in ("mp4", "mov") and not is_timecode(held.get("timecode"), self.info.fps):

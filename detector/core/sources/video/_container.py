@@ -234,9 +234,7 @@ def _is_interlaced(stream: Any, first: Any) -> bool:
 
 
 def _is_mirrored(picture: Any) -> bool:
-    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front
-    cameras write such.
-    """
+    """Whether the display matrix [a b u; c d v; x y w] mirrors: some front cameras write such."""
     matrix = picture.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return False
@@ -251,9 +249,7 @@ def _duration_s(container: Any, stream: Any) -> float | None:
 
 
 def _longest_gap_s(container: Any, duration_s: float | None) -> float:
-    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such
-    a pause is kept.
-    """
+    """A slide that stands for minutes is one frame: if stamps count from 0, the pause is kept."""
     if container.format.flags & CLOCK_MAY_JUMP:
         return LONGEST_GAP_S
     return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)

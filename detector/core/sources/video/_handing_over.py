@@ -1,7 +1,6 @@
 """What the fast readers share: when one is in trouble, PyAV goes on packet by packet.
 
-PyAV decodes from the start and drops as many frames as were handed out. A false alarm costs time
-and nothing else.
+PyAV decodes from the start and drops what was handed out. A false alarm costs only time.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ SOUND_LAG_S = 2
 
 
 class PipedTrack:
-    """The packets of a track of sound or subtitles, between the thread that reads and the one that
-    writes.
+    """The packets of a track of sound or subtitles, between reader and writer thread.
 
     ``stream`` is PyAV's; packets are handed out in the order of the container.
     """

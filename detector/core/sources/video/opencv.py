@@ -37,8 +37,7 @@ def open(
 
 
 class OpenCVSource(SteppingSource):
-    """Reads by cv2, which stops silently at a packet that it cannot decode and returns patched
-    pictures."""
+    """Reads by cv2, which stops silently at a broken packet and returns patched pictures."""
 
     decoder = "opencv"
     landing: Landing | None = None  # of ``seek``, where somebody has found it already

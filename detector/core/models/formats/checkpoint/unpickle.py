@@ -269,8 +269,7 @@ def _parameter(tensor: Any, *_: Any) -> Any:
 
 
 def unpickle(archive: Archive) -> Any:
-    """The checkpoint's dicts, lists, numbers, texts, ``Instance`` and ``Tensor``. Raises
-    ModelError."""
+    """Its dicts, lists, numbers, texts, ``Instance`` and ``Tensor``. Raises ModelError."""
     data = archive.pickle()
     refuse_other_names(archive, collect_names(archive, data))
     try:

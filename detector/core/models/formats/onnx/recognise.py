@@ -84,7 +84,6 @@ def recognise(
     return found
 
 
-# ----------------------------------------------------------------------
 # By what the user says
 
 
@@ -122,7 +121,6 @@ def _as_asked(
     )
 
 
-# ----------------------------------------------------------------------
 # By what the file says
 
 
@@ -193,7 +191,6 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
     return None
 
 
-# ----------------------------------------------------------------------
 # Doubts
 
 
@@ -287,7 +284,6 @@ def _refusal(evidence: Evidence) -> str:
     return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"
 
 
-# ----------------------------------------------------------------------
 # Names
 
 

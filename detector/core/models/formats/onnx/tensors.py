@@ -76,7 +76,6 @@ def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProt
             )
 
 
-# ----------------------------------------------------------------------
 # Other files
 
 
@@ -198,7 +197,6 @@ def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
     return b"".join(blocks)
 
 
-# ----------------------------------------------------------------------
 # Bytes and shape
 
 
