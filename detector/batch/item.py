@@ -1,5 +1,4 @@
-"""One item, from its source to its marker. Whoever has a model open can do it: a process of the
-local pool, or an actor of a cluster.
+"""One item, from its source to its marker, done in a local process or a cluster's actor.
 
 A long item may be done in steps, by several workers: one plans its parts, each detects some, one
 joins them (split.py, part.py, join.py). What a step finds out that forbids parts has one
@@ -333,8 +332,7 @@ def _do_step(
     gather: Gather | None,
     watch: Watched,
 ) -> ItemRecord | str:
-    """The step's own record. Or why the item is to be done whole, as a part of a sentence; "" where
-    there is nothing to say."""
+    """The step's own record, or why the item is to be done whole (half a sentence, or "")."""
     if piece.do == "whole":
         return piece.why
     key = key_of(task.path, task.version, model.digest)

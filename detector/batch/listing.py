@@ -48,8 +48,7 @@ class Item(NamedTuple):
 @dataclass(slots=True)
 class Listing:
     """``items`` in the order of the arguments, sorted in each. ``refused``: what is no item, with
-    the reason. ``silent``: arguments that named nothing. ``left_out``: files that were found and
-    are no items, by their suffix."""
+    the reason. ``silent``: arguments that named nothing. ``left_out``: other files, by suffix."""
 
     items: list[Item] = field(default_factory=list)
     refused: list[Failure] = field(default_factory=list)
@@ -282,8 +281,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Files that match, and those below folders that do. Names are relative to the part of the
-    pattern before its first sign."""
+    """Matching files, and those below matching folders. Names are relative to the fixed part."""
     base = os.path.abspath(_before_magic(pattern))
     for path in sorted(glob.iglob(pattern, recursive=True)):
         path = os.path.abspath(path)

@@ -353,8 +353,7 @@ def _own_schema() -> list[tuple[str, str, str]]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Before SQLite opens it: what is no file of ours, and would have it write or remove files
-    elsewhere. Raises OSError."""
+    """Before SQLite opens it: a foreign file could make it write elsewhere. Raises OSError."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         try:
             about = os.lstat(f"{path}{suffix}")

@@ -32,8 +32,7 @@ LEAST_S = 60.0  # of a part: what is decoded twice, and opening the file, should
 
 
 def folder_name(name: str, key: str) -> str:
-    """``key``: of settings.key_of; with another version of the source, or other settings, an item
-    has another folder."""
+    """``key``: of settings.key_of; another version or other settings have another folder."""
     return f"{_all_of(name)}{key[:16]}"
 
 

@@ -111,8 +111,7 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """The folder of the job's own files, updated from a store.
-    Raises OutputError, and UsageError as above."""
+    """The folder of the job's own files, updated from a store. Raises as above."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 

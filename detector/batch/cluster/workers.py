@@ -1,5 +1,4 @@
-"""The workers of a job on a cluster: how many there should be, what each is doing, and what becomes
-of those that are lost.
+"""The workers of a job on a cluster: how many, what each is doing, what becomes of lost ones.
 
 Ray places an actor where there is room, lets it wait where there is none, runs its calls and tells
 which were lost and why. Ray's own restarts and retries are left at none: with ``max_restarts``

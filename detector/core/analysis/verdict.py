@@ -287,8 +287,7 @@ def _cpu_s(times: FrameTimes, left: Mapping[str, float]) -> float:
 
 
 def estimate_without(times: FrameTimes, stage: str) -> float:
-    """Growth of end-to-end FPS if ``stage`` took no time, by the needs alone: whatever else kept
-    the run waiting stays out of it."""
+    """Growth of end-to-end FPS if ``stage`` took no time, by the needs alone."""
     return _grown(explained_s(times, {}), explained_s(times, {stage: 0.0}))
 
 

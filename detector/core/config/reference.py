@@ -92,8 +92,7 @@ def python_types() -> str:
 
 
 def options_table() -> str:
-    """Every option as a Markdown table, one for each group, in a line each: --help OPTION and
-    cfg/default.yaml have the long texts."""
+    """A Markdown table for each group: --help OPTION and cfg/default.yaml have the long texts."""
     lines = []
     for group in dataclasses.fields(Config):
         lines.append(f"\n**{group.name}**\n\n| option | default | |\n|---|---|---|\n")

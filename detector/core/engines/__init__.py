@@ -35,26 +35,6 @@ if TYPE_CHECKING:
     from detector.core.engines._layer_times import LayerTimes
     from detector.core.models.base import Network
 
-__all__ = [
-    "check_installed",
-    "choose_by_rank",
-    "find",
-    "front_ends",
-    "graph_wanted",
-    "is_installed",
-    "load_library",
-    "names",
-    "only_engine",
-    "open",
-    "plan_refusal",
-    "rank_engines",
-    "suggest_library",
-    "time_layers",
-    "usable",
-    "why_absent",
-    "why_not_buildable",
-]
-
 DEVICE = re.compile(r"auto|cpu|npu|(cuda|gpu)(:\d+)?")
 VIRTUAL = re.compile(r"(auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")
 # What other programs call them.

@@ -1,7 +1,6 @@
 """What both loops share: the parts that they are handed, and the steps of a batch around inference.
 
-A batch is filled (read, preprocess), inferred by the loop, then decoded (head), selected (nms) and
-delivered (stages between, annotate, write).
+A batch is filled (read, preprocess), inferred, decoded (head), selected (nms), delivered (rest).
 """
 
 from __future__ import annotations

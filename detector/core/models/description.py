@@ -513,8 +513,7 @@ class _Binder:
         )
 
     def _scores(self, given: OutputsDescription, listed: bool) -> tuple[Columns, Any, int | None]:
-        """The columns, their rows, and how many they are; None: the network does not say, or a list
-        of classes stands beside them."""
+        """The columns, their rows, and their number; None: unknown, or classes are listed."""
         part = given.scores
         if not listed:
             return self._columns(part, part.columns, part.axis)

@@ -1,9 +1,4 @@
-"""``tune``: which settings run a source fastest here, or reach a target FPS at least cost.
-
-candidates.py  every change of a run that is tried
-search.py      in which order, in rounds by turns, and when it ends
-kept.py        what -o and --use keep of it
-"""
+"""``tune``: which settings run a source fastest here, or reach a target FPS at least cost."""
 
 from __future__ import annotations
 

@@ -246,8 +246,7 @@ def _split(node: Node) -> Made:
 
 
 def _top(node: Node) -> Made:
-    """The largest values and their places, the first of equal ones first, which torch.topk does not
-    promise: so both modules sort."""
+    """The largest values and their places, the first of equal ones first, unlike torch.topk."""
     count, axis = node.constant(1), node.attributes.get("axis", -1)
     largest = bool(node.attributes.get("largest", 1))
     if count is None:

@@ -37,9 +37,8 @@ class BatchHeldError(Exception):
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a graph of fixed batch whose batch is chosen at run time, for plans of a range of
-    batches. A Reshape that keeps the batch as its first dimension gets 0 for it, which copies it.
-    Raises BatchHeldError."""
+    """A copy of a graph of fixed batch whose batch is chosen at run time. A Reshape that keeps the
+    batch as its first dimension gets 0 for it. Raises BatchHeldError."""
     import onnx
     from onnx import shape_inference
 

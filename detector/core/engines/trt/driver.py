@@ -1,8 +1,7 @@
 """Asks the NVIDIA driver through ctypes, before TensorRT is used.
 
 TensorRT without a driver crashes the process. Seen with TensorRT 10.16 and 11.4: ``Runtime`` logs
-an error, returns an object, and the process dies of a segmentation fault at the next use of that
-object or at its end.
+an error, returns an object, and the process segfaults at its next use or end.
 """
 
 from __future__ import annotations

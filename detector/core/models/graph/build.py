@@ -1,7 +1,6 @@
 """Writes ONNX graphs node by node, and tells the shapes and MACs of any ONNX graph.
 
-Every node that is written has one output, which has the node's name: words joined by dots, each an
-identifier that is no keyword, or digits.
+Every node has one output, with its name: words joined by dots, identifiers or digits.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     def input_u8(self, batch: int, height: int, width: int) -> str:
-        """Add the u8 RGB input [batch, height, width, 3]; return its float32 form's name ([batch,
-        3, height, width])."""
+        """Add the u8 RGB input [batch, height, width, 3]; return the name of its float32 NCHW."""
         from onnx import TensorProto, helper
 
         self._input = helper.make_tensor_value_info(
@@ -383,8 +381,7 @@ class NodeCost(NamedTuple):
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Node (or its first output, if unnamed) -> cost, for all nodes whose tensors have fixed
-    shapes, without conversions."""
+    """Node (or its first output) -> cost, for nodes with fixed shapes, without conversions."""
     shapes = tensor_shapes(model)
     costs = {}
     for node in model.graph.node:

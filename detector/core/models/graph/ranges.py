@@ -133,8 +133,7 @@ def percentile_range(
 ) -> Range:
     """The range that holds ``percent`` of a histogram's values, as many left out above as below.
 
-    ``counts``: [bins]; ``edges``: [bins + 1]; ``low`` and ``high``: the extremes that were seen,
-    which the range never exceeds.
+    ``counts``: [bins]; ``edges``: [bins + 1]; ``low`` and ``high``: the extremes that were seen.
     """
     share = np.cumsum(counts) / max(1, counts.sum())
     outside = (1 - percent / 100) / 2

@@ -1,20 +1,6 @@
 """Annotated video with the source's own time stamps and sound, whole or not at all.
 
-    canvas.py   pictures into the YUV picture that the encoder reads
-    stamps.py   the source's time stamps, made fit for a container
-    tracks.py   all sound and subtitles of the source
-    audio.py    one track of them, cut to the frames
-    clips.py    which frames --only-detections keeps
-    file.py     muxer: one file made of these; a format is a subclass
-    h264.py     .mp4, .m4v, .mov, .mkv, .ts, .flv
-    encoders.py the same by other encoders, where one is named; AV1
-    vp9.py      .webm
-    mjpeg.py    .avi
-    gif.py      .gif
-    joined.py   one video of parts that are encoded already
-    piped.py    the video in a pipe (-o -), as Matroska
-
-This file imports none of them before a video is opened: asking for declarations is cheap.
+This file imports no encoder before a video is opened: asking for declarations is cheap.
 """
 
 from __future__ import annotations

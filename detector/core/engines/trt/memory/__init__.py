@@ -74,8 +74,7 @@ class DeviceMemory(Protocol):
 
 @contextmanager
 def ending_with(undo: Callable[[], object]) -> Iterator[None]:
-    """Calls ``undo`` at the end. Of a device that failed inside, which refuses that too, the first
-    error is the one to tell."""
+    """Calls ``undo`` at the end. If that fails after an error inside, raises the first one."""
     try:
         yield
     except BaseException:

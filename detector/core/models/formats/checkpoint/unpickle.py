@@ -2,8 +2,7 @@
 
 Two gates use one list of allowed names. First, all names in the byte code are collected; one that
 is not allowed ends the reading before anything is made. Then the unpickler itself asks again for
-each name. What it hands out are stand-ins: instances store what they are given, and the functions
-that rebuild tensors are our own.
+each name. It hands out stand-ins: instances store what they get; functions are our own.
 
 This file holds, in this order: the allowed names, the stand-ins, the unpickler, and the first gate.
 """

@@ -35,8 +35,7 @@ class Filter:
 
 
 def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], bytes]:
-    """The filters in the cfg's order, and the file's bytes. Raises ModelError unless it holds
-    exactly the numbers that the cfg needs."""
+    """The filters in the cfg's order, and the file's bytes. Raises ModelError for another size."""
     number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
     wanted = architecture.floats * number.itemsize
     try:

@@ -125,8 +125,7 @@ def _as_asked(
 
 
 def _by_tensors(evidence: Evidence) -> Recognition | None:
-    """The family whose tensors' names, shapes and signs are the graph's. Raises ModelError if
-    several are and the probe does not decide."""
+    """The family with the graph's tensor names, shapes and signs. Raises ModelError for several."""
     fitting = []
     for known in families().values():
         if known.outputs is None or not _has_signs(evidence, known):
@@ -290,8 +289,7 @@ def _refusal(evidence: Evidence) -> str:
 def class_names(
     path: Path, result: Recognition, metadata: Metadata, given: Path | None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The names from ``given``, else the file's own, the description's, those beside the file, or
-    COCO's; and warnings for the user."""
+    """Names, of ``given``, the file, the description, beside the file, or COCO's; and warnings."""
     classes, described = result.bound.classes, listed_names(result.description)
     if given is None and metadata.names is not None:
         if classes is not None and len(metadata.names) != classes:

@@ -43,8 +43,7 @@ KINDS: dict[str, Callable[[Floats, float], Floats]] = {
 
 
 class RandomNumbers:
-    """Filters of ``probe.needed``, by numpy's frozen legacy stream. ``probe``: the network at
-    PROBE_CELLS times its stride."""
+    """Filters of ``probe.needed``, by numpy's legacy stream. ``probe``: at PROBE_CELLS x stride."""
 
     def __init__(self, probe: Architecture, seed: int) -> None:
         self._stream = np.random.RandomState(seed)
