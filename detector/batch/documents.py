@@ -115,7 +115,8 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
     """The state of one worker. ``item``: its name, and the part of it if the worker has only one.
-    ``done``: items, and steps of split items. ``busy_share``: of its lifetime."""
+    ``done``: items, and steps of items that are split into parts. ``busy_share``: share of its
+    lifetime in which it had an item."""
 
     worker: Count
     state: str  # "loading", "idle", "working", "gone"
@@ -132,7 +133,8 @@ class BatchProgress:
 
     ``fps``: end to end, over the last minute. ``eta_s``: estimated from the bytes left; None while
     it is unknown. ``core_hours``: cores that the job holds, times its hours; ``cpu_hours``: the CPU
-    time that the items used. ``parts``, ``parts_done``: of items now in parts.
+    time that the items used. ``parts``: parts of the items being processed in parts now;
+    ``parts_done``: how many of them are done.
     """
 
     schema: int = SCHEMA

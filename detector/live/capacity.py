@@ -8,8 +8,7 @@ not dropped. So for k cameras, each detected whole,
     CPU:   k / N * (decoding / decoded share + rest / processed share)
                                                         <= 1 - what other programs use
 
-The decoded share is 1, but for cameras that are shed: the decoding that was saved must be paid if
-every picture is to be detected.
+The decoded share is 1, except for shed cameras, whose saved decoding has to be paid.
 
 Where pictures are dropped for lack of time, it is no more than the share that was not dropped,
 whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.

@@ -482,8 +482,7 @@ def _from_line(points: Floats, line: Floats) -> Floats:
 
 
 def _from_outline(points: Floats, outline: Floats) -> Floats:
-    """The distance of each point from the nearest edge, above 0 inside: there a ray to the right
-    crosses an odd number of edges."""
+    """The distance of each point from the nearest edge, above 0 inside (by ray casting)."""
     x, y = points[:, :1], points[:, 1:]
     after = np.roll(outline, -1, axis=0)
     edges = after - outline

@@ -56,8 +56,7 @@ def refuse_cameras(specs: Sequence[str]) -> None:
 
 
 def is_camera(spec: str) -> bool:
-    """A webcam, an address but of a file (whose server is asked), or a list of cameras. Raises
-    UsageError for a list that is no YAML."""
+    """A webcam, an address of no file (asks the server), or a list of cameras (else UsageError)."""
     if is_web(spec):
         from detector.core.sources._answers import is_file
 

@@ -99,8 +99,7 @@ def keep(record: Measurement, config: Config) -> Path:
 
 
 def forget(config: Config, kind: Kind) -> list[Measurement]:
-    """Removes what was kept of a kind on this machine, and returns it. What this version cannot
-    read stays. Raises OutputError."""
+    """Removes and returns this machine's records of a kind that we can read. Raises OutputError."""
     machine = this_machine()
 
     def is_dropped(record: Measurement | None) -> bool:

@@ -1,7 +1,6 @@
 """How a run reads its sources: decoder, stride, window of time, track, rate, stillness.
 
-``Reading.of`` asks the options once, and refuses what is no time, rate or share. What opens a
-source later asks the reading.
+``Reading.of`` asks the options once, and refuses what is no time, rate or share.
 """
 
 from __future__ import annotations

@@ -126,8 +126,7 @@ class Tiling:
         )
 
     def check_source(self, info: SourceInfo, network: Network) -> None:
-        """``check`` of an open source. Cameras tell their sizes too late, and pictures have many:
-        the first one stands for them."""
+        """``check`` of an open source; not of cameras. Of pictures the first one counts."""
         if info.kind != "live":
             self.check((info.width, info.height), network)
 

@@ -1,7 +1,6 @@
 """What happened in a run, source by source: the facts of which summary and session are made.
 
-The types of the document are imported when a run has ended, and not before its first frame: they
-take a twentieth of a start.
+The document's types are imported when a run has ended: they take a twentieth of a start.
 """
 
 from __future__ import annotations

@@ -152,8 +152,7 @@ def _code(names: list[str], name: str) -> int:
 def _gaps(lives: NDArray[np.int64], blocks: Sequence[_Block], whole: bool) -> NDArray[np.int64]:
     """[G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers.
 
-    Where spans were dropped (not ``whole``), the time after the first dropped one is unknown and
-    not "other", so no gap is returned.
+    If spans were dropped (not ``whole``), the time after the first one is unknown: no gap.
     """
     if not len(lives) or not whole:
         return np.zeros((0, 2), np.int64)

@@ -63,8 +63,7 @@ READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Session:
-    """A run's folder. It is made before the run, so that a folder that cannot be written is known
-    before an hour of work."""
+    """A run's folder, made before the run, so that an unwritable one is known at once."""
 
     def __init__(self, folder: Path, made: bool = True, lock: int = -1) -> None:
         self.folder = folder

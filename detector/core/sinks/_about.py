@@ -66,8 +66,7 @@ def is_of_an_overlay(stream: Any) -> bool:
 
 
 def copy_fonts(of: Any, to: Any) -> None:
-    """The attachments of a container, of PyAV: fonts of its subtitles, mostly. Not what an earlier
-    overlay says of itself."""
+    """A container's attachments (PyAV), mostly fonts, but not those of an earlier overlay."""
     import av
 
     for stream in of.streams:

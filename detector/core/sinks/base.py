@@ -81,8 +81,7 @@ class Sink:
         raise NotImplementedError
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Takes what it needs of a plain picture, just before ``write`` of that frame. Where there
-        are no detections it need not be asked."""
+        """Takes what it needs of a plain picture with detections, just before its ``write``."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:

@@ -36,8 +36,7 @@ class StoredSource(Source):
 
 
 def open_place(place: Place) -> RangedObject:
-    """An object that can be read anywhere. Where it does not come whole, reading it ends with an
-    error. Raises SourceError."""
+    """An object with random access, whose reads fail if it is incomplete. Raises SourceError."""
     if place.scheme in STORES:
         from detector.core.sources._ranges import StoredObject
 

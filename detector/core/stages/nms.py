@@ -91,8 +91,7 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """[len(first), len(second)]: same group and IoU > ``iou``. Products are compared, so that empty
-    boxes need no special case."""
+    """[len(first), len(second)]: same group and IoU > ``iou``, by products, for empty boxes."""
     # Columns that lie together in memory: each is read once a row of the square.
     a = np.ascontiguousarray(boxes[first].T)[:, :, None]
     b = np.ascontiguousarray(boxes[second].T)[:, None]

@@ -39,8 +39,7 @@ def draw_piece(console: Console, piece: Table | str) -> RenderableType:
 
 
 def draw_table(console: Console, table: Table, one_line: bool = False) -> RenderableType:
-    """The table without the columns that are left out first, until it fits the console.
-    ``one_line``: with no cell folded either."""
+    """The table with as many columns as fit the console. ``one_line``: no cell is folded either."""
     shown = [_show(table, column) for column in table.columns]
     for one in sorted((one for one in shown if one.column.out), key=lambda one: one.column.out):
         if fits(console, shown, one_line):

@@ -374,8 +374,7 @@ def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
 
 
 def _why_different(stage: str, variant: Variant, base: Variant) -> str:
-    """Boxes are drawn and written, so a row with more boxes pays for more. An engine changes
-    nothing else in these stages."""
+    """Boxes are drawn and written, so a row with more boxes pays for more."""
     boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
     if stage == "read" or boxes[0] == boxes[1]:
         return "the engine cannot affect this"

@@ -53,8 +53,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class MappedClasses:
-    """The classes that are scored, and which classes of the model each is made of
-    (``datasets.classmap.Bound``)."""
+    """The scored classes, and the model's classes for each (``datasets.classmap.Bound``)."""
 
     targets: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
@@ -303,8 +302,7 @@ class _OpenVariant:
         return Check(digest.hexdigest(), str(path))
 
     def judge(self, mapping: MappedClasses) -> Judgement:
-        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels. The
-        network that is timed stays as it is."""
+        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels."""
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import Asked
         from detector.lab.datasets.classmap import Bound

@@ -46,8 +46,7 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
     use: bool = False,
 ) -> Tuning:
-    """``use``: keeps what beats the defaults for later runs. Raises DetectVideoError if the job
-    does not run as it is configured."""
+    """``use``: keeps what beats the defaults. Raises DetectVideoError if the job does not run."""
     from detector.core import sources
     from detector.core.run.reading import Reading
 

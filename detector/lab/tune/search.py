@@ -170,8 +170,7 @@ class Search:
         )
 
     def _run_defaults(self) -> Ran:
-        """The defaults, and what others must agree with: the same engine's fp32. With a target also
-        what no change can exceed."""
+        """The defaults, the same engine's fp32 to agree with, and with a target the ceiling."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
         several = [{}, *([reference] if self.plain.precision != "fp32" else [])]
         tops: dict[str, Settings] = {}

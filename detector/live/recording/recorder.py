@@ -115,8 +115,7 @@ class CameraRecorder:
             self._inbox.put_word(seen, now)
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Write what waits and finish the file. False after the time-out: then the next run
-        finishes the partial file."""
+        """Write what waits and finish the file. False after the time-out: the next run does it."""
         self._inbox.close()
         self._thread.join(timeout_s)
         ended = not self._thread.is_alive()

@@ -36,8 +36,7 @@ class Sample:
 
 
 class Track:
-    """A stream that samples belong to, kept after its connection is gone. ``extradata`` and
-    ``size`` correct what it declared."""
+    """A stream of samples, kept after its connection. ``extradata``, ``size``: corrected."""
 
     def __init__(self, stream: Any) -> None:
         """``stream``: of PyAV. Raises ValueError or av.FFmpegError where it cannot be kept."""

@@ -136,15 +136,15 @@ class Pace:
 class Spares:
     """Buffers of pictures by their shape: cameras of different sizes do not make new ones."""
 
-    def __init__(self, most: int = SPARE_PICTURES) -> None:
+    def __init__(self) -> None:
         self._by_shape: dict[tuple[int, ...], list[Image]] = {}
-        self._count, self._most = 0, most
+        self._count = 0
 
     def swap(self, into: Image | None, shape: tuple[int, ...]) -> Image:
         """A buffer of ``shape``: ``into`` if it fits, which is else kept for later."""
         if into is not None and into.shape == shape:
             return into
-        if into is not None and self._count < self._most:
+        if into is not None and self._count < SPARE_PICTURES:
             self._by_shape.setdefault(into.shape, []).append(into)
             self._count += 1
         elif into is not None:

@@ -50,8 +50,7 @@ class SoundRules:
 
 
 class CarriedTrack:
-    """Takes the packets of one track of the source, beside the reader of the frames, and makes
-    packets for ``output``.
+    """Takes the packets of one track of the source, and makes packets for ``output``.
 
     All times are exact fractions of a second on the source's clock. Memory is bounded: one packet
     is read ahead. A broken track ends or leaves a gap, and ``notes`` say so; the video goes on.
@@ -176,8 +175,7 @@ class CarriedTrack:
         return [item]
 
     def _silence_before(self, frame: Any) -> list[Any]:
-        """Packets that fill the gap in front of a decoded frame, where the container has no other
-        way to keep it in its place."""
+        """Packets that fill the gap in front of a decoded frame, if the container needs that."""
         if not self._rules.gapless:
             return []
         begin_s, packets = frame.pts * frame.time_base, []

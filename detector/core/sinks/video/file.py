@@ -96,8 +96,7 @@ class VideoFile:
     # ---- frames
 
     def add(self, frame: Frame, joined: bool = False) -> None:
-        """Encode a frame and the sound up to its end. ``joined``: it follows the last one without a
-        gap. Raises ``errors``."""
+        """Encode a frame and its sound. ``joined``: no gap to the last one. Raises ``errors``."""
         ticks = self._to_ticks(frame.pts)
         if not joined and self.leaves_out(ticks):
             return

@@ -437,9 +437,9 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
     }
 
 
-def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray[np.float64]:
-    """[F] float64: milliseconds from the start of each frame's read to its last stage's end."""
+def frame_times_ms(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """[F] float64: ms from each frame's read to its last stage's end, of the first source."""
     frames = when_frames_were(columns)
-    own = frames[frames[:, 0] == source]
+    own = frames[frames[:, 0] == 0]
     times: NDArray[np.float64] = (own[:, 3] - own[:, 2]) / 1e6
     return times

@@ -1,7 +1,6 @@
 """Tables, figures and SVG drawings of the HTML report.
 
-Every number carries its full value beside the shown one. Shapes have classes, so that their colours
-follow the style of the page.
+Every number carries its full value. Shapes have classes, which the page's style colours.
 """
 
 from __future__ import annotations

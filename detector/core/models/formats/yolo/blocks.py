@@ -131,12 +131,9 @@ def detect(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted:
     return outputs[0]
 
 
-def anchors_a_layer(
-    builder: ArchitectureBuilder, inputs: list[Value], row: Row, layers: int = 0
-) -> int:
+def anchors_a_layer(builder: ArchitectureBuilder, inputs: list[Value], row: Row) -> int:
     """How many anchors each detection layer has; checks that the description's fit the layers."""
-    layers = layers or len(inputs)
-    anchors = builder.architecture.anchors
+    layers, anchors = len(inputs), builder.architecture.anchors
     if anchors is None:
         raise row.error("neither the description nor the weights have anchors")
     if len(anchors) != layers or len({len(pairs) for pairs in anchors}) != 1:
