@@ -100,7 +100,6 @@ class CameraTiles:
         """Whether each camera has its own number of tiles."""
         return self._tiling.most > 0
 
-    # ------------------------------------------------------------------
     # Cameras come and go.
 
     def check(self, camera: Camera) -> None:
@@ -134,7 +133,6 @@ class CameraTiles:
         with self._lock:
             return [place.told for place in self._places.values() if place.told]
 
-    # ------------------------------------------------------------------
     # A picture (``core.loop.parts.FrameInputs``).
 
     def give(self, frame: Frame, request: MixedRequest, row: int) -> Callable[..., Fit]:
@@ -182,7 +180,6 @@ class CameraTiles:
         sure = kept.only(kept.scores >= self._plan.selection.conf)  # a tracker sees more of them
         return sides_of(sure, place.size, self._plan.network)
 
-    # ------------------------------------------------------------------
     # The clerk.
 
     def decide(self, states: Mapping[str, FeedFacts]) -> list[str]:

@@ -121,7 +121,6 @@ class Counter:
             for one in sorted(asked or ()):
                 self._tally(self.total, (number, one))
 
-    # ------------------------------------------------------------------
     # A frame.
 
     def update(
@@ -167,7 +166,6 @@ class Counter:
         events = self.end()
         return events, self._cut_interval()
 
-    # ------------------------------------------------------------------
     # Tracks.
 
     def _begin(
@@ -319,7 +317,6 @@ class Counter:
             *(int(table.ids[row]), x, y, since_s, until_s),
         )
 
-    # ------------------------------------------------------------------
     # Sums.
 
     def _tally(self, tallies: dict[Key, Tally], key: Key) -> Tally:

@@ -169,8 +169,7 @@ def frame_times(
     others_share = 0.0
     if cpu.libraries is not None and cpu.libraries.wall_s:
         others_share = (cpu.libraries.others_s or 0.0) / cpu.libraries.wall_s / cpu.cores
-        # Both are of the same cores. The system's clocks tick coarsely, and they jump where the
-        # computer is a guest.
+        # Both are of the same cores. The system's clocks are coarse, and jump on virtual machines.
         others_share = min(others_share, 1.0 - process_share)
     used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 where calls overlap
     stage_cpu = {name: _cpu_of(stage, sync) / frames for name, stage in stages.items()}

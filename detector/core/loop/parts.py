@@ -110,8 +110,7 @@ class Parts:
     clock: Callable[[], int] | None = None
     # Which frames repeat the detections of the last one that was inferred.
     still: Stillness | None = None
-    # Which frames are inferred at all. The others have no detections behind nms: the stages between
-    # give them some.
+    # Which frames are inferred at all. The others get detections from the stages between.
     schedule: Schedule | None = None
     # Whether each frame notes how long its stages took (``Frame.times``).
     timed: bool = False

@@ -36,9 +36,8 @@ COLUMNS = re.compile(
 )
 SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
-# Lists of names that a description may ask for by a word.
-# COCO has 80 classes, numbered from 1 to 90; networks that keep its numbers have columns for the
-# ten that are not there, and for 0.
+# Lists of names that a description may ask for. COCO has 80 classes, numbered from 1 to 90;
+# networks with its numbers have columns for the ten missing, and for 0.
 NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
 
 

@@ -207,7 +207,6 @@ class Plan:
         selection = self.selection.changed(conf, classes, self.network.names)
         return replace(self, selection=selection)
 
-    # ------------------------------------------------------------------
     # What the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
@@ -313,7 +312,6 @@ class Plan:
             schedule=schedule,
         )
 
-    # ------------------------------------------------------------------
     # Where results go.
 
     def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:

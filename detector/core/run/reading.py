@@ -93,7 +93,6 @@ class Reading:
         """Without a window of time."""
         return replace(self, start_s=None, duration_s=None)
 
-    # ------------------------------------------------------------------
     # One source.
 
     def open(
@@ -153,7 +152,6 @@ class Reading:
 
         return Stillness(self.still[1])
 
-    # ------------------------------------------------------------------
     # What a source says before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:

@@ -130,7 +130,6 @@ class Tiling:
         if info.kind != "live":
             self.check((info.width, info.height), network)
 
-    # ------------------------------------------------------------------
     # What the loop calls.
 
     def requests(self, requests: Sequence[BatchRequest]) -> Sequence[BatchRequest]:

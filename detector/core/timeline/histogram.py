@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-# Smallest number of samples below which a percentile says nothing: it would be the maximum under
-# another name.
+# Number of samples below which a percentile would only be the maximum under another name.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 

@@ -107,8 +107,7 @@ def machine_busy_ns() -> int | None:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
             rows = [line.split() for line in file if line.split()[0] in cores]
-        # user, nice, system, then idle and iowait, which are no work, then irq, softirq, steal;
-        # guests are in user
+        # user, nice, system; idle, iowait (no work); irq, softirq, steal; guests are in user
         ticks = sum(int(row[at]) for row in rows for at in (1, 2, 3, 6, 7, 8))
         return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
@@ -177,8 +176,7 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> stages that may have made it -> whether it has the name of the thread that was
-        # at it
+        # thread -> stages that may have made it -> whether it has the name of their thread
         self._claims: dict[int, dict[str, bool]] = {}
         self._makers: dict[int, str] = {}  # thread -> the name that it has of its creator
         self._tasks = _ByStage(self._listed)  # until a claim changes

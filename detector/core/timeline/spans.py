@@ -49,8 +49,7 @@ class Meter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            # A thread may read its clock and be overtaken before it gets the lock. No time is
-            # counted twice.
+            # A thread may be overtaken between clock and lock. No time is counted twice.
             if not self._inside and now > self._since:
                 self._since = now
             self._inside += 1

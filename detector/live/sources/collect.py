@@ -197,7 +197,6 @@ class Collector:
         for camera in cameras:
             self.add(camera, start=False)
 
-    # ------------------------------------------------------------------
     # Cameras come and go.
 
     def start(self) -> None:
@@ -280,7 +279,6 @@ class Collector:
             member.dropped[STOPPED] += _unaccounted(member)
         return sorted(late)
 
-    # ------------------------------------------------------------------
     # What the loop calls.
 
     def wake(self) -> None:
@@ -376,7 +374,6 @@ class Collector:
         with self._changed:
             return self._held is None and self._is_over()
 
-    # ------------------------------------------------------------------
     # Which picture, and how long a batch waits for one. Under the lock.
 
     def window_ns(self) -> int:

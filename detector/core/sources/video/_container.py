@@ -226,8 +226,7 @@ def _choose_grey(
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
     """By the container, or by the first picture: Matroska and AVI often do not know."""
-    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the
-    # picture does.
+    # 0 unknown, 1 progressive, 2 and more: orders of fields. Before PyAV 18.1 the picture tells.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
     return first is not None and bool(first.interlaced_frame)

@@ -9,8 +9,7 @@ from detector.core.sources.video._fields import Field
 from detector.core.sources.video._packets import PictureRule
 from detector.core.types import ReadCounts
 
-# A decoder holds back at most so many pictures to bring them into order. A packet that is older has
-# no picture to come.
+# A decoder holds back at most so many pictures. An older packet has no picture to come.
 LONGEST_DELAY = 64  # packets
 
 
