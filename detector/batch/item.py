@@ -462,7 +462,6 @@ class _Step:
             raise SourceError(f"{self._task.path}: changed while its parts were being read")
 
     def _paths(self, scratch: Path) -> dict[str, Path]:
-        """The outputs of the item, as one run names them."""
         from detector.core.run.outputs import OutputPlan
         from detector.core.run.reading import Reading
 

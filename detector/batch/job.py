@@ -514,7 +514,6 @@ def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
 
 
 def _reason(event: Failed) -> str:
-    """What went wrong, and in which part."""
     piece = event.task.piece
     if piece is None or piece.do != "part":
         return event.error

@@ -123,7 +123,6 @@ class LocalPool(Places[_Place]):
         return place
 
     def _launch(self, place: _Place) -> None:
-        """A new process in this place, which begins to load."""
         assert self._opening is not None
         shutil.rmtree(place.folder, ignore_errors=True)  # of one that was killed
         place.folder.mkdir()

@@ -80,7 +80,6 @@ def _done(folder: Path, number: int) -> Path:
 
 
 def part_folders(folder: Path, count: int) -> list[Path]:
-    """Of all parts, in order."""
     return [_done(folder, number) for number in range(count)]
 
 

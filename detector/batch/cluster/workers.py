@@ -184,7 +184,6 @@ class Workers(Places[_Place]):
             self._balance(now)
 
     def _ask(self, place: _Place, now: float) -> None:
-        """The next call, where one is due."""
         if place.load is not self._load:
             assert place.welcome is not None
             place.load, id = self._load, place.welcome.node
@@ -286,7 +285,6 @@ class Workers(Places[_Place]):
             self._restart(place, MEMORY_S if NO_MEMORY in why else 0.0)
 
     def _restart(self, place: _Place, pause_s: float = 0.0) -> None:
-        """Another actor, which may have to wait for a node."""
         self._end_actor(place)
         place.enter("waiting", self.clock())
         place.due = place.since + pause_s

@@ -45,7 +45,6 @@ def terminal(piped_width: int) -> SafeConsole:
 
 
 def error_terminal() -> SafeConsole:
-    """Standard error for progress bars."""
     from detector.core.terminal.console import SafeConsole
 
     return SafeConsole(stderr=True)

@@ -55,7 +55,6 @@ END = "<!-- end of options -->\n"
 
 
 def default_yaml() -> str:
-    """The text of cfg/default.yaml."""
     lines = [HEAD]
     for group in dataclasses.fields(Config):
         lines.append(f"{group.name}:\n")

@@ -288,7 +288,6 @@ def family_names() -> tuple[str, ...]:
 
 @cache
 def family(name: str) -> Description:
-    """One of cfg/families."""
     return read_description(_folder() / f"{name}.yaml")
 
 

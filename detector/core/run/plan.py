@@ -171,7 +171,6 @@ def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
 
 
 def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Plan:
-    """``Asked.load`` of a configuration."""
     return Asked.of(config).load(timer, **words)
 
 

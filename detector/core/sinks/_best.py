@@ -164,7 +164,6 @@ class BestPictures:
         return over
 
     def end(self) -> list[Track]:
-        """All tracks are over."""
         ended = list(self._live.values())
         self._live.clear()
         return ended

@@ -112,7 +112,6 @@ def current(index: int) -> Iterator[None]:
 
 
 def free_bytes(index: int) -> int:
-    """Bytes of a GPU's memory that are free."""
     free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
     with current(index):
         _call(library(), "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))

@@ -290,7 +290,6 @@ def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
 
 
 def output_shapes(model: onnx.ModelProto) -> list[Shape]:
-    """Of the outputs, in their order."""
     shapes = tensor_shapes(model)
     return [shapes[info.name] for info in model.graph.output]
 

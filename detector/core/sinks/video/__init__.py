@@ -131,7 +131,6 @@ class VideoSink(Sink):
         self.notes = self._file.notes
 
     def _choose_file(self) -> Callable[..., VideoFile]:
-        """What makes the file."""
         if self._encoder is not None:
             from detector.core.sinks.video.encoders import FILES
 

@@ -201,7 +201,6 @@ class CarriedTrack:
             return []
 
     def flush(self) -> list[Any]:
-        """The last packets of the encoder."""
         return self._encode(None) if self._encodes else []
 
     def end(self, why: str) -> None:

@@ -112,7 +112,6 @@ class VideoFile:
         self._mux_tracks()
 
     def _flush(self) -> Iterable[Any]:
-        """The last packets of the encoder."""
         packets: Iterable[Any] = self._stream.encode(None)
         return packets
 

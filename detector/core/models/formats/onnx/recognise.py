@@ -158,7 +158,6 @@ def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
 
 
 def _signs(known: Description) -> int:
-    """How many signs the family has."""
     signs = known.signs
     return sum(bool(getattr(signs, field)) for field in signs.__struct_fields__)
 
