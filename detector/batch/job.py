@@ -69,8 +69,7 @@ TaskId = tuple[str, str, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A command line. ``flags``: of the configuration, as typed; None where not given. ``on``:
-    local, ray, or ray://HOST:PORT. ``workers``: None is the default. ``most_failures``: the job
-    stops beyond so many."""
+    local, ray, or ray://HOST:PORT. ``most_failures``: the job stops beyond so many."""
 
     sources: Sequence[str]
     output: str

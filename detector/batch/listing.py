@@ -146,8 +146,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Hands out names. One that is taken, or that would lie inside of another, gets the number of
-    its argument as a root."""
+    """Hands out names. One that is taken, or inside of another, gets its argument's number."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known

@@ -106,8 +106,7 @@ class Manifest:
 
     @classmethod
     def open(cls, path: Path) -> Manifest:
-        """Makes it where it is not there. Raises OutputError, and UsageError for a file that is no
-        manifest of this version."""
+        """Makes it if missing. Raises OutputError, and UsageError for any other file."""
         try:
             _refuse_foreign(path)
             with ExitStack() as unless_opened:

@@ -189,8 +189,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with paragraphs (text), tables and curves under it. ``how``: the entry that says
-    how its numbers are taken."""
+    """A heading with paragraphs, tables and curves. ``how``: the entry on its numbers."""
 
     name: str
     title: str

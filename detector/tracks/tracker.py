@@ -98,8 +98,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
-        """Associates boxes with the tracks, which stand where they are thought to be now, and
-        writes their ids into ``found``."""
+        """Associates boxes with the tracks' predicted places, and writes ids into ``found``."""
 
     # What ``follow`` is made of.
 

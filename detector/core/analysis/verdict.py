@@ -317,8 +317,7 @@ def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
 
 
 def limit_without(times: FrameTimes, stage: str) -> str | None:
-    """What limits the run when ``stage`` takes no time: a group, "the CPU", or FILES. None where it
-    is only what is left of the frame's own time."""
+    """What limits the run without ``stage``: a group, "the CPU", FILES; None: only its own time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None

@@ -58,8 +58,7 @@ def refuse_two_owners(owners: Mapping[str, bool]) -> None:
 
 
 def take_standard_output() -> int:
-    """A descriptor of its own for what was standard output. All else goes to standard error from
-    now on, also what libraries print."""
+    """A new descriptor of standard output; what libraries print goes to standard error now."""
     sys.stdout.flush()
     taken = os.dup(1)
     os.dup2(2, 1)

@@ -71,8 +71,7 @@ class Loop:
     def marked(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """``frames``, within the mark of a run in a profiler's recording: the mark says by itself
-        what the waits mean."""
+        """``frames``, within a run's mark in a profiler's recording, which explains the waits."""
         label = "loop " + " ".join(f"{key}={value:d}" for key, value in self.bounds(parts).items())
         with timeline.run(label), closing(self.frames(parts, timeline, progress)) as frames:
             yield from frames

@@ -156,8 +156,7 @@ def counts(record: Measurement, config: Config) -> bool:
 
 
 def can_run(row: MeasuredRow, record: Measurement) -> bool:
-    """Whether the engine can still run this precision, in the version that was measured. int8 needs
-    the file that it was calibrated on."""
+    """Whether the engine still runs this, in the measured version; int8 needs its calibration."""
     name, calibrate = row.engine, record.calibration.calibrate
     return (
         name in engines.names()

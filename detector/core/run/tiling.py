@@ -142,8 +142,7 @@ class Tiling:
         return [TiledRequest(one, self.inputs) for one in requests]
 
     def stages(self, preprocess: Any, head: Any, nms: Any, **joining: Any) -> tuple[Any, Any, Any]:
-        """preprocess, head and nms of one input, as those of a frame. ``joining``: the options of
-        ``join_tiles``."""
+        """preprocess, head and nms of one input, as of a frame. ``joining``: for ``join_tiles``."""
         if self.grid is None and not self.most:
             return preprocess, head, nms
         from detector.core.stages import tiles

@@ -59,8 +59,7 @@ class _Columns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Rows of one span, or of the gaps of one track. ``codes``: thread, stage, kind and source of
-    all of them."""
+    """Rows of a span, or of a track's gaps. ``codes``: their thread, stage, kind and source."""
 
     codes: tuple[int, int, int, int]
     rows: _Columns

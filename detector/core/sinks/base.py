@@ -68,8 +68,7 @@ class Sink:
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
-        """Raises UsageError for options (of config.output) that mean nothing in an output of this
-        suffix. Asked before a model is loaded."""
+        """Raises UsageError for options of config.output that mean nothing here. Asked early."""
 
     @classmethod
     def check_source(cls, spec: str) -> None:

@@ -156,8 +156,7 @@ class Source:
 
     @classmethod
     def open_arriving(cls, spec: str, config: Any) -> Source:
-        """Where it ``arrives``: as the options of a ``config.Config`` say. Raises SourceError and
-        UsageError."""
+        """If it ``arrives``: by ``config.Config``'s options. Raises SourceError, UsageError."""
         raise NotImplementedError
 
     def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:

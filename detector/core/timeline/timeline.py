@@ -70,8 +70,7 @@ class Timeline:
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """Mark a run for a recording tool, with a range "run" across all threads that starts its
-        capture."""
+        """Mark a run for a recording tool by a range "run" of all threads, which starts capture."""
         if self._domain is None:
             yield
             return

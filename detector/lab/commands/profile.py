@@ -141,7 +141,10 @@ def command(
         words = ["detect-video", "compare", source or "SOURCE"]
         words += ["--engine", flags["engine"]] if flags["engine"] else []
         words += ["--batch", "1,2,4,8"]
-        raise UsageError(f"batches are measured by another command: {shlex.join(words)}")
+        raise UsageError(
+            "batches (with --precision A,B also precisions) are measured by another command: "
+            f"{shlex.join(words)}"
+        )
     if nsys is not None and source is None:
         if as_csv:
             raise UsageError(

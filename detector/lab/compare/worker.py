@@ -108,8 +108,7 @@ class SeenFrame:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What it detected at eval's thresholds, one for each frame of ``seen``. ``damaged``: the
-    source has frames that could not be read."""
+    """Detections at eval's thresholds, for each frame of ``seen``. ``damaged``: some were lost."""
 
     seen: tuple[SeenFrame, ...]
     damaged: bool

@@ -91,8 +91,7 @@ def run_defaults(source: str, config: Config) -> tuple[Plain, Config]:
 
 
 def take_turns(source: str, config: Config) -> Turns:
-    """Rounds of a source, with settings on top of ``config``. A frame that is not taken has no
-    detections."""
+    """Rounds of a source, with settings on top of ``config``. Skipped frames have no detections."""
 
     def turns(
         several: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays

@@ -201,8 +201,7 @@ class VideoSink(Sink):
 
 
 def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> None:
-    """Raises UsageError where --encoder does not go with the format or with --preset, and
-    OutputError where it does not run here."""
+    """Raises UsageError if --encoder contradicts format or --preset, OutputError if it fails."""
     name = options.get("encoder")
     if name is None:
         return

@@ -74,9 +74,7 @@ class Video:
         return max(1, round(1 / (self.info.fps * self.info.time_base)))
 
     def set_displayed(self, width: int, height: int, rotation: int) -> None:
-        """Corrects ``info`` by the first picture: its stored size in pixels, to be turned by
-        ``rotation`` degrees.
-        """
+        """Corrects ``info`` by the first picture's stored size, to be turned by ``rotation``."""
         info, quarter = self.info, round(rotation / 90) % 4 if rotation % 90 == 0 else 0
         info.rotation = quarter * 90  # other angles are not applied, neither by cv2 nor here
         info.width, info.height = (height, width) if quarter % 2 else (width, height)
