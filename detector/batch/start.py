@@ -90,7 +90,8 @@ def run_batch(
 
 
 def prune_batch(request: Request) -> int:
-    """Remove results without a source; return how many. Raises UsageError for no job or SOURCE."""
+    """Remove results whose source is gone; returns how many. Raises UsageError if OUT holds no job,
+    or if a whole SOURCE is gone."""
     home = open_home(request.output)
     settings = read_settings(home)
     if settings is None:

@@ -56,7 +56,8 @@ def refuse_cameras(specs: Sequence[str]) -> None:
 
 
 def is_camera(spec: str) -> bool:
-    """A webcam, an address of no file (asks the server), or a list of cameras (else UsageError)."""
+    """A webcam, an address but of a file (whose server is asked), or a list of cameras. Raises
+    UsageError for a list that is no YAML."""
     if is_web(spec):
         from detector.core.sources._answers import is_file
 

@@ -155,7 +155,7 @@ class Reading:
     # What a source says before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
-        """(width, height) of the first source that opens if the input fits it, else None."""
+        """(width, height) of the first source that opens if the input follows it, else None."""
         if not (self.shaped or self.longest):
             return None
         info = self._first_info(specs)

@@ -122,7 +122,8 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes, origin: str | Path) -> Any:
-    """The content of ``text``. Raises UsageError, naming ``origin``, if it is not our JSON."""
+    """The content of ``text``. Raises UsageError that names ``origin`` where it is not JSON, and
+    the key of a value that no document has."""
     content = parsing.parse_json(text, origin, cure="it is damaged", halves=True)
     for key, wrong in _impossible(content):
         raise UsageError(f"{origin}: damaged: {key} {wrong}")

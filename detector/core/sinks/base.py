@@ -68,7 +68,8 @@ class Sink:
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
-        """Raises UsageError for options of config.output that mean nothing here. Asked early."""
+        """Raises UsageError for options (of config.output) that mean nothing in an output of this
+        suffix. Asked before a model is loaded."""
 
     @classmethod
     def check_source(cls, spec: str) -> None:

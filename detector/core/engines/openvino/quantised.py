@@ -84,7 +84,7 @@ def unsign(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with float weights, and activations that are cut off there, not rounded."""
+    """The graph with float weights; activations keep their limits and are not rounded."""
     import onnx
     from onnx import helper, numpy_helper
     from onnx.reference import ReferenceEvaluator

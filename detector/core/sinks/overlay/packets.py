@@ -72,7 +72,8 @@ def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
 
 
 class SourceCopy:
-    """A file open for copying. Raises UnfitError by its beginning; ``scan`` reads the rest."""
+    """A file that is open for copying. Raises UnfitError where it cannot be copied, as far as its
+    beginning tells; ``scan`` reads the rest."""
 
     def __init__(self, path: str, stream: int | None = None) -> None:
         """``stream``: number of the video among all streams; None: the first, as far as only its

@@ -45,7 +45,8 @@ class Runtime:
 
 
 def _address_of(handle: Any) -> int:
-    """What TensorRT calls a stream. ``int(handle)`` is deprecated, ``getPtr()`` another address."""
+    """What TensorRT calls a stream. ``int(handle)`` is deprecated since 12.9.1, and ``getPtr()`` is
+    the address of the handle, not the handle."""
     try:
         from cuda.bindings.utils import get_cuda_native_handle
     except ImportError:  # before 12.9.1

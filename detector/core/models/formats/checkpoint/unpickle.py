@@ -268,7 +268,7 @@ def _parameter(tensor: Any, *_: Any) -> Any:
 
 
 def unpickle(archive: Archive) -> Any:
-    """Its dicts, lists, numbers, texts, ``Instance`` and ``Tensor``. Raises ModelError."""
+    """A checkpoint's dicts, lists, numbers, texts, ``Instance``, ``Tensor``. Raises ModelError."""
     data = archive.pickle()
     refuse_other_names(archive, collect_names(archive, data))
     try:
