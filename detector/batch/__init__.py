@@ -1,2 +1,1 @@
-"""``batch``: a job over many videos, which is resumed where it stopped. ARCHITECTURE.md beside this
-file lists its rooms."""
+"""``batch``: a resumable job over many videos. ARCHITECTURE.md beside this file lists its rooms."""

@@ -1,5 +1,4 @@
-"""One item, from its source to its marker. Whoever has a model open can do it: a process of the
-local pool, or an actor of a cluster.
+"""One item, from its source to its marker, done in a local process or a cluster's actor.
 
 A long item may be done in steps, by several workers: one plans its parts, each detects some, one
 joins them (split.py, part.py, join.py). What a step finds out that forbids parts has one
@@ -47,9 +46,8 @@ class Piece:
     """What a task does of an item that may be done in parts.
 
     ``plan``: divides it into up to ``most`` parts of ``least_s`` seconds or more, or does it whole
-    where it is not to be divided. ``part``: detects part ``number`` of ``of``. ``join``: makes the
-    item's results of all parts, or does it whole where they do not fit. ``whole``: does it whole,
-    and notes ``why``.
+    where it is not to be divided. ``part``: detects part ``number`` of ``of``. ``join``: joins all
+    parts, or does it whole if they do not fit. ``whole``: does it whole, and notes ``why``.
     """
 
     do: Literal["plan", "part", "join", "whole"]
@@ -334,8 +332,7 @@ def _do_step(
     gather: Gather | None,
     watch: Watched,
 ) -> ItemRecord | str:
-    """The step's own record. Or why the item is to be done whole, as a part of a sentence; "" where
-    there is nothing to say."""
+    """The step's own record, or why the item is to be done whole (half a sentence, or "")."""
     if piece.do == "whole":
         return piece.why
     key = key_of(task.path, task.version, model.digest)
@@ -465,7 +462,6 @@ class _Step:
             raise SourceError(f"{self._task.path}: changed while its parts were being read")
 
     def _paths(self, scratch: Path) -> dict[str, Path]:
-        """The outputs of the item, as one run names them."""
         from detector.core.run.outputs import OutputPlan
         from detector.core.run.reading import Reading
 

@@ -69,8 +69,7 @@ TaskId = tuple[str, str, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A command line. ``flags``: of the configuration, as typed; None where not given. ``on``:
-    local, ray, or ray://HOST:PORT. ``workers``: None is the default. ``most_failures``: the job
-    stops beyond so many."""
+    local, ray, or ray://HOST:PORT. ``most_failures``: the job stops beyond so many."""
 
     sources: Sequence[str]
     output: str
@@ -391,8 +390,7 @@ class Job:
                     self.notes.append(f"{record.name}: {note}")
 
     def _try_again(self, event: Failed) -> None:
-        """At the end, when all others have had their turn: what ends workers shall not hold up
-        what does not."""
+        """At the end, after all others: what ends workers must not delay what does not."""
         self.outputs.discard(event.task.name)
         if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
@@ -433,8 +431,7 @@ class Job:
             )
 
     def _is_place_broken(self, event: Failed) -> bool:
-        """Whether it is not the item: several in a row could not be written. They are then left
-        for --resume."""
+        """Whether several in a row could not be written; they are left for --resume."""
         self._output_errors.append(event)
         if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
             return False
@@ -516,7 +513,6 @@ def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
 
 
 def _reason(event: Failed) -> str:
-    """What went wrong, and in which part."""
     piece = event.task.piece
     if piece is None or piece.do != "part":
         return event.error

@@ -61,8 +61,7 @@ def join_parts(
     watch: Callable[[], None] = lambda: None,
 ) -> Joined:
     """Write ``paths`` (name of the sink -> file), each whole or not at all, from ``folders``, one
-    per part in order. ``watch`` is called once per frame. Raises NotExactError and
-    DetectVideoError."""
+    per part in order. ``watch``: called per frame. Raises NotExactError, DetectVideoError."""
     from detector.core.run.plan import Asked, open_sinks
     from detector.core.sinks.video.joined import UnjoinableError
 

@@ -48,8 +48,7 @@ class Item(NamedTuple):
 @dataclass(slots=True)
 class Listing:
     """``items`` in the order of the arguments, sorted in each. ``refused``: what is no item, with
-    the reason. ``silent``: arguments that named nothing. ``left_out``: files that were found and
-    are no items, by their suffix."""
+    the reason. ``silent``: arguments that named nothing. ``left_out``: other files, by suffix."""
 
     items: list[Item] = field(default_factory=list)
     refused: list[Failure] = field(default_factory=list)
@@ -57,8 +56,7 @@ class Listing:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def takes(self, path: str) -> bool:
-        """Whether a file that nobody named is an item. Counts it where it is none, unless a run
-        wrote it."""
+        """Whether a file that nobody named is an item. Counts it if not, unless a run wrote it."""
         is_known = kind_of_name(path) is not None
         if not is_output(path):
             self.left_out[suffix_of(path)] += not is_known
@@ -148,8 +146,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Hands out names. One that is taken, or that would lie inside of another, gets the number of
-    its argument as a root."""
+    """Hands out names. One that is taken, or inside of another, gets its argument's number."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -283,8 +280,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Files that match, and those below folders that do. Names are relative to the part of the
-    pattern before its first sign."""
+    """Matching files, and those below matching folders. Names are relative to the fixed part."""
     base = os.path.abspath(_before_magic(pattern))
     for path in sorted(glob.iglob(pattern, recursive=True)):
         path = os.path.abspath(path)

@@ -34,8 +34,7 @@ LOADING_S = 3600.0  # an engine may build its own file first
 
 
 def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
-    """The cores of each worker, next to each other. With more workers than cores nobody is bound to
-    any, so all may use all."""
+    """Adjacent cores for each worker. With more workers than cores, all may use all."""
     if workers > len(cores):
         return [list(cores)] * workers
     bounds = [number * len(cores) // workers for number in range(workers + 1)]
@@ -124,7 +123,6 @@ class LocalPool(Places[_Place]):
         return place
 
     def _launch(self, place: _Place) -> None:
-        """A new process in this place, which begins to load."""
         assert self._opening is not None
         shutil.rmtree(place.folder, ignore_errors=True)  # of one that was killed
         place.folder.mkdir()

@@ -146,8 +146,7 @@ class LongItems:
 
     def finish_part(self, task: Task, record: ItemRecord, wall_s: float) -> tuple[int, list[Task]]:
         """Bytes that the part stands for, and the task that joins all, where it was the last. One
-        that an earlier run has done (it has no frames) stands for none: it tells nothing about the
-        time that others take."""
+        that an earlier run has done (it has no frames) stands for none."""
         assert task.piece is not None
         item = self._divided[task.name]
         item.left.discard(task.piece.number)

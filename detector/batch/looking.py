@@ -26,8 +26,7 @@ from detector.core.session.document import Exit
 
 
 def look(place: str) -> BatchResult:
-    """The job in a folder, running or not; ``done`` counts all its runs. Raises UsageError for
-    none."""
+    """The job in a folder, running or not; ``done`` counts all runs. Raises UsageError for none."""
     home = open_home(place)
     settings, paths = read_settings(home), manifests(home)
     if settings is None:
@@ -72,8 +71,7 @@ def look(place: str) -> BatchResult:
 
 
 def _later(known: str | None, row: Row) -> str:
-    """Two manifests know an item where a job went on with another division into shards: what is
-    done is done."""
+    """Two manifests know an item if a job went on with other shards: what is done is done."""
     rank = (FAILED, DONE)
     if known is None or (known not in rank) or (row.state == DONE):
         return row.state

@@ -106,8 +106,7 @@ class Manifest:
 
     @classmethod
     def open(cls, path: Path) -> Manifest:
-        """Makes it where it is not there. Raises OutputError, and UsageError for a file that is no
-        manifest of this version."""
+        """Makes it if missing. Raises OutputError, and UsageError for any other file."""
         try:
             _refuse_foreign(path)
             with ExitStack() as unless_opened:
@@ -353,8 +352,7 @@ def _own_schema() -> list[tuple[str, str, str]]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Before SQLite opens it: what is no file of ours, and would have it write or remove files
-    elsewhere. Raises OSError."""
+    """Before SQLite opens it: a foreign file could make it write elsewhere. Raises OSError."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         try:
             about = os.lstat(f"{path}{suffix}")

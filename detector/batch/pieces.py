@@ -32,8 +32,7 @@ LEAST_S = 60.0  # of a part: what is decoded twice, and opening the file, should
 
 
 def folder_name(name: str, key: str) -> str:
-    """``key``: of settings.key_of; with another version of the source, or other settings, an item
-    has another folder."""
+    """``key``: of settings.key_of; another version or other settings have another folder."""
     return f"{_all_of(name)}{key[:16]}"
 
 
@@ -81,7 +80,6 @@ def _done(folder: Path, number: int) -> Path:
 
 
 def part_folders(folder: Path, count: int) -> list[Path]:
-    """Of all parts, in order."""
     return [_done(folder, number) for number in range(count)]
 
 

@@ -52,8 +52,7 @@ class Outputs(Protocol):
     home: str  # the folder of this machine for the job's own files: manifest, settings, locks
 
     def begin(self, name: str) -> Path:
-        """An empty folder of this machine for the results of an item. What earlier tries left
-        under way is removed."""
+        """An empty local folder for the results of an item. Removes what earlier tries left."""
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         """Makes the content of ``scratch`` the results of the item, in place of earlier ones. The
@@ -72,8 +71,7 @@ class Outputs(Protocol):
         items. In a folder it is read, and what it names must be there; in a store it counts."""
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
-        """Whether the outputs that a marker names are there, in their sizes, as far as one look at
-        each tells."""
+        """Whether the outputs that a marker names are there, with their sizes."""
 
     def read_marker(self, name: str) -> ItemRecord | None:
         """None where there is none, or none that can be read: the item is not done."""
@@ -113,8 +111,7 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """The folder of the job's own files, updated from a store.
-    Raises OutputError, and UsageError as above."""
+    """The folder of the job's own files, updated from a store. Raises as above."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 

@@ -1,6 +1,4 @@
-"""What is to be done of what is listed: the items against manifest and markers. And what is to
-be removed, because its source is gone.
-"""
+"""What is to be done: the items against manifest and markers; and what has lost its source."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from detector.core.errors import UsageError
 @dataclass(slots=True)
 class Plan:
     """``todo``: (item, key). ``adopted``: done already, as their markers say, which the manifest
-    did not know. ``vanished``: names of results whose source is not listed any more; ``stale``:
-    names that the manifest holds for nothing."""
+    did not know. ``vanished``: results whose source is gone; ``stale``: names without results."""
 
     todo: list[tuple[Item, str]] = field(default_factory=list)
     adopted: list[tuple[Item, ItemRecord]] = field(default_factory=list)

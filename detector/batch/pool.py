@@ -72,8 +72,7 @@ class Pool(Protocol):
         kept where it was loaded with these very settings."""
 
     def has_room(self) -> bool:
-        """Whether an item can be handed over now. There may be less room than there are places:
-        workers that load have none."""
+        """Whether an item can be handed over now: workers that load have no room."""
 
     def submit(self, task: Task) -> None:
         """Hands an item to a worker. Only where there is room."""
@@ -100,8 +99,7 @@ class Pool(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Place:
-    """One place in a pool. The worker that has it now; and over all its workers, what they did and
-    how long they were in each state."""
+    """One place in a pool: its worker now, and over all workers, what they did and how long."""
 
     number: int
     state: str = "waiting"  # for a node; "loading", "idle", "working", "gone"

@@ -34,8 +34,7 @@ NOT_DECIDING_OUTPUT = ("output", "run_dir")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFacts:
-    """What a worker tells of the model that it has loaded. ``config``: without any ``auto``.
-    ``canvas``: see ``JobSettings``."""
+    """A loaded model's facts. ``config``: without any ``auto``. ``canvas``: see ``JobSettings``."""
 
     config: dict[str, dict[str, Any]]
     model: str
@@ -103,8 +102,7 @@ def settle(
 
 
 def as_plain(config: Config) -> dict[str, dict[str, Any]]:
-    """As JSON has it: lists for tuples. Without the groups that mean nothing here, which may hold
-    what should not be kept."""
+    """As JSON has it: lists for tuples; without the groups that mean nothing here."""
     plain: dict[str, dict[str, Any]] = json.loads(json.dumps(asdict(config)))
     return {group: values for group, values in plain.items() if group not in UNUSED}
 

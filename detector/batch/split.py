@@ -44,10 +44,9 @@ class Part:
     """A part of a file, and all that a process needs to detect it. Any of them may do so:
     ``session.codec`` makes a line of JSON of it, some kilobytes.
 
-    ``number`` counts from 0. ``first`` is the number in the source of its first frame, ``frames``
-    how many it hands out. Times are ticks of the source's time base; ``end_pts``: the first frame
-    that is not its own, None at the end of the file. ``landing``: where to begin decoding; None: at
-    the beginning.
+    ``number`` counts from 0. ``first``: number of its first frame; ``frames``: how many. Times are
+    ticks of the source's time base; ``end_pts``: the first frame that is not its own, None at the
+    end of the file. ``landing``: where to begin decoding; None: at the beginning.
     """
 
     number: int
@@ -163,7 +162,6 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     return ""
 
 
-# ----------------------------------------------------------------------
 # Dividing what is known of a file.
 
 
@@ -284,8 +282,7 @@ def _why_no_joint(survey: Survey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KeptPlan:
-    """``key``: of the item (settings.key_of). ``program``: another version may divide, or detect,
-    otherwise."""
+    """``key``: of the item (settings.key_of). ``program``: the version, which decides the parts."""
 
     key: str
     program: str

@@ -39,8 +39,7 @@ MakePool = Callable[[Path, Stop], Pool]
 def run_batch(
     request: Request, watch: Watch = UNWATCHED, *, make_pool: MakePool | None = None
 ) -> BatchResult:
-    """Does all items. Raises DetectVideoError for what ends the job before its first item, and
-    Stopped where a signal does."""
+    """Does all items. Raises DetectVideoError before the first item, and Stopped by a signal."""
     if request.on != LOCAL:
         from detector.batch.cluster.pool import check_on
 
@@ -163,8 +162,7 @@ def _local_pool(
 
 
 def default_workers(cores: int, config: Config) -> int:
-    """One for two cores. Where a GPU may do the inference one, which has all cores: each worker
-    would load the model onto it."""
+    """One for two cores. With a GPU one with all cores, as each would load the model onto it."""
     runtime = config.runtime
     on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
     if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
@@ -176,8 +174,7 @@ def default_workers(cores: int, config: Config) -> int:
 
 
 def check_begin(request: Request, home: str) -> JobSettings | None:
-    """The settings of the job in OUT, if any. Raises UsageError if the request does not continue
-    it."""
+    """The settings of the job in OUT, if any. Raises UsageError unless the request continues it."""
     settings = read_settings(home)
     own = Path(home, named(MANIFEST, ".sqlite", request.shard))
     if settings is None:

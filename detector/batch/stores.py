@@ -110,8 +110,7 @@ def _below(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
 
 
 def _match(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Objects that match, and the videos below folders that do. Names are relative to the folder
-    before the first sign."""
+    """Matching objects, and videos below matching folders. Names: relative to the fixed part."""
     from fsspec.utils import glob_translate
 
     found = MAGIC.search(place.key)
@@ -138,8 +137,7 @@ def _folders(key: str) -> Iterator[str]:
 
 
 def _takes(relative: str, left_out: Counter[str]) -> bool:
-    """By its suffix. What is not taken is counted, but for hidden names and for the empty objects
-    that stand for folders."""
+    """By its suffix. Counts what is not taken, but hidden names and empty objects for folders."""
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
     if hidden or _is_name_of_folder(relative):
         return False

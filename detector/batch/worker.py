@@ -160,8 +160,7 @@ class _Worker:
 
 
 def _forget_words() -> None:
-    """Empties stderr, which is a file: a job of days would fill the disk with what a library says
-    of each item."""
+    """Empties stderr, a file that would fill the disk with a library's words in a job of days."""
     with suppress(OSError):
         os.ftruncate(2, 0)
 

@@ -117,8 +117,7 @@ def plain(value: float) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """For programs: the keys as heads, six figures of a number, nothing where there is none. No
-    cell is a formula of a spreadsheet."""
+    """For programs: keys as heads, six figures of a number, no formula for a spreadsheet."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.key for column in table.columns])

@@ -72,7 +72,6 @@ def list_files(*folders: str) -> tuple[str, ...]:
     return tuple(sorted(info.name for info in pkgutil.iter_modules(folders)))
 
 
-# ----------------------------------------------------------------------
 # Commands.
 
 
@@ -87,7 +86,6 @@ def commands() -> Mapping[str, str]:
     }
 
 
-# ----------------------------------------------------------------------
 # The command ``detect``.
 
 
@@ -149,7 +147,6 @@ def guest() -> Guest:
     return found
 
 
-# ----------------------------------------------------------------------
 # The HTML report. A wing says what is shown; whoever renders the report draws it.
 
 
@@ -192,8 +189,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with paragraphs (text), tables and curves under it. ``how``: the entry that says
-    how its numbers are taken."""
+    """A heading with paragraphs, tables and curves. ``how``: the entry on its numbers."""
 
     name: str
     title: str

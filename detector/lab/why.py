@@ -23,8 +23,7 @@ NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: bool = True) -> Why:
     """``frame`` alone, or so many of the slowest; of a run over several sources, the first's.
-    ``clip``: as of ``gather``. Raises UsageError if the frame was not recorded, or there is
-    none."""
+    ``clip``: as of ``gather``. Raises UsageError for a frame that was not recorded."""
     known, absent = gather(session, clip)
     sizes = session.document.loop[0] if session.document.loop else None
     found = Explanation(activities_of(session.spans), LoopShape.of(sizes), known) if sizes else None

@@ -9,8 +9,7 @@ has time for (one inference's inputs, times ``SHARE``) are then shared: one for 
 2x2 for the camera with the smallest objects first, then 3x3 likewise. A camera that would fall
 behind gets fewer.
 
-It looks again every ``AGAIN_S``, after ``EMPTY_AGAIN_S`` if nothing was found, and if the size
-changes.
+It looks again every ``AGAIN_S`` (``EMPTY_AGAIN_S`` if nothing was found) and at a new size.
 """
 
 from __future__ import annotations
@@ -101,7 +100,6 @@ class CameraTiles:
         """Whether each camera has its own number of tiles."""
         return self._tiling.most > 0
 
-    # ------------------------------------------------------------------
     # Cameras come and go.
 
     def check(self, camera: Camera) -> None:
@@ -135,7 +133,6 @@ class CameraTiles:
         with self._lock:
             return [place.told for place in self._places.values() if place.told]
 
-    # ------------------------------------------------------------------
     # A picture (``core.loop.parts.FrameInputs``).
 
     def give(self, frame: Frame, request: MixedRequest, row: int) -> Callable[..., Fit]:
@@ -183,7 +180,6 @@ class CameraTiles:
         sure = kept.only(kept.scores >= self._plan.selection.conf)  # a tracker sees more of them
         return sides_of(sure, place.size, self._plan.network)
 
-    # ------------------------------------------------------------------
     # The clerk.
 
     def decide(self, states: Mapping[str, FeedFacts]) -> list[str]:

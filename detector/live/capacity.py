@@ -8,14 +8,12 @@ not dropped. So for k cameras, each detected whole,
     CPU:   k / N * (decoding / decoded share + rest / processed share)
                                                         <= 1 - what other programs use
 
-The decoded share is 1, but for cameras that are shed: the decoding that was saved must be paid if
-every picture is to be detected.
+The decoded share is 1, except for shed cameras, whose saved decoding has to be paid.
 
 Where pictures are dropped for lack of time, it is no more than the share that was not dropped,
 whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
 
-It is an estimate from above: stages that share cores slow each other down. docs/live.md compares it
-with measured streams.
+It is an upper estimate: stages share cores. docs/live.md compares it with measured streams.
 """
 
 from __future__ import annotations

@@ -127,7 +127,6 @@ class Page:
         return watched, watched
 
 
-# ----------------------------------------------------------------------
 # Whether sources are cameras.
 
 

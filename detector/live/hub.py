@@ -138,7 +138,6 @@ class Hub:
         self.encoded = 0  # JPEGs made: at most one for each picture and width
         self.encoded_bytes = 0
 
-    # ------------------------------------------------------------------
     # From the run.
 
     def figures_from(self, provider: Callable[[], LiveFigures]) -> None:
@@ -191,7 +190,6 @@ class Hub:
     def close(self) -> None:
         """Part of EventTarget: nothing is left to deliver."""
 
-    # ------------------------------------------------------------------
     # For watchers.
 
     def figures(self) -> LiveFigures | None:

@@ -96,7 +96,6 @@ class Roster:
         plan = self._plan
         self._nms = replace(plan, selection=replace(plan.selection, classes=every)).stages()[2]
 
-    # ------------------------------------------------------------------
     # What changes.
 
     def switch(self, name: str, *, on: bool) -> None:

@@ -76,7 +76,6 @@ class CameraTracks:
             return
         self._thread.join(CLOSE_S)
 
-    # ------------------------------------------------------------------
     # The thread that writes.
 
     def _run(self) -> None:

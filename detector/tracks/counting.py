@@ -121,7 +121,6 @@ class Counter:
             for one in sorted(asked or ()):
                 self._tally(self.total, (number, one))
 
-    # ------------------------------------------------------------------
     # A frame.
 
     def update(
@@ -167,7 +166,6 @@ class Counter:
         events = self.end()
         return events, self._cut_interval()
 
-    # ------------------------------------------------------------------
     # Tracks.
 
     def _begin(
@@ -319,7 +317,6 @@ class Counter:
             *(int(table.ids[row]), x, y, since_s, until_s),
         )
 
-    # ------------------------------------------------------------------
     # Sums.
 
     def _tally(self, tallies: dict[Key, Tally], key: Key) -> Tally:
@@ -456,7 +453,6 @@ def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
     return joined
 
 
-# ----------------------------------------------------------------------
 # Geometry. Points [N, 2] and outlines [n, 2] in pixels, y downwards.
 
 
@@ -483,8 +479,7 @@ def _from_line(points: Floats, line: Floats) -> Floats:
 
 
 def _from_outline(points: Floats, outline: Floats) -> Floats:
-    """The distance of each point from the nearest edge, above 0 inside: there a ray to the right
-    crosses an odd number of edges."""
+    """The distance of each point from the nearest edge, above 0 inside (by ray casting)."""
     x, y = points[:, :1], points[:, 1:]
     after = np.roll(outline, -1, axis=0)
     edges = after - outline

@@ -41,8 +41,7 @@ class OcsortTracker(Tracker):
         self.frames = 0
 
     def needed(self) -> int:
-        """Those of the first frames of a scene have their id at once. A new track's own box does
-        not count."""
+        """In a scene's first frames ids are given at once. A new track's own box does not count."""
         return 0 if self.frames <= self.hits_needed else self.hits_needed + 1
 
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
@@ -141,8 +140,7 @@ def _directions(start: Floats, boxes: Floats) -> Floats:
 
 
 def _agreement(directions: Floats, ways: Floats) -> Floats:
-    """0.5 where a way [T, N, 2] goes on in the track's direction [T, 2], -0.5 where it turns back;
-    0 for a track without one."""
+    """0.5 if a way [T, N, 2] keeps the track's direction [T, 2], -0.5 if it turns back; 0: none."""
     angles = np.arccos(np.clip((directions[:, None] * ways).sum(axis=2), -1, 1))
     found: Floats = np.nan_to_num(0.5 - angles / np.pi)
     return found

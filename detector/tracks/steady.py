@@ -1,5 +1,4 @@
-"""Boxes that are drawn steady (--smooth): filtered along their tracks, and held where one is
-missed.
+"""Boxes drawn steadily (--smooth): filtered along their tracks, and held if one is missed.
 
 The filter is the 1 Euro filter (Casiez, Roussel and Vogel, CHI 2012, "1 Euro Filter: A Simple
 Speed-based Low-pass Filter for Noisy Input in Interactive Systems"): a low pass whose cutoff rises

@@ -74,7 +74,6 @@ class Tracker(ABC):
         """Ends all tracks: what follows is another scene."""
         self._keep(np.zeros(len(self), bool))
 
-    # ------------------------------------------------------------------
     # Where objects are while nobody looks. Nothing of it moves a track.
 
     def seen(self) -> Numbers:
@@ -99,10 +98,8 @@ class Tracker(ABC):
 
     @abstractmethod
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
-        """Associates boxes with the tracks, which stand where they are thought to be now, and
-        writes their ids into ``found``."""
+        """Associates boxes with the tracks' predicted places, and writes ids into ``found``."""
 
-    # ------------------------------------------------------------------
     # What ``follow`` is made of.
 
     def same_class(self, rows: Numbers, class_ids: Ids) -> NDArray[np.bool_]:

@@ -73,8 +73,7 @@ class ZonesFile:
         return self.cameras.get(name, self.default)
 
     def of_clip(self, source: str) -> Places:
-        """Those of a file, by its name or path. The first pattern that fits is taken. Raises
-        UsageError where there are none."""
+        """Those of a file, by the first pattern for its name or path. Raises UsageError."""
         name = Path(source).name
         fitting = (
             places

@@ -1,5 +1,4 @@
-"""A worker on a node of the cluster. Ray runs ``Worker`` as an actor, on the node's own
-installation of detect-video.
+"""A worker on a node of the cluster: Ray runs ``Worker`` there, as an actor.
 
 It is a pool of one process (local.py): crashes, hangs and their replacement are as on one machine,
 and Ray sees none of them. An actor takes one call at a time, each short but for loading.
@@ -51,8 +50,7 @@ class Worker:
         self._next: Task | None = None
 
     def hello(self, text: str) -> str:
-        """What this node is, and what it sees of the job. Of a job of another version only the
-        version is told."""
+        """What this node is and sees of the job; of a job of another version, only the version."""
         about: dict[str, Any] = {
             "version": __version__,
             "host": socket.gethostname(),

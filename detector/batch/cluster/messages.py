@@ -1,7 +1,6 @@
 """What travels between a job, the process that speaks to Ray, and the workers on their nodes.
 
 Names, paths, settings, records: frames and detections never travel, and neither do credentials.
-Each worker has those of its own environment.
 """
 
 from __future__ import annotations

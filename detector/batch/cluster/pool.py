@@ -191,8 +191,7 @@ class ClusterPool:
         return events
 
     def _keep_up(self, turn: Turn) -> list[Event]:
-        """What happened. Where no connection is left, what is under way is lost, and the job
-        ends."""
+        """What happened. Without a connection what is under way is lost, and the job ends."""
         if self._lost:
             return []
         try:

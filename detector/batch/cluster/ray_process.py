@@ -94,8 +94,7 @@ def _open(wanted: Open) -> Workers:
 
 
 class WatchedNodes:
-    """The nodes, asked for by a thread: where the head does not answer, the call hangs or fails,
-    and the time goes on."""
+    """The nodes, asked for by a thread: if the head does not answer, the call hangs or fails."""
 
     def __init__(self, ray: Any) -> None:
         self.found: Sequence[Node] = ()

@@ -1,5 +1,4 @@
-"""The workers of a job on a cluster: how many there should be, what each is doing, and what becomes
-of those that are lost.
+"""The workers of a job on a cluster: how many, what each is doing, what becomes of lost ones.
 
 Ray places an actor where there is room, lets it wait where there is none, runs its calls and tells
 which were lost and why. Ray's own restarts and retries are left at none: with ``max_restarts``
@@ -185,7 +184,6 @@ class Workers(Places[_Place]):
             self._balance(now)
 
     def _ask(self, place: _Place, now: float) -> None:
-        """The next call, where one is due."""
         if place.load is not self._load:
             assert place.welcome is not None
             place.load, id = self._load, place.welcome.node
@@ -276,8 +274,7 @@ class Workers(Places[_Place]):
     # ---- what goes wrong
 
     def _lose(self, place: _Place, why: str) -> None:
-        """The actor is gone, or as good as gone. The item under way is told of, and another actor
-        takes the place."""
+        """The actor is gone, or as good as. Reports the item under way and starts another actor."""
         # One that waits for a node may lose it, over and over. Short memory is for all of them.
         loads = place.state == "loading" or NO_MEMORY in why
         if not self._fail_task(place, why) and loads:
@@ -288,7 +285,6 @@ class Workers(Places[_Place]):
             self._restart(place, MEMORY_S if NO_MEMORY in why else 0.0)
 
     def _restart(self, place: _Place, pause_s: float = 0.0) -> None:
-        """Another actor, which may have to wait for a node."""
         self._end_actor(place)
         place.enter("waiting", self.clock())
         place.due = place.since + pause_s

@@ -117,8 +117,7 @@ def command(
 ) -> int:
     """Detect objects in many videos, locally or on a cluster.
 
-    SOURCE is a folder, a quoted glob, a list file or a single file, on this machine or at s3://,
-    gs:// or https://.
+    SOURCE is a folder, a quoted glob, a list file or a file, here or at s3://, gs:// or https://.
 
     Each video gets a folder OUT/files/PATH with its detections and its annotated video; a marker
     file is added when both are complete. --resume continues a job that was killed. A video that

@@ -33,8 +33,7 @@ class Agreement:
 def agreement(
     reference: Sequence[Detections], other: Sequence[Detections], iou: float = 0.5
 ) -> Agreement:
-    """One Detections for each frame, of the same frames in the same order. Raises ValueError if the
-    numbers of frames differ."""
+    """One Detections for each frame, in the same order. Raises ValueError if numbers differ."""
     if len(reference) != len(other):
         raise ValueError(
             f"agreement needs the same frames on both sides; got {len(reference)} and {len(other)}"

@@ -262,7 +262,6 @@ def _reader_first(item: tuple[str, Any]) -> tuple[int, str]:
     return order.index(item[0].split("-")[0]), item[0]
 
 
-# ----------------------------------------------------------------------
 # The ledger: the milliseconds of a frame, from the figures of a summary.
 
 
@@ -454,9 +453,8 @@ def live_memory_text(memory: LiveMemory) -> str:
 
 
 def seconds_text(summary: Summary) -> str:
-    """Seconds of each phase, and their sum since the process started: "import" has the
-    interpreter's start in it. Of the run, also those in the loop; the rest is opening the source
-    and closing files."""
+    """Seconds of each phase, and their sum since the process started: "import" includes the
+    interpreter's start. Of the run, also the loop's; the rest opens and closes files."""
     walls = [thread.wall_s for thread in summary.threads.values()]
     inside = f" (loop {max(walls):.2f})" if walls else ""
     phases = ", ".join(
@@ -466,7 +464,6 @@ def seconds_text(summary: Summary) -> str:
     return f"{phases}; total {sum(summary.seconds.values()):.2f}, including the interpreter's start"
 
 
-# ----------------------------------------------------------------------
 # The precision that was really executed, as shares of layers, MACs and bytes.
 
 Shares = dict[str, PrecisionShare]

@@ -57,7 +57,6 @@ def _video_size(summary: Summary) -> str:
     return sizes.pop() or "several" if len(sizes) == 1 else "several"
 
 
-# ----------------------------------------------------------------------
 # Where a frame's milliseconds went
 
 LEDGER = (
@@ -78,8 +77,7 @@ EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
 
 
 def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Table:
-    """A row for each stage that ran, then what no stage holds. ``libraries``: their own threads,
-    too."""
+    """A row for each stage that ran, then the rest. ``libraries``: their own threads, too."""
     rows: list[StageRow | dict[str, Any]] = [*stage_rows(summary, frames)]
     stages = len(rows)
     if summary.decoding and summary.decoding.calls:
@@ -126,7 +124,6 @@ def threads_table(summary: Summary, frames: int) -> Table:
     return Table("threads", THREADS, rows, "threads, ms per frame", THREADS_NOTE, unit="ms")
 
 
-# ----------------------------------------------------------------------
 # The cameras of a live run
 
 CAMERAS = (

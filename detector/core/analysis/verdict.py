@@ -127,8 +127,7 @@ class Choices:
 
 
 def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
-    """The option of group ``output`` that says how a video is encoded, and its value; None if
-    none is set."""
+    """The option of group ``output`` that sets the encoding, and its value; None if none is set."""
     for name in ("preset", "quality", "crf"):
         if output.get(name) is not None:
             return f"--{name}", str(output[name])
@@ -170,8 +169,7 @@ def frame_times(
     others_share = 0.0
     if cpu.libraries is not None and cpu.libraries.wall_s:
         others_share = (cpu.libraries.others_s or 0.0) / cpu.libraries.wall_s / cpu.cores
-        # Both are of the same cores. The system's clocks tick coarsely, and they jump where the
-        # computer is a guest.
+        # Both are of the same cores. The system's clocks are coarse, and jump on virtual machines.
         others_share = min(others_share, 1.0 - process_share)
     used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 where calls overlap
     stage_cpu = {name: _cpu_of(stage, sync) / frames for name, stage in stages.items()}
@@ -229,8 +227,7 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     Its own thread's waits are known. While that thread sleeps, libraries' threads work for it, and
     may wait for a core in turn: of as much of its sleep as the busiest of them was ready or at
     work, the part stays in which it worked; of all its sleep, where that was most of it. Nor is it
-    less than that one's CPU time: a thread is not faster than itself. ``busy_s`` where the system
-    does not tell.
+    less than that one's CPU time. ``busy_s`` where the system does not tell.
     """
     split = stage.split
     if split is None or not stage.calls:
@@ -254,8 +251,7 @@ def period_without(times: FrameTimes, stage: str) -> float:
 
 
 def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
-    """Seconds that a frame takes at least if of each stage in ``left`` this share (0 to 1)
-    remained."""
+    """Least seconds a frame if of each stage in ``left`` this share (0 to 1) remained."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in left.items())
     rest = max(0.0, times.period_s - saved_s)
     if times.sync:  # codecs work on during the other stages, which no longer hide it
@@ -290,8 +286,7 @@ def _cpu_s(times: FrameTimes, left: Mapping[str, float]) -> float:
 
 
 def estimate_without(times: FrameTimes, stage: str) -> float:
-    """Growth of end-to-end FPS if ``stage`` took no time, by the needs alone: whatever else kept
-    the run waiting stays out of it."""
+    """Growth of end-to-end FPS if ``stage`` took no time, by the needs alone."""
     return _grown(explained_s(times, {}), explained_s(times, {stage: 0.0}))
 
 
@@ -322,8 +317,7 @@ def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
 
 
 def limit_without(times: FrameTimes, stage: str) -> str | None:
-    """What limits the run when ``stage`` takes no time: a group, "the CPU", or FILES. None where it
-    is only what is left of the frame's own time."""
+    """What limits the run without ``stage``: a group, "the CPU", FILES; None: only its own time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None

@@ -398,8 +398,7 @@ def _as_spec(source: object) -> str:
 
 
 def _gather(specs: list[str]) -> list[str]:
-    """As on the command line: the videos of a folder follow its pictures. What is left out is a
-    warning."""
+    """As on the command line: videos of a folder follow its pictures. Omissions are warnings."""
     from detector.core import sources
     from detector.core.errors.writing import is_output
 

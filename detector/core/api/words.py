@@ -1,7 +1,6 @@
 """The command line's words in a message, as a Python caller writes them.
 
-The checks are the command's own, and so are their sentences: ``--max-det: 0 is too small``. From
-Python the option is ``max_det``.
+The checks are the command's own: ``--max-det: 0 is too small``. In Python it is ``max_det``.
 """
 
 from __future__ import annotations

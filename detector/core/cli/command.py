@@ -1,7 +1,6 @@
 """What the commands share: the decorator that makes one, and their common options.
 
-A command's own file parses, calls one function and prints. It imports what is heavy inside its
-body, so that ``--help`` stays quick.
+A command's own file parses, calls one function and prints. Heavy imports are in its body.
 """
 
 from __future__ import annotations

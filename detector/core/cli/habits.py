@@ -23,8 +23,7 @@ LISTS = ("--classes", "--blur")  # options whose items people give as words of t
 
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
-    """What to write for another program's option, or for one of ours (``known``) with underscores;
-    None if it means nothing here."""
+    """Our word for another program's option, or for ours (``known``) with underscores, or None."""
     option = theirs.replace("_", "-")
     if (ours := HABITS.get(option)) is not None:
         return f"use {ours}" if ours.startswith("-") else ours

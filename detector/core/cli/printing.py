@@ -37,8 +37,7 @@ def print_json(document: Any) -> None:
 
 
 def terminal(piped_width: int) -> SafeConsole:
-    """Standard output for tables. In a pipe they get as many columns as COLUMNS in the environment
-    says, else ``piped_width``, to stay whole."""
+    """Standard output for tables. In a pipe they are COLUMNS or ``piped_width`` wide."""
     from detector.core.terminal.console import SafeConsole
 
     asked = os.environ.get("COLUMNS", "").isdecimal()  # rich reads it
@@ -46,7 +45,6 @@ def terminal(piped_width: int) -> SafeConsole:
 
 
 def error_terminal() -> SafeConsole:
-    """Standard error for progress bars."""
     from detector.core.terminal.console import SafeConsole
 
     return SafeConsole(stderr=True)

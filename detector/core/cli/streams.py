@@ -58,8 +58,7 @@ def refuse_two_owners(owners: Mapping[str, bool]) -> None:
 
 
 def take_standard_output() -> int:
-    """A descriptor of its own for what was standard output. All else goes to standard error from
-    now on, also what libraries print."""
+    """A new descriptor of standard output; what libraries print goes to standard error now."""
     sys.stdout.flush()
     taken = os.dup(1)
     os.dup2(2, 1)
@@ -87,8 +86,7 @@ def keep_others_out() -> None:
 
 
 class _ErrorText(io.TextIOWrapper):
-    """Standard error. Warnings, logs and tracebacks of threads come here by themselves: they have
-    no secrets either."""
+    """Standard error. Warnings, logs and tracebacks of threads lose their secrets here, too."""
 
     def write(self, text: str, /) -> int:
         super().write(redact(text))

@@ -1,7 +1,6 @@
 """What other programs call our options and commands: for the command line and for Python.
 
-People come from ultralytics, YOLOv5 and ffmpeg. The answer is what does the same here, or why
-nothing does.
+People come from ultralytics, YOLOv5 and ffmpeg. The answer does the same here, or says why not.
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ def resolve_config(
 ) -> Config:
     """The configuration of a command. Raises UsageError, naming the path of what is wrong.
 
-    ``flags``: option name -> value; None was not given. ``defaults``: a command's own, above those
-    of the model.
+    ``flags``: option -> value; None: not given. ``defaults``: a command's own, above the model's.
     """
     return merge_levels(*collect_levels(config_file, flags, defaults))
 

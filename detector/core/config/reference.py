@@ -55,7 +55,6 @@ END = "<!-- end of options -->\n"
 
 
 def default_yaml() -> str:
-    """The text of cfg/default.yaml."""
     lines = [HEAD]
     for group in dataclasses.fields(Config):
         lines.append(f"{group.name}:\n")
@@ -92,8 +91,7 @@ def python_types() -> str:
 
 
 def options_table() -> str:
-    """Every option as a Markdown table, one for each group, in a line each: --help OPTION and
-    cfg/default.yaml have the long texts."""
+    """A Markdown table for each group: --help OPTION and cfg/default.yaml have the long texts."""
     lines = []
     for group in dataclasses.fields(Config):
         lines.append(f"\n**{group.name}**\n\n| option | default | |\n|---|---|---|\n")

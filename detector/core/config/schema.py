@@ -522,7 +522,6 @@ class Config:
         return getattr(getattr(self, _group_of(name)), name)
 
     def has(self, name: str) -> bool:
-        """Whether an option is called so."""
         return any(leaf.name == name for _, leaf in options())
 
     def with_options(self, given: Mapping[str, Any]) -> Config:

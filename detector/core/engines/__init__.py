@@ -1,9 +1,8 @@
 """Interchangeable engines: one file here, ``NAME.py`` or a folder ``NAME/``, is one engine.
 
 It has one subclass of ``base.Engine`` whose ``name`` is NAME. Adding an engine is that file and its
-test. The class is imported to ask what it can do, so the file must import its library late, and
-much code of its own too (``Engine.start``). What engines share is ``base`` and the names that begin
-with "_".
+test. The class is imported to ask what it can do, so the file must import its library, and most of
+its code, late (``Engine.start``). What engines share is ``base`` and the names that begin with "_".
 """
 
 from __future__ import annotations
@@ -36,26 +35,6 @@ if TYPE_CHECKING:
     from detector.core.engines._layer_times import LayerTimes
     from detector.core.models.base import Network
 
-__all__ = [
-    "check_installed",
-    "choose_by_rank",
-    "find",
-    "front_ends",
-    "graph_wanted",
-    "is_installed",
-    "load_library",
-    "names",
-    "only_engine",
-    "open",
-    "plan_refusal",
-    "rank_engines",
-    "suggest_library",
-    "time_layers",
-    "usable",
-    "why_absent",
-    "why_not_buildable",
-]
-
 DEVICE = re.compile(r"auto|cpu|npu|(cuda|gpu)(:\d+)?")
 VIRTUAL = re.compile(r"(auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")
 # What other programs call them.
@@ -84,8 +63,7 @@ def unknown(name: str) -> str:
 
 
 def find(name: str) -> type[Engine]:
-    """The engine's class. Raises UsageError for an unknown name, EngineError for a file without
-    one."""
+    """The engine's class. Raises UsageError for an unknown name, EngineError if it has none."""
     if name not in names():
         raise UsageError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name}")
@@ -122,8 +100,7 @@ def _absence(engine: type[Engine]) -> str | None:
 
 def why_absent(name: str) -> str | None:
     """Why a named engine cannot be used here, or None, without importing its library. Missing
-    hardware comes before a missing library; ``usable`` skips that, so that ``auto`` starts no
-    driver."""
+    hardware comes before a missing library; ``usable`` skips that: ``auto`` starts no driver."""
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
@@ -263,8 +240,7 @@ def _other_devices(device: str) -> str:
 
 
 def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:
-    """The named engine, running the network. Raises UsageError for an unknown name, else
-    EngineError."""
+    """The engine with the network. Raises UsageError for an unknown name, else EngineError."""
     load_library(name)
     engine = find(name)
     options = options or EngineOptions(batch=network.batch)

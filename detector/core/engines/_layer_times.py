@@ -1,6 +1,4 @@
-"""How long every layer takes: runs with and without the engine's own profiler, in turn, on the same
-pictures.
-"""
+"""The time of every layer: runs with and without the engine's profiler, on the same pictures."""
 
 from __future__ import annotations
 

@@ -57,8 +57,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What the user may ask of any engine. 0 threads and 0 concurrency leave the choice to the
-    engine.
+    """What the user may ask of any engine. 0 threads or concurrency: the engine chooses.
 
     ``precision``: what the user asked for. The network that comes with it is already the graph that
     the engine wants for that precision (``Engine.precisions``). ``device``: "auto", or one of
@@ -82,8 +81,7 @@ class LayerExecution:
     """One layer as the engine really ran it; ``median_ms`` only if it was profiled.
 
     ``precision``: of ``PRECISIONS``, or another type by its own name (u8, int32). ``nodes``: the
-    graph's nodes that it stands for; empty for the one node of that name. ``view``: it moves no
-    bytes.
+    graph's nodes that it is; empty for the one of that name. ``view``: it moves no bytes.
     """
 
     name: str
@@ -260,8 +258,7 @@ class Engine:
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> LayerProfiler:
-        """A request under the engine's own profiler, with ``options``' threads. Raises EngineError
-        if there is none."""
+        """A request under the engine's profiler, with ``options``' threads, or EngineError."""
         raise EngineError(f"engine {cls.name}: no layer times: {cls.not_timed}")
 
     def execution(self) -> list[LayerExecution]:
@@ -304,8 +301,7 @@ SOURCE_PLACES = re.compile(r"Exception from \S+:\d+: |\[ONNXRuntimeError\] : \d+
 
 @contextmanager
 def translated(engine: str, doing: str) -> Iterator[None]:
-    """Turn whatever an engine's library raises into one line of ours; used only where it is
-    called."""
+    """Turn whatever an engine's library raises into one line of ours; only where it is called."""
     try:
         yield
     except DetectVideoError:

@@ -1,6 +1,4 @@
-"""No network: returns constants. Shows what the rest of the program costs, and is the smallest
-example of an engine.
-"""
+"""No network: returns constants, to time the rest of the program. The smallest engine."""
 
 from __future__ import annotations
 

@@ -49,14 +49,16 @@ class Guard:
             also = "" if path == str(target) else f" ({path})"
             raise UsageError(f"{target}: is {what} itself{also} and would be overwritten; {cure}")
 
-    def refuse_folder(self, folder: Path, cure: str) -> None:
+    def refuse_folder(self, folder: Path) -> None:
         real = os.path.realpath(folder)
         if not os.path.isdir(real):
             return
         self._look()
         for what, path in self._files.values():
             if os.path.dirname(os.path.realpath(path)) == real:
-                raise UsageError(f"{folder}: contains {path}, which is {what}; {cure}")
+                raise UsageError(
+                    f"{folder}: contains {path}, which is {what}; choose another with -o"
+                )
 
     def _look(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -108,10 +110,10 @@ def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> Non
         guard.refuse(target, cure)
 
 
-def refuse_folder_of_kept(folder: Path, cure: str = "choose another with -o") -> None:
+def refuse_folder_of_kept(folder: Path) -> None:
     """Raises UsageError where a file that is kept lies in ``folder``."""
     if (guard := _current.get()) is not None:
-        guard.refuse_folder(folder, cure)
+        guard.refuse_folder(folder)
 
 
 def _identity(path: str | Path) -> Identity | None:

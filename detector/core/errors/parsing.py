@@ -1,10 +1,8 @@
-"""The one way to take a foreign text apart, JSON or YAML: how deep, how large and how long its
-numbers may be is bounded.
+"""The one way to parse a foreign text, JSON or YAML: depth, size and numbers are bounded.
 
 A few hundred bytes of YAML can mean a billion names (aliases of aliases), a row of brackets ends
 Python's stack, and a number of 6,000 digits cannot be printed. What is refused is one line with the
-file and the line. Values are None, true, false, whole numbers of 64 bits, floats, text, lists and
-mappings; nothing else comes out.
+file and the line. Values are None, booleans, 64-bit integers, floats, text, lists and mappings.
 """
 
 from __future__ import annotations

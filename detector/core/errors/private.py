@@ -23,8 +23,7 @@ def user_cache() -> Path:
 
 
 def has_no_home(folder: Path) -> bool:
-    """Whether it is below the home of an account that has none, whose ``~`` must not become a
-    folder below the current one."""
+    """Whether it is below an unknown home, whose ``~`` must not become a folder here."""
     return folder.parts[:1] == ("~",)
 
 

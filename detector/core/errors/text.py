@@ -21,9 +21,8 @@ _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 
 VERBS = {"is": "are", "was": "were", "has": "have"}  # of one -> of several
 
-# What spreadsheets take for the beginning of a formula. A quote before it, as they write it
-# themselves, makes it text. A text that has such quotes already gets one more, so that one can be
-# taken off again.
+# What spreadsheets take for the beginning of a formula. A quote before it makes it text. A text
+# that has such quotes already gets one more, so that one can be taken off again.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
@@ -40,8 +39,7 @@ def _plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
 
 
-# An item of a list: in double quotes, or up to the next comma; behind a backslash a comma or a
-# quote is a letter.
+# An item of a list: in double quotes, or up to the next comma; a backslash escapes both.
 _ITEM = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"\s*|((?:[^,\\]|\\.|\\$)*))(?:,|$)""", re.DOTALL)
 _LETTER = re.compile(r'\\([,"])')
 

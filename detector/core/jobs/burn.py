@@ -39,8 +39,7 @@ SAME_MS = 1  # a picture may be so far from its row: both were rounded
 
 @dataclass(frozen=True, slots=True)
 class Burnt:
-    """``missing``: rows whose picture could not be read. ``damaged``: a part of the overlay, or of
-    its video, was lost."""
+    """``missing``: rows without a picture. ``damaged``: a part of the overlay or video was lost."""
 
     path: Path
     frames: int

@@ -22,8 +22,7 @@ CURE = "choose another with --output"
 
 
 def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int, ...]]:
-    """Run every picture of ``given`` through the model and engine of ``config``, and write
-    ``output``.
+    """Run the pictures of ``given`` through the model of ``config``, and write ``output``.
 
     ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size.
     ``output``: .npz with, for ``input`` and ``input_NAME``, ``output`` and ``output_NAME`` float32

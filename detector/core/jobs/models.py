@@ -22,9 +22,8 @@ def listing() -> list[dict[str, Any]]:
 
 
 def facts(request: ModelRequest) -> dict[str, Any]:
-    """Everything about one model, counted on its graph. Absent weights are replaced by random
-    numbers; if the absent file holds the layers too, only the figures of the description are given.
-    Raises ModelError."""
+    """Everything about one model, counted on its graph. Absent weights are random; if the absent
+    file holds the layers too, only the description's figures are given. Raises ModelError."""
     entry = known_model(request.model) if request.model in known() else None
     try:
         return _count(_open(request), entry)

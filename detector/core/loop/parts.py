@@ -1,7 +1,6 @@
 """What both loops share: the parts that they are handed, and the steps of a batch around inference.
 
-A batch is filled (read, preprocess), inferred by the loop, then decoded (head), selected (nms) and
-delivered (stages between, annotate, write).
+A batch is filled (read, preprocess), inferred, decoded (head), selected (nms), delivered (rest).
 """
 
 from __future__ import annotations
@@ -111,8 +110,7 @@ class Parts:
     clock: Callable[[], int] | None = None
     # Which frames repeat the detections of the last one that was inferred.
     still: Stillness | None = None
-    # Which frames are inferred at all. The others have no detections behind nms: the stages between
-    # give them some.
+    # Which frames are inferred at all. The others get detections from the stages between.
     schedule: Schedule | None = None
     # Whether each frame notes how long its stages took (``Frame.times``).
     timed: bool = False

@@ -11,7 +11,6 @@ them after the other, within one ``infer``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -74,10 +73,8 @@ class MixedRequest:
     holds ``counts[i]``; whoever fills a row says so by ``give``. ``input_s``: seconds of one input
     in the last ``infer``; 0 before the first."""
 
-    def __init__(
-        self, request: BatchRequest, most: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._request, self._clock = request, clock
+    def __init__(self, request: BatchRequest, most: int) -> None:
+        self._request = request
         self.device_ms: float | None = None
         self.input_s = 0.0
         batch, *shape = request.slot.shape
@@ -94,7 +91,7 @@ class MixedRequest:
         ``infer``. Outputs of inputs that a frame does not have are left as they were."""
         request, batch, times = self._request, len(self._request.slot), []
         filled = [(row, at) for row in range(n) for at in range(int(self.counts[row]))]
-        began = self._clock()
+        began = time.perf_counter()
         for start in range(0, len(filled), batch):
             part = filled[start : start + batch]
             for place, (row, at) in enumerate(part):
@@ -105,7 +102,7 @@ class MixedRequest:
                 for place, (row, at) in enumerate(part):
                     own[row, at] = one[place]
             times.append(request.device_ms)
-        self.input_s = (self._clock() - began) / len(filled)
+        self.input_s = (time.perf_counter() - began) / len(filled)
         told = [one for one in times if one is not None]
         self.device_ms = sum(told) if len(told) == len(times) else None
         return [*(own[:n] for own in self._outputs), self.counts[:n].astype(np.float32)]

@@ -36,9 +36,8 @@ COLUMNS = re.compile(
 )
 SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
-# Lists of names that a description may ask for by a word.
-# COCO has 80 classes, numbered from 1 to 90; networks that keep its numbers have columns for the
-# ten that are not there, and for 0.
+# Lists of names that a description may ask for. COCO has 80 classes, numbered from 1 to 90;
+# networks with its numbers have columns for the ten missing, and for 0.
 NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
 
 
@@ -167,9 +166,8 @@ class Signs(_Part, frozen=True):
 
 
 class Description(_Part, frozen=True):
-    """``layouts``: of a YOLO, whose exporters write one of some layouts that the number of rows
-    proves (layouts/); ``outputs``: of any other. ``names``: the classes, or a word
-    of ``NAME_LISTS``.
+    """``layouts``: of a YOLO, whose layout is proven by the number of rows (layouts/); ``outputs``:
+    of any other. ``names``: the classes, or a word of ``NAME_LISTS``.
     """
 
     family: str
@@ -184,7 +182,6 @@ class Description(_Part, frozen=True):
     names: tuple[str, ...] | str | None = None
 
 
-# ----------------------------------------------------------------------
 # Files
 
 
@@ -291,7 +288,6 @@ def family_names() -> tuple[str, ...]:
 
 @cache
 def family(name: str) -> Description:
-    """One of cfg/families."""
     return read_description(_folder() / f"{name}.yaml")
 
 
@@ -334,7 +330,6 @@ def _scalar(value: object) -> str:
     return text.removesuffix("...\n").strip()
 
 
-# ----------------------------------------------------------------------
 # What a part of it means
 
 
@@ -438,7 +433,6 @@ def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
     )
 
 
-# ----------------------------------------------------------------------
 # A description and the outputs of a graph
 
 
@@ -517,8 +511,7 @@ class _Binder:
         )
 
     def _scores(self, given: OutputsDescription, listed: bool) -> tuple[Columns, Any, int | None]:
-        """The columns, their rows, and how many they are; None: the network does not say, or a list
-        of classes stands beside them."""
+        """The columns, their rows, and their number; None: unknown, or classes are listed."""
         part = given.scores
         if not listed:
             return self._columns(part, part.columns, part.axis)

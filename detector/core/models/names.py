@@ -17,8 +17,7 @@ from detector.core.models import catalogue
 def find_names(
     model: Path, classes: int, given: Path | None = None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Names of ``classes`` classes, and warnings. Uses ``given`` or raises ModelError; by default
-    looks for names."""
+    """Names of ``classes`` classes, and warnings: ``given`` (or ModelError), else found ones."""
     beside = model.with_suffix(".names")
     if given is not None or os.path.isfile(beside):
         return _read_exactly(classes, given or beside, model), []

@@ -5,8 +5,7 @@ input belong to the ``Network``, so they go into the file beside the graph, as o
 metadata of ONNX (``KEY``). ``describe`` writes it, ``parse_description`` reads it back, and
 ``OwnFile.head`` makes the same head of it; the head's own part is its decoder's (layouts/base.py).
 
-A file may come from anywhere, so each value is checked: a wrong one is a ModelError that says to
-build the file again.
+A file may come from anywhere, so each value is checked (ModelError: build the file again).
 """
 
 from __future__ import annotations
@@ -163,8 +162,7 @@ def _texts(own: OwnFile) -> Iterator[tuple[str, str]]:
 
 
 def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What version 1 wrote, in the words of today. Its kinds of heads were one for each layout that
-    there was then."""
+    """What version 1 wrote, in today's words. It had a kind of head for each layout."""
     from detector.core.models.layouts.anchor_free import anchor_free
     from detector.core.models.layouts.corners import corners
     from detector.core.models.layouts.decoded import decoded

@@ -1,8 +1,7 @@
 """What goes with a file that one engine built for itself, and that describes itself badly.
 
 A TensorRT plan and an OpenVINO IR know their tensors, by which the layout is found (``head_of``).
-What the classes are called, and which task the network is for, stands in a header or in a file
-beside it.
+Class names and the network's task stand in a header or in a file beside it.
 """
 
 from __future__ import annotations

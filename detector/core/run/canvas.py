@@ -89,7 +89,6 @@ def declared_canvases(config: Config) -> tuple[Size, ...]:
     return canvases_of(config.network.model)
 
 
-# ----------------------------------------------------------------------
 # The network.
 
 

@@ -43,8 +43,7 @@ class Choice:
 
     ``config``: with engine and precision filled in, for a measured int8 with its calibration, and
     with ``tuned``, the options that ``tune --use`` kept. ``reason``: a sentence for the user, None
-    if the user named both. ``notes``: lines for the user. ``timed_s``: what the timing took, if the
-    engines were timed just now.
+    if the user named both. ``notes``: for the user. ``timed_s``: of the timing, if any.
     """
 
     config: Config

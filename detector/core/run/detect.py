@@ -204,8 +204,7 @@ def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
 
 
 def _import_ahead(specs: Sequence[str], outputs: OutputPlan) -> None:
-    """Imports what sources, stages, loop and outputs would import at their first use, so that it is
-    in no run's seconds."""
+    """Imports what sources, stages, loop and outputs need, so that it is in no run's seconds."""
     from detector.core import sources
 
     modules = {
@@ -273,8 +272,7 @@ def run_opened(
 ) -> SourceRun:
     """Run one source through a loaded model, which stays open, and write into ``folder``.
 
-    ``plain``: without the source and engine in names. ``detected``: sees each frame. A failure is
-    in ``error``.
+    ``plain``: no source and engine in names. ``detected``: sees each frame. ``error``: a failure.
     """
     from detector.core.session.store import Session
 
@@ -290,8 +288,7 @@ def run_opened(
 
 @contextmanager
 def closing_session(session: Session) -> Iterator[None]:
-    """Gives up the session's folder at the end. A bug's traceback stays in it, not in a folder for
-    temporary files."""
+    """Gives up the session's folder at the end. A bug's traceback stays in it."""
     try:
         yield
     except DetectVideoError:

@@ -1,7 +1,6 @@
 """What disturbed a run from outside, as far as the system tells: swap, a CPU quota, heat, governor.
 
-Counters of the kernel are read before and after the run: a few small files each time, and none of
-them during it.
+Counters of the kernel are read before and after the run, none during it.
 """
 
 from __future__ import annotations

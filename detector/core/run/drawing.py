@@ -1,7 +1,6 @@
 """What a run draws: how boxes and labels look, what is pixelated, and who has to see the picture.
 
-``Drawing.of`` asks the options once and opens the font, so that a wrong one is refused before a
-model is loaded.
+``Drawing.of`` asks the options and opens the font, so a wrong one fails before a model loads.
 """
 
 from __future__ import annotations
@@ -74,8 +73,7 @@ class Drawing:
         )
 
     def with_network(self, network: Network, seen: tuple[int, ...] | None) -> Drawing:
-        """``seen``: ids of --classes, None: all. Raises UsageError where boxes of --blur would not
-        be found."""
+        """``seen``: ids of --classes, None: all. Raises UsageError if --blur would miss boxes."""
         names = network.names
         wanted = class_ids("--blur", self.blur or None, names) or ()
         if wanted and network.random_seed is not None:

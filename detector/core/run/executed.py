@@ -57,8 +57,7 @@ def executed_layers(
 ) -> tuple[ExecutedLayer, ...]:
     """The layers that the engine reports, each with the cost of the nodes that it stands for.
 
-    ``network``: before conversion; ``ran``: the converted one. Layers that the engine or the
-    conversion added are omitted.
+    ``network``: before conversion; ``ran``: the converted one. Added layers are omitted.
     """
     from detector.core.models.graph.build import node_costs
     from detector.core.models.graph.qdq import original_names

@@ -14,8 +14,7 @@ MOST = 1000  # frames from one inference to the next
 
 
 def parse_every(text: str | None) -> int | None:
-    """Of --infer-every: every how many frames; None for auto; 1 where it is not given. Raises
-    UsageError."""
+    """Of --infer-every: every how many frames; None for auto; 1 by default. Raises UsageError."""
     if text is None:
         return 1
     if text.strip() == AUTO:

@@ -14,8 +14,7 @@ from detector.core.errors.reading import check_regular, read_bytes
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-# The largest that people have, Noto and Source Han of all languages and weights in one TTC, has
-# 130 MB.
+# Noto and Source Han of all languages and weights in one TTC, the largest fonts, have 130 MB.
 FONT_BYTES = 256 << 20
 INSTALL = "pip install 'detect-video[font]'"
 NAMED = 3  # class names in a note; the others are counted

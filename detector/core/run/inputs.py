@@ -32,8 +32,7 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
 
 
 def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
-    """Guards the sources, the model's files and the calibration. Raises UsageError for a camera
-    among them."""
+    """Guards sources, the model's files and the calibration. Raises UsageError for a camera."""
     asked = config.calibration.calibrate
     calibrate = None if asked == PACKAGED else asked
     refuse_cameras([*specs, *filter(None, [calibrate])])

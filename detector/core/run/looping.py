@@ -36,8 +36,7 @@ class Loop:
         return cls(given.sync, given.queue_batches, given.nvtx, given.instruments)
 
     def timeline(self, natives: Natives | None, **kept: Any) -> Timeline | OffTimeline:
-        """What measures one run of the loop. ``kept``: ``Timeline``'s words on which rows it
-        keeps."""
+        """The timeline of one run of the loop. ``kept``: ``Timeline``'s options on rows."""
         from detector.core.timeline import OffTimeline, Timeline
 
         if not self.instruments:
@@ -46,8 +45,7 @@ class Loop:
         return Timeline(process_clock=process_clock, nvtx=self.nvtx, natives=natives, **kept)
 
     def bounds(self, parts: Parts) -> LoopSizes:
-        """What limits the loop: requests, pictures and queue places. Whoever explains its waits
-        needs these."""
+        """What limits the loop, and explains its waits: requests, pictures and queue places."""
         from detector.core.loop.parts import image_count, results_ahead
 
         return {
@@ -73,8 +71,7 @@ class Loop:
     def marked(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """``frames``, within the mark of a run in a profiler's recording: the mark says by itself
-        what the waits mean."""
+        """``frames``, within a run's mark in a profiler's recording, which explains the waits."""
         label = "loop " + " ".join(f"{key}={value:d}" for key, value in self.bounds(parts).items())
         with timeline.run(label), closing(self.frames(parts, timeline, progress)) as frames:
             yield from frames

@@ -99,8 +99,7 @@ def keep(record: Measurement, config: Config) -> Path:
 
 
 def forget(config: Config, kind: Kind) -> list[Measurement]:
-    """Removes what was kept of a kind on this machine, and returns it. What this version cannot
-    read stays. Raises OutputError."""
+    """Removes and returns this machine's records of a kind that we can read. Raises OutputError."""
     machine = this_machine()
 
     def is_dropped(record: Measurement | None) -> bool:
@@ -157,8 +156,7 @@ def counts(record: Measurement, config: Config) -> bool:
 
 
 def can_run(row: MeasuredRow, record: Measurement) -> bool:
-    """Whether the engine can still run this precision, in the version that was measured. int8 needs
-    the file that it was calibrated on."""
+    """Whether the engine still runs this, in the measured version; int8 needs its calibration."""
     name, calibrate = row.engine, record.calibration.calibrate
     return (
         name in engines.names()
@@ -228,8 +226,7 @@ def this_machine() -> MeasuredMachine:
 
 
 def _settings_of(config: Config, kind: Kind) -> dict[str, Any]:
-    """The settings that change the speed of all rows alike; of a timing also what it could choose
-    from."""
+    """The settings that change the speed of all rows; of a timing also what it could choose."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
     found: dict[str, Any] = {name: getattr(runtime, name) for name in names}

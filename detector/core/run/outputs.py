@@ -130,8 +130,7 @@ def choose_names(
     """Names that nobody gave: the first of ``name("")``, ``name("-2")``, ``name("-3")``... in which
     none is ``taken`` and all may be replaced (``settings``; "" replaces any).
 
-    ``given``: the one among them that the user gave, and that is replaced. Raises OutputError where
-    there are too many.
+    ``given``: the one that the user gave, which is replaced. Raises OutputError for too many.
     """
     for number in range(1, MOST_NAMES):
         paths = name("" if number == 1 else f"-{number}")

@@ -170,7 +170,6 @@ def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
 
 
 def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Plan:
-    """``Asked.load`` of a configuration."""
     return Asked.of(config).load(timer, **words)
 
 
@@ -206,7 +205,6 @@ class Plan:
         selection = self.selection.changed(conf, classes, self.network.names)
         return replace(self, selection=selection)
 
-    # ------------------------------------------------------------------
     # What the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
@@ -312,7 +310,6 @@ class Plan:
             schedule=schedule,
         )
 
-    # ------------------------------------------------------------------
     # Where results go.
 
     def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:

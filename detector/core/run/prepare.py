@@ -1,6 +1,4 @@
-"""A network in the form that an engine wants: converted or quantised, exported, and built into the
-engine's own file.
-"""
+"""A network as an engine wants it: converted or quantised, exported, built into a file."""
 
 from __future__ import annotations
 
@@ -28,10 +26,9 @@ class PreparedNetwork:
     """A network ready for ``engines.open``.
 
     ``network``: in the precision that the engine asked for, exported. ``options``: for
-    ``engines.open``. ``build_s``: seconds that this run spent on converting the graph and on
-    building files that were not there. ``artefact_s``: the same with the build time of files that
-    an earlier run built. ``exported``: the graph's file. ``built``: the engine's own file, where it
-    runs one.
+    ``engines.open``. ``build_s``: seconds that this run spent on converting the graph and building
+    missing files. ``artefact_s``: the same with the build time of files that an earlier run built.
+    ``exported``: the graph's file. ``built``: the engine's own file, where it runs one.
     """
 
     network: Network

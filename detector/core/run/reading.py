@@ -1,7 +1,6 @@
 """How a run reads its sources: decoder, stride, window of time, track, rate, stillness.
 
-``Reading.of`` asks the options once, and refuses what is no time, rate or share. What opens a
-source later asks the reading.
+``Reading.of`` asks the options once, and refuses what is no time, rate or share.
 """
 
 from __future__ import annotations
@@ -94,7 +93,6 @@ class Reading:
         """Without a window of time."""
         return replace(self, start_s=None, duration_s=None)
 
-    # ------------------------------------------------------------------
     # One source.
 
     def open(
@@ -154,12 +152,10 @@ class Reading:
 
         return Stillness(self.still[1])
 
-    # ------------------------------------------------------------------
     # What a source says before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
-        """(width, height) of the first source that opens if the network's input is fitted to it,
-        else None."""
+        """(width, height) of the first source that opens if the input follows it, else None."""
         if not (self.shaped or self.longest):
             return None
         info = self._first_info(specs)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Written:
-    """``folder``: of the session; None where no source could be opened. ``errors``: files of the
-    session that could not be written."""
+    """``folder``: of the session; None if no source opened. ``errors``: unwritten files."""
 
     summary: Summary
     folder: Path | None

@@ -46,8 +46,7 @@ class Opened(Protocol):
 
 
 def _most_that_fit(network: Network) -> int:
-    """``MOST_OPEN``, or fewer of a large model: engines keep the weights twice, as they are in the
-    graph and in a layout of their own."""
+    """``MOST_OPEN``, or fewer of a large model: engines keep the weights twice."""
     most = MOST_OPEN
     while most > 1 and too_much(2 * 4 * network.parameters * most) is not None:
         most -= 1

@@ -144,8 +144,7 @@ def reload_on_signal() -> Iterator[threading.Event]:
 
 
 def ignore_signals() -> None:
-    """From here on signals do nothing: all is written, and the interpreter is about to end. What it
-    does then cannot be interrupted in order."""
+    """From here on signals do nothing: all is written, and the interpreter ends."""
     _install(signal.SIG_IGN)
 
 
@@ -207,8 +206,7 @@ def _wait_for_orphaning(patience_s: float) -> None:
 
 
 def remove_where_orphaned() -> None:
-    """Removes the folder of ``end_with_parent`` where the parent is gone. The end of the
-    interpreter calls it; os._exit does not."""
+    """Removes the folder of ``end_with_parent`` if the parent is gone, at the interpreter's end."""
     if _own.folder is None:
         return
     if _own.terminated:

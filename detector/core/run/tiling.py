@@ -99,8 +99,7 @@ class Tiling:
         return 1 if self.grid is None else 1 + self.grid[0] * self.grid[1]
 
     def seen(self, picture: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Width and height that the network's input should fit: those of a tile, of which there are
-        most."""
+        """Width and height that the network's input should fit: those of a tile."""
         if picture is None or self.grid is None:
             return picture
         from detector.core.stages.tiles import tile_size
@@ -127,12 +126,10 @@ class Tiling:
         )
 
     def check_source(self, info: SourceInfo, network: Network) -> None:
-        """``check`` of an open source. Cameras tell their sizes too late, and pictures have many:
-        the first one stands for them."""
+        """``check`` of an open source; not of cameras. Of pictures the first one counts."""
         if info.kind != "live":
             self.check((info.width, info.height), network)
 
-    # ------------------------------------------------------------------
     # What the loop calls.
 
     def requests(self, requests: Sequence[BatchRequest]) -> Sequence[BatchRequest]:
@@ -145,8 +142,7 @@ class Tiling:
         return [TiledRequest(one, self.inputs) for one in requests]
 
     def stages(self, preprocess: Any, head: Any, nms: Any, **joining: Any) -> tuple[Any, Any, Any]:
-        """preprocess, head and nms of one input, as those of a frame. ``joining``: the options of
-        ``join_tiles``."""
+        """preprocess, head and nms of one input, as of a frame. ``joining``: for ``join_tiles``."""
         if self.grid is None and not self.most:
             return preprocess, head, nms
         from detector.core.stages import tiles

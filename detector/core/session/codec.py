@@ -35,8 +35,7 @@ def to_builtins(document: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A text of a kind of its own (``types.Background``) is a text. Raises TypeError for what no
-    document holds."""
+    """A subclass of str (``types.Background``) as str. Raises TypeError for any other type."""
     if isinstance(value, str):
         return str(value)
     raise TypeError(f"{type(value).__name__} cannot be in a document")

@@ -1,7 +1,6 @@
 """What happened in a run, source by source: the facts of which summary and session are made.
 
-The types of the document are imported when a run has ended, and not before its first frame: they
-take a twentieth of a start.
+The document's types are imported when a run has ended: they take a twentieth of a start.
 """
 
 from __future__ import annotations
@@ -139,8 +138,7 @@ class RunFacts:
     # Height and width of the next smaller one that the model was trained for; None: it has none.
     smaller_input: tuple[int, int] | None = None
     input_shapes: InputShapes | None = None  # of --rect
-    # Name of a stage between nms and annotate -> what it does, and which options take work out of
-    # it, in words.
+    # A stage between nms and annotate -> what it does, and which options take work out of it.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tiles: int = 1  # inputs of the network that a frame is (--tiles)
     device: str = ""  # of the engine; "" is the CPU

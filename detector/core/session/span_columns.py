@@ -18,8 +18,7 @@ from detector.core.timeline.spans import Span, Track
 def span_columns(
     timelines: list[Timeline | OffTimeline],
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
-    """The columns of spans.npz with their names, the number of spans that there were, and of those
-    that are kept.
+    """The columns of spans.npz with their names, and the numbers of spans and of kept ones.
 
     Each column is made when it is asked for, so that one is in memory at a time. thread, stage and
     kind are codes into the columns of their names; then source, index, start_ns
@@ -60,8 +59,7 @@ class _Columns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Rows of one span, or of the gaps of one track. ``codes``: thread, stage, kind and source of
-    all of them."""
+    """Rows of a span, or of a track's gaps. ``codes``: their thread, stage, kind and source."""
 
     codes: tuple[int, int, int, int]
     rows: _Columns
@@ -153,8 +151,7 @@ def _code(names: list[str], name: str) -> int:
 def _gaps(lives: NDArray[np.int64], blocks: Sequence[_Block], whole: bool) -> NDArray[np.int64]:
     """[G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers.
 
-    Where spans were dropped (not ``whole``), the time after the first dropped one is unknown and
-    not "other", so no gap is returned.
+    If spans were dropped (not ``whole``), the time after the first one is unknown: no gap.
     """
     if not len(lives) or not whole:
         return np.zeros((0, 2), np.int64)

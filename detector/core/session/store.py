@@ -1,5 +1,4 @@
-"""The folder of a run: session.json, summary.json, spans.npz, detections.jsonl. Only this file
-writes there.
+"""The folder of a run: session.json, summary.json, spans.npz, detections.jsonl.
 
 A hidden list in the folder, ``.detect-video-session``, says which process writes there and names
 every file before it is written. So a folder that is used again loses the files of the earlier run
@@ -64,8 +63,7 @@ READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Session:
-    """A run's folder. It is made before the run, so that a folder that cannot be written is known
-    before an hour of work."""
+    """A run's folder, made before the run, so that an unwritable one is known at once."""
 
     def __init__(self, folder: Path, made: bool = True, lock: int = -1) -> None:
         self.folder = folder
@@ -229,8 +227,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """Lists files that are about to be written, and makes their folder. Returns the path of
-        the first.
+        """Lists files to be written, and makes their folder. Returns the path of the first.
 
         Raises OutputError where somebody else's file has such a name.
         """
@@ -382,8 +379,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def list_in_session(folder: Path, names: Iterable[str]) -> None:
-    """Lists files that a library has just written into a saved session, so that they may be
-    removed again."""
+    """Lists files that a library wrote into a saved session, so that they may be removed."""
     known = _listed_names(folder)
     with contextlib.suppress(OSError):
         Session(folder)._list([name for name in names if name not in known])
@@ -484,8 +480,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """``folder``, or NAME-2, NAME-3, ... mkdir is the lock: two runs that start together get two
-    folders."""
+    """``folder``, or NAME-2, NAME-3, ... By mkdir, so that two runs get two folders."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:

@@ -25,8 +25,7 @@ def copy_about(of: Any, to: Any) -> None:
 
 
 def is_timecode(text: str | None, fps: Fraction) -> bool:
-    """Whether QuickTime can count on from it: it leaves out numbers at 29.97 Hz and its multiples
-    alone."""
+    """Whether QuickTime can count on from it: it drops numbers only at multiples of 29.97 Hz."""
     found = _TIMECODE.fullmatch(text or "")
     return found is not None and (found[4] == ":" or round(fps) % 30 == 0)
 
@@ -67,8 +66,7 @@ def is_of_an_overlay(stream: Any) -> bool:
 
 
 def copy_fonts(of: Any, to: Any) -> None:
-    """The attachments of a container, of PyAV: fonts of its subtitles, mostly. Not what an earlier
-    overlay says of itself."""
+    """A container's attachments (PyAV), mostly fonts, but not those of an earlier overlay."""
     import av
 
     for stream in of.streams:

@@ -38,8 +38,7 @@ SIDE, SHARP = 64, 100.0
 
 @dataclass(slots=True)
 class Track:
-    """``box``: xyxy in the best frame. ``worth``: whether the border left it whole, then the
-    product by which pictures are compared."""
+    """``box``: xyxy in the best frame. ``worth``: whether it is whole, then what is compared."""
 
     id: int
     class_id: int
@@ -164,7 +163,6 @@ class BestPictures:
         return over
 
     def end(self) -> list[Track]:
-        """All tracks are over."""
         ended = list(self._live.values())
         self._live.clear()
         return ended

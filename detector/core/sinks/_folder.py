@@ -1,5 +1,4 @@
-"""What the sinks of folders share: many files under one name, and nothing deleted that we did not
-write.
+"""What sinks of folders share: many files under one name; only our own are deleted.
 
 ``close`` distinguishes three cases:
 - The folder does not exist yet, or is empty: one rename turns ``NAME.partial`` into it.

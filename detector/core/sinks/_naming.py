@@ -19,8 +19,7 @@ def picture_name(frame: Frame) -> PurePath | None:
 
 
 def format_of_copy(path: str | PurePath, known: Sequence[str]) -> str:
-    """The suffix of an annotated copy: the picture's own where that is ``known``, else JPEG's of
-    photos."""
+    """The suffix of an annotated copy: the picture's own if ``known``, else JPEG's of photos."""
     own = PurePath(path).suffix
     if own.lower() in known:
         return own
@@ -64,8 +63,7 @@ class FrameNames:
 
 
 def free_name(stem: str, suffix: str, taken: set[str]) -> str:
-    """``stem`` + ``suffix``, or the first of ``NAME-2``, ``NAME-3``... that is free; it is taken
-    then."""
+    """``stem`` + ``suffix``, or the first free one of ``NAME-2``, ``NAME-3``...; takes it."""
     name, n = stem + suffix, 1
     while name in taken:
         n += 1

@@ -1,5 +1,4 @@
-"""The temporary file or folder that a sink writes, and one line for everything that can go wrong
-with it.
+"""The temporary file or folder that a sink writes, and one line for each of its errors.
 
 A sink writes to a temporary name beside its target (``x.partial.mp4`` for ``x.mp4``) and renames it
 on ``close``. So the final name always means a whole file. A lock on the temporary file refuses a
@@ -179,9 +178,7 @@ def _mark(fd: int) -> None:
 
 @contextmanager
 def output_errors(target: Path, kinds: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Turns errors of the operating system (or of ``kinds``) into OutputError. All sinks write
-    under it.
-    """
+    """Turns errors of the operating system (or of ``kinds``) into OutputError."""
     try:
         yield
     except kinds as error:

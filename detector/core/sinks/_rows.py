@@ -1,6 +1,4 @@
-"""What the sinks of rows share: each frame's whole lines go straight to the file, none stays in
-memory.
-"""
+"""What sinks of rows share: each frame's whole lines go straight to the file."""
 
 from __future__ import annotations
 

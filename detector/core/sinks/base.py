@@ -3,8 +3,7 @@
 A sink is a class ``NAMESink`` in ``sinks/NAME.py``. Its class attributes declare everything that
 the program needs to know before it opens one, so that a new sink is that one file (and its test):
 ``--save`` offers it by its name, ``-o FILE`` recognises its suffixes, and a run opens it in its
-turn. A file that declares a sink should import a heavy library (PyAV) only where it opens its
-output.
+turn. It should import a heavy library (PyAV) only where it opens its output.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that boxes are draw
 
 
 class Sink:
-    """``path`` is the final path; ``notes`` are sentences for the session, complete after
-    ``close``.
-    """
+    """``path``: the final path; ``notes``: sentences for the session, complete after ``close``."""
 
     name: ClassVar[
         str
@@ -84,8 +81,7 @@ class Sink:
         raise NotImplementedError
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Takes what it needs of a plain picture, just before ``write`` of that frame. Where there
-        are no detections it need not be asked."""
+        """Takes what it needs of a plain picture with detections, just before its ``write``."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:

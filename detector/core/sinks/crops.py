@@ -1,7 +1,6 @@
 """Each detection as a picture of its own, cut out before boxes are drawn: a folder for each class.
 
-CLASS/frame_000123_0.jpg is the first detection of frame 123, as its row in JSONL is. Pictures keep
-their own stem instead of frame_000123.
+CLASS/frame_000123_0.jpg is the first detection of frame 123; pictures keep their own stem.
 """
 
 from __future__ import annotations

@@ -81,11 +81,10 @@ def open(
     """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or an
     ``http://`` address of a video or a picture.
 
-    Hands out every ``stride``-th frame, from the first, and at most ``frames`` of them. The first
-    frame is decoded here, so that nothing is written for a source that has none. ``pixels``:
-    "yuv420p" asks for planes where the source can give them. ``choice``: which track of a video,
-    how fast, and which grey is black and white. Raises SourceError, one line with the cure, and
-    UsageError.
+    Hands out every ``stride``-th frame, at most ``frames`` of them. Decodes the first here, so that
+    nothing is written for a source without one. ``pixels``: "yuv420p" asks for planes where the
+    source can give them. ``choice``: which track of a video, how fast, and which grey is black and
+    white. Raises SourceError, one line with the cure, and UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")

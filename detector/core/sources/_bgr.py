@@ -15,8 +15,7 @@ from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
 
-# As ITU-T H.273 numbers them. What cv2's conversion brings to BT.709; kept as they are, colours
-# look washed out.
+# As ITU-T H.273 numbers them. What cv2 converts to BT.709; else colours look washed out.
 BT709, UNSAID = 1, 2
 HDR_TRANSFERS = (16, 18)  # PQ and HLG
 WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213

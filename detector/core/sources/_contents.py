@@ -17,8 +17,7 @@ from detector.core.errors import SourceError
 from detector.core.errors.writing import is_output
 
 # What is taken in folders, patterns and batches, by a suffix in lower case. By its own name, any
-# other file is tried as a video. Left out are suffixes that mostly mean something else: .dat, .mod,
-# .ogg, .ico.
+# other file is tried as a video. Omitted: what mostly is something else: .dat, .mod, .ogg, .ico.
 FFMPEG_PICTURES = tuple(  # pictures that OpenCV does not decode
     ".dpx .exr .heic .heif .hif .jls .pcx .psd .qoi .sgi .tga .xbm .xwd".split()
 )

@@ -103,7 +103,6 @@ def _table(low: float, high: float) -> NDArray[np.uint8]:
     return stretch(np.arange(1 << 16), low, high)
 
 
-# ----------------------------------------------------------------------
 # Pictures of PyAV.
 
 

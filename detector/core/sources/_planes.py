@@ -32,8 +32,7 @@ kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
-    """Why a video that begins with this picture (None: undecodable) is read as BGR; "" if it is
-    not."""
+    """Why a video that begins with this picture (None: undecodable) is read as BGR, or ""."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name

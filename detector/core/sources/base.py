@@ -147,8 +147,7 @@ class Source:
 
     @classmethod
     def check_spec(cls, spec: str) -> None:
-        """Raises SourceError or UsageError for what can be said of a spec that it claims by names
-        and folders alone, before anything slow."""
+        """Raises SourceError or UsageError for a claimed spec, by names and folders alone."""
 
     @classmethod
     def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> Source:
@@ -157,8 +156,7 @@ class Source:
 
     @classmethod
     def open_arriving(cls, spec: str, config: Any) -> Source:
-        """Where it ``arrives``: as the options of a ``config.Config`` say. Raises SourceError and
-        UsageError."""
+        """If it ``arrives``: by ``config.Config``'s options. Raises SourceError, UsageError."""
         raise NotImplementedError
 
     def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
@@ -197,8 +195,7 @@ class Source:
 
 
 class SteppingSource(Source):
-    """A source that steps with ``grab`` and makes pictures with ``retrieve``, like cv2's. Skipped
-    frames are never converted."""
+    """A source with ``grab`` and ``retrieve``, like cv2's. Skipped frames are never converted."""
 
     def __init__(self, stride: int = 1, frames: int | None = None) -> None:
         self.counts = ReadCounts()

@@ -1,7 +1,6 @@
 """``StoredVideo``: a video of an object store or a web server, as a batch job reads it.
 
-FFmpeg gets our file and nothing else: it can open neither files nor addresses that a playlist
-names.
+FFmpeg gets our file alone: it cannot open files or addresses that a playlist names.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ class StoredSource(Source):
 
 
 def open_place(place: Place) -> RangedObject:
-    """An object that can be read anywhere. Where it does not come whole, reading it ends with an
-    error. Raises SourceError."""
+    """An object with random access, whose reads fail if it is incomplete. Raises SourceError."""
     if place.scheme in STORES:
         from detector.core.sources._ranges import StoredObject
 
@@ -51,8 +49,7 @@ def open_place(place: Place) -> RangedObject:
 
 
 def look(place: Place) -> About:
-    """What is known of an object, of which only its server is asked. Raises SourceError, one line
-    with the cure."""
+    """What its server tells of an object. Raises SourceError, one line with the cure."""
     if place.scheme in STORES:
         from detector.core.sources._storage import look as look_into_store
 

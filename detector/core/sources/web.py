@@ -77,8 +77,7 @@ def keeping(specs: Sequence[str]) -> Iterator[None]:
 
 
 def picture_of(spec: str) -> str | None:
-    """The path that the one picture at an address has in rows; None where there is none. Raises
-    SourceError."""
+    """The path in rows of the one picture at an address; None without one. Raises SourceError."""
     from detector.core.sources._answers import PICTURE
     from detector.core.sources._web import WebPlace
 

@@ -1,9 +1,8 @@
 """Watches what a head makes of outputs whose meaning nobody has proved, and stops a wrong reading.
 
-A network from elsewhere may pass every look at its file and still be read wrongly. Some things
-cannot be so in any detector, and each ends the run: a score above 1, a class beyond the names or
-below the first one, a class that is no whole number, and nothing but boxes that lie within one
-pixel.
+A network from elsewhere may pass every look at its file and still be read wrongly. What no detector
+does ends the run: a score above 1, a class beyond the names or below the first one, a class that is
+no whole number, and nothing but boxes that lie within one pixel.
 """
 
 from __future__ import annotations

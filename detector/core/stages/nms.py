@@ -30,8 +30,7 @@ def nms(
 
     ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes`` drops other
     ids first. Ties go to the lower index. At most ``max_det`` are returned, best first;
-    ``Detections.cut`` counts what that cut off, of scores from ``conf`` on. Boxes stay in network
-    pixels, unclipped.
+    ``Detections.cut`` counts the rest from ``conf`` on. Boxes stay in network pixels, unclipped.
     """
     boxes, scores, class_ids = candidates
     if not len(scores):
@@ -92,8 +91,7 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """[len(first), len(second)]: same group and IoU > ``iou``. Products are compared, so that empty
-    boxes need no special case."""
+    """[len(first), len(second)]: same group and IoU > ``iou``, by products, for empty boxes."""
     # Columns that lie together in memory: each is read once a row of the square.
     a = np.ascontiguousarray(boxes[first].T)[:, :, None]
     b = np.ascontiguousarray(boxes[second].T)[:, None]

@@ -138,9 +138,8 @@ def _planes_to_rgb(planes: Planes, inner: Image) -> None:
 
 @lru_cache(maxsize=16)
 def _as_swscale(colours: Colours) -> NDArray[np.float32]:
-    """``yuv_to_rgb`` as dark as swscale's BGR, through which other pictures come: it rounds each
-    product down (red and blue have two, green three). A level decides at the edge of the
-    threshold."""
+    """``yuv_to_rgb`` as dark as swscale's BGR of other pictures: it rounds each product down (red
+    and blue have two, green three). A level decides at the edge of the threshold."""
     matrix = yuv_to_rgb(colours).copy()
     matrix[:, 3] -= (1.0, 1.5, 1.0)
     return matrix
@@ -166,9 +165,8 @@ def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
 def smallest_input(
     longest: int, stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
-    """(height, width) of the smallest input whose longest side is ``longest`` and that holds a
-    picture; the other is the next multiple of ``stride``. For "centre" geometry, where padding only
-    costs time."""
+    """(height, width) of the smallest input for a picture whose longest side is ``longest``; the
+    other is a multiple of ``stride``. For "centre" geometry, where padding only costs time."""
     scale = longest / max(source_width, source_height)
     width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
     return -(-height // stride) * stride, -(-width // stride) * stride

@@ -41,9 +41,8 @@ WHOLE = 0.01  # the number of a class is that close to a whole one
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns ``first`` to ``first + count`` of output number ``output``; without a count, all from
-    ``first`` on. ``across``: the output is [1, columns, N] instead of [1, N, columns]. An output
-    [1, N] is one column."""
+    """``count`` columns of output number ``output`` from ``first`` on; None: all. ``across``: the
+    output is [1, columns, N] instead of [1, N, columns]. An output [1, N] is one column."""
 
     output: int = 0
     first: int = 0
@@ -141,8 +140,7 @@ def _foreground(scores: Floats, background: str) -> Floats:
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
     """Candidates whose best class score reaches ``conf``, in row order; with ``reading.several``
-    one for each class that reaches it. A score is objectness x class probability, if there is an
-    objectness."""
+    one for each class that reaches it. A score includes the objectness, if any."""
     scores = view(outputs, reading.scores)
     at, class_ids, found = _reaching(outputs, scores, conf, reading)
     if not len(at):
@@ -298,9 +296,8 @@ def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Flo
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """The detections whose score reaches ``conf``, in order; rows that pad a list score zero, or
-    are beyond the count. A class may be any number, even ``NOT_WHOLE``, so that stages/doubt.py can
-    end the run."""
+    """The detections whose score reaches ``conf``, in order; padding scores zero, or is beyond the
+    count. A class may be any number, even ``NOT_WHOLE``, for stages/doubt.py."""
     boxes, scores, classes = _finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
     keep &= ~np.isnan(classes)

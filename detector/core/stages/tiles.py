@@ -48,8 +48,7 @@ Outputs = list[NDArray[np.float32]]
 
 
 class Region(NamedTuple):
-    """A part of a picture, in its pixels. What encloses it begins at even numbers, so that the
-    colours of YUV 4:2:0 can be cut as well."""
+    """A part of a picture, in its pixels; cut from even numbers on, for YUV 4:2:0."""
 
     x1: int
     y1: int
@@ -69,8 +68,7 @@ def regions(width: int, height: int, columns: int, rows: int) -> tuple[Region, .
 
 
 def _cut(length: int, count: int) -> list[tuple[int, int]]:
-    """Beginning and end of each of ``count`` parts. They are equally long but for the rounding,
-    and overlap by ``OVERLAP`` of that."""
+    """Beginning and end of ``count`` equally long parts, which overlap by ``OVERLAP`` of that."""
     part = length / (count - (count - 1) * OVERLAP)
     ends = []
     for at in range(count):
@@ -120,8 +118,7 @@ def tiled_preprocess(
 
 
 class FrameTiles:
-    """``tiled_preprocess`` of a grid that is said for each picture; None: it is one input. By
-    itself it takes the whole."""
+    """``tiled_preprocess`` with a grid for each picture; None, the default, is one input."""
 
     def __init__(
         self,

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 
 class SafeConsole(Console):
-    """Prints each text as it is: no markup, no emoji, control characters as escapes
-    (errors/text.py). A text is one line; several lines are a Group. Colours come from styles
-    alone."""
+    """Prints texts as they are: no markup, no emoji, control characters escaped (errors/text.py). A
+    text is one line; several lines are a Group. Colours come from styles alone."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, emoji=False, **settings)

@@ -53,8 +53,7 @@ class PictureLines:
 
 
 def picture_line(frame: Frame, detections: Detections, width: int = WIDTH) -> str:
-    """At most ``width`` columns: the rarest classes give way to their number, then the middle of
-    the name."""
+    """At most ``width`` columns: the rarest classes are only counted, then the name is cut."""
     size, times = f" {frame.size[1]}x{frame.size[0]}", frame.times
     if times is not None:
         size += f" in {times.input[1]}x{times.input[0]}"

@@ -55,9 +55,8 @@ def print_run(
     the two rates, what limits the run, and where a frame's time went.
 
     ``verbose`` adds percentiles, threads and the seconds of each phase; else brief.py decides.
-    Pictures have no steady state, so nothing is said about what limits them. ``closing``: lines
-    that others have to say; ``faster``: what they measured to be faster. Sets ``console`` to at
-    least 80 columns.
+    Pictures have no steady state, so no limit is named. ``closing``: lines that others have to say;
+    ``faster``: what they measured to be faster. Sets ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):

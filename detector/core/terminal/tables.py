@@ -21,8 +21,7 @@ BETWEEN = 3  # columns of the terminal between two columns of a table
 
 
 class _Shown(NamedTuple):
-    """A column as it is printed. ``least``: the width of its longest word; ``most``: of its longest
-    cell."""
+    """A printed column. ``least``: width of its longest word; ``most``: of its longest cell."""
 
     column: Column
     cells: Sequence[str]
@@ -40,8 +39,7 @@ def draw_piece(console: Console, piece: Table | str) -> RenderableType:
 
 
 def draw_table(console: Console, table: Table, one_line: bool = False) -> RenderableType:
-    """The table without the columns that are left out first, until it fits the console.
-    ``one_line``: with no cell folded either."""
+    """The table with as many columns as fit the console. ``one_line``: no cell is folded either."""
     shown = [_show(table, column) for column in table.columns]
     for one in sorted((one for one in shown if one.column.out), key=lambda one: one.column.out):
         if fits(console, shown, one_line):

@@ -42,8 +42,7 @@ read_clock: Callable[[int], int] = (
 
 @dataclass(slots=True)
 class _Clock:
-    """Of one of the engine's threads. ``owner``: the worker that made it; None where that is
-    unknown, or nobody who infers."""
+    """Of an engine's thread. ``owner``: the worker that made it; None: unknown or none."""
 
     number: int
     owner: Worker | None

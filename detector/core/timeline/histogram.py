@@ -9,14 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-# Smallest number of samples below which a percentile says nothing: it would be the maximum under
-# another name.
+# Number of samples below which a percentile would only be the maximum under another name.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 
 class Histogram:
-    """Counts durations in buckets whose edges grow by a constant factor, so that any quantile is
-    within ``error``.
+    """Counts durations in geometric buckets, so that any quantile is within ``error``.
 
     The scheme of DDSketch (Masson, Rim, Lee, VLDB 2019), sections 2.1 and 2.2: bucket i holds
     (g^(i-1), g^i] with g = (1 + error) / (1 - error), and is reported as 2 g^i / (g + 1). Values

@@ -40,8 +40,7 @@ def task_ids() -> set[int]:
 
 
 def times_of(task: int | None = None) -> Times | None:
-    """The times of a thread of this process, by default the calling one, from its schedstat
-    (Linux)."""
+    """A thread's times, by default the calling one's, from its schedstat (Linux)."""
     place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
         with open(f"{place}/schedstat", "rb") as file:
@@ -86,8 +85,7 @@ def open_run_queue() -> RunQueue | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """The kernel's name of a thread of this process, by default the calling one; "" if there is
-    none."""
+    """The kernel's name of a thread, by default the calling one; "" if there is none."""
     try:
         with open(
             "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
@@ -109,8 +107,7 @@ def machine_busy_ns() -> int | None:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
             rows = [line.split() for line in file if line.split()[0] in cores]
-        # user, nice, system, then idle and iowait, which are no work, then irq, softirq, steal;
-        # guests are in user
+        # user, nice, system; idle, iowait (no work); irq, softirq, steal; guests are in user
         ticks = sum(int(row[at]) for row in rows for at in (1, 2, 3, 6, 7, 8))
         return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
@@ -148,8 +145,7 @@ class Burnt:
     """What was used between two marks, nanoseconds.
 
     ``unknown_ns`` is CPU time of this process that belongs neither to our threads nor to a stage.
-    ``others_ns`` is what other processes used of the same cores; None where the system does not
-    tell.
+    ``others_ns``: used by other processes on the same cores; None if unknown.
     """
 
     wall_ns: int = 0
@@ -170,9 +166,7 @@ class _ByStage(dict[str, dict[int, str]]):
 
 
 class Natives:
-    """The native threads of this process. ``ids``, ``times`` and ``names`` ask the system; tests
-    fake them.
-    """
+    """The native threads of this process. Tests fake ``ids``, ``times`` and ``names``."""
 
     def __init__(
         self,
@@ -182,8 +176,7 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> stages that may have made it -> whether it has the name of the thread that was
-        # at it
+        # thread -> stages that may have made it -> whether it has the name of their thread
         self._claims: dict[int, dict[str, bool]] = {}
         self._makers: dict[int, str] = {}  # thread -> the name that it has of its creator
         self._tasks = _ByStage(self._listed)  # until a claim changes

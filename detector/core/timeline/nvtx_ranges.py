@@ -35,8 +35,7 @@ class ThreadRange:
 
 
 class Attached(NamedTuple):
-    """``domain``: None if nobody records. ``lost``: why an attached tool sees no range, and what to
-    type."""
+    """``domain``: None if nobody records. ``lost``: why a tool sees no range, and what to type."""
 
     domain: Any | None
     lost: str | None = None

@@ -1,8 +1,7 @@
 """The order of a frame's stages, and which of them run one after the other in one thread.
 
 The seven of ``spans.STAGES`` are of every run. A run may have more between nms and annotate
-(``stages/between``): any other name is one of those, so that a session can be read where the stage
-itself is not there.
+(``stages/between``): any other name is one of those, so a session can be read without that stage.
 """
 
 from __future__ import annotations

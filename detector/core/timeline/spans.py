@@ -1,8 +1,7 @@
 """What one thread records: a ``Track`` of ``Span``s, one for each stage and each kind of wait.
 
-Only its own thread writes to a track, so it needs no lock. From top to bottom: the names of stages
-and kinds, the meter that several threads share, a span, a track, and their stand-ins for a timeline
-that is off.
+Only its own thread writes to a track, so it needs no lock. From the top: names of stages and kinds,
+the meter that threads share, a span, a track, and stand-ins for a timeline that is off.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ class Meter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            # A thread may read its clock and be overtaken before it gets the lock. No time is
-            # counted twice.
+            # A thread may be overtaken between clock and lock. No time is counted twice.
             if not self._inside and now > self._since:
                 self._since = now
             self._inside += 1
@@ -80,9 +78,8 @@ QUICK_NS = 50_000
 class Span:
     """Context manager around each call of a stage, or each wait of one kind, on one thread.
 
-    It is made once per stage and kind of a track and used for every call, so that a call costs two
-    clock reads and allocates nothing. Time in nested spans counts for the innermost only. A stage
-    cannot nest in itself.
+    Made once per stage and kind of a track, so that a call costs two clock reads and allocates
+    nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
     Totals, without what nested spans took: ``calls``, ``self_ns``; of it ``off_cpu_ns`` without a
     core, and of that ``ready_ns`` runnable. ``beside_ns``: what other threads of the process used
@@ -239,8 +236,7 @@ class Span:
         return self._booked is not None and self._booked.told
 
     def _take(self) -> None:
-        """Durations and rows are taken in blocks: 0.05 us each for 4096 of them, 0.5 us each one by
-        one."""
+        """Takes durations and rows in blocks: 0.05 us each for 4096, 0.5 us each one by one."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:

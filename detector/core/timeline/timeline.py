@@ -26,8 +26,7 @@ from detector.core.timeline.spans import (
 
 
 class Timeline:
-    """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds; tests fake
-    them.
+    """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds.
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
     stage's CPU time includes what other threads of the process used meanwhile. ``run_queue`` opens
@@ -71,8 +70,7 @@ class Timeline:
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """Mark a run for a recording tool, with a range "run" across all threads that starts its
-        capture."""
+        """Mark a run for a recording tool by a range "run" of all threads, which starts capture."""
         if self._domain is None:
             yield
             return
@@ -108,8 +106,7 @@ class Timeline:
         return nullcontext() if self._natives is None else self._natives.born(stage)
 
     def mark(self) -> None:
-        """Mark a moment for the counts of native threads; steady state is from the first to the
-        last."""
+        """Mark a moment for counting native threads; steady state is from the first to the last."""
         if self._natives is not None:
             self._marks[1:] = [self._natives.mark(self._calls())]
 

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from statistics import median
-from typing import Any
 
 from detector.core.analysis.agreement import Agreement
 from detector.core.analysis.summary import effect, text
 from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.errors.text import counted
-from detector.core.session.codec import to_builtins
 from detector.core.session.measured import Interval, Metric
 from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.lab.analysis.layers import COMPUTE, LEAST_SHARE, MEMORY, NEITHER
@@ -47,7 +45,6 @@ MATERIAL = 0.02
 ROUNDS_FOR_A_WINNER = 6
 # Of a core. A variant that uses more while it waits for its turn takes time from the others.
 IDLE_SHARE = 0.02
-KNEE = 0.95  # of the best throughput
 
 
 @dataclass(slots=True)
@@ -377,8 +374,7 @@ def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
 
 
 def _why_different(stage: str, variant: Variant, base: Variant) -> str:
-    """Boxes are drawn and written, so a row with more boxes pays for more. An engine changes
-    nothing else in these stages."""
+    """Boxes are drawn and written, so a row with more boxes pays for more."""
     boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
     if stage == "read" or boxes[0] == boxes[1]:
         return "the engine cannot affect this"
@@ -396,8 +392,7 @@ def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
 
 
 def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Variants beside which other programs took more of the cores, or less, than beside the
-    first."""
+    """Variants beside which other programs took more or less of the cores than beside the first."""
     first, cores = _others(base), base.rounds[0].cores
     told = [
         f"{own:.1f} during {variant.name}"
@@ -419,21 +414,3 @@ def _others(variant: Variant) -> float | None:
     """Cores that other programs used beside it, in the middle one of its rounds."""
     told = [turn.others for turn in variant.rounds if turn.others is not None]
     return median(told) if told else None
-
-
-def sweep_curves(rows: Sequence[Row]) -> dict[str, Any]:
-    """A comparison over batches and precisions as curves: ``rows`` with the latency of each batch,
-    and by precision the ``knees``, the batch from which a larger one stops paying."""
-    rates: dict[str, dict[int, float]] = {}  # precision -> batch -> frames a second
-    curves = []
-    for row in rows:
-        rate, batch_ms = row.fps["inference"], None
-        if rate is not None:
-            rates.setdefault(row.precision, {})[row.batch] = rate.median
-            batch_ms = 1e3 * row.batch / rate.median
-        curves.append({**to_builtins(row), "batch_ms": batch_ms})
-    knees = {
-        precision: min(batch for batch, rate in own.items() if rate >= KNEE * max(own.values()))
-        for precision, own in rates.items()
-    }
-    return {"rows": curves, "knees": knees}

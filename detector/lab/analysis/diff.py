@@ -20,8 +20,7 @@ SHORTEST_MS = 1e-12  # for ratios of calls that took no time
 @dataclass(frozen=True, slots=True)
 class Change:
     """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: of no
-    difference, corrected for the other stages. ``smallest``: the least effect found in 9 of 10
-    cases."""
+    difference, corrected for the other stages. ``smallest``: the effect found in 9 of 10 cases."""
 
     what: str
     before: float

@@ -1,5 +1,4 @@
-"""Joules over time from counters that count up: what a stretch of time used, with and without the
-idle power."""
+"""Joules over time from rising counters: what a time used, with and without the idle power."""
 
 from __future__ import annotations
 

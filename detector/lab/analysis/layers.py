@@ -28,7 +28,6 @@ from detector.lab.session.network import (
     TypeRow,
 )
 
-# ----------------------------------------------------------------------
 # Layers as rows
 
 BYTES = KNOWN_BYTES | {"i8": 1, "bool": 1, "int32": 4, "int64": 8}
@@ -200,7 +199,6 @@ def describe_outside(facts: LayersFacts) -> str | None:
     )
 
 
-# ----------------------------------------------------------------------
 # The roofline (Williams, Waterman, Patterson 2009), with peaks measured on this computer
 #
 # A layer of intensity I (FLOPs a byte) can run at min(peak of its type, I x bandwidth), with the
@@ -349,7 +347,6 @@ def _least_ms(row: LayerRow, peaks: Peaks) -> tuple[float, float]:
     return by_compute, row.bytes / (peaks.bandwidth_at(row.bytes) * 1e9) * 1e3
 
 
-# ----------------------------------------------------------------------
 # A GPU's time: when it was busy, and what it was idle for
 
 Interval = tuple[float, float]

@@ -129,12 +129,12 @@ class Judged:
         return max(abs(self.low - 1), abs(self.high - 1))
 
 
-def noise_floor(equal: Sequence[float] | None, alpha: float = ALPHA) -> float:
+def noise_floor(equal: Sequence[float] | None) -> float:
     """As a logarithm: how far two processes of the same variant were apart, at least PLACEMENT.
     ``equal``: their log ratios, round by round; None where they were not run."""
     if not equal:
         return PLACEMENT
-    return max(PLACEMENT, abs(rank_interval(equal, alpha)[1]))
+    return max(PLACEMENT, abs(rank_interval(equal, ALPHA)[1]))
 
 
 def judge(
@@ -210,14 +210,14 @@ class Means:
     smallest: float
 
 
-def compare_means(before: Floats, after: Floats, alpha: float = ALPHA) -> Means:
+def compare_means(before: Floats, after: Floats) -> Means:
     """``before`` and ``after``: positive times in their order, two values at least."""
     first, before_error = _block_mean(before)
     second, after_error = _block_mean(after)
     error = max(math.hypot(before_error, after_error), 1e-12)
     freedom = min(BLOCKS, len(before), len(after)) - 1
     middle = math.log(second / first)
-    reach = PLACEMENT + student_quantile(1 - alpha / 2, freedom) * error
+    reach = PLACEMENT + student_quantile(1 - ALPHA / 2, freedom) * error
     ends = (math.exp(max(-700.0, min(700.0, middle + sign * reach))) for sign in (-1, 1))
     low, high = ends
     return Means(

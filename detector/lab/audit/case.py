@@ -1,5 +1,4 @@
-"""What is audited at once, and the findings: every rule is asked about every table, about all of
-them together, and about every run."""
+"""What is audited at once: every rule is asked about each table, all of them, and each run."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from detector.lab.audit.rules.runs import RULES
 from detector.lab.session.audit import SEVERITIES, Finding
 
 
-def findings_of(summary: Summary, name: str = "") -> Iterator[Finding]:
+def findings_of(summary: Summary) -> Iterator[Finding]:
     """The worst first."""
-    found = [one for rule in RULES for one in rule.findings(summary, name)]
+    found = [one for rule in RULES for one in rule.findings(summary, "")]
     yield from sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 

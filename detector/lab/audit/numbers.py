@@ -1,8 +1,7 @@
 """Numbers of a table as a person wrote them: with the interval that rounding leaves open.
 
 ``1,234`` is 1234 or 1.234. Other cells of the same table prove which: ``12,5`` and ``0,123`` can
-only have a decimal comma, ``3.14`` and ``1,234.5`` only a decimal point. Without a proof such a
-number is not read.
+only have a decimal comma, ``3.14`` and ``1,234.5`` only a decimal point. Otherwise it is not read.
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ class Rule:
     ``session.document.Summary``), of its folder ("session": ``SavedSession``), or of what compare
     printed ("comparison": ``Comparison``).
 
-    ``bad``, ``clean``: Markdown or CSV; several tables stand one below the other. ``machine``:
-    facts that the examples need.
+    ``bad``, ``clean``: Markdown or CSV tables. ``machine``: facts that the examples need.
     """
 
     id: str

@@ -49,11 +49,6 @@ class _ListsPasses(LogsRuns):
     "--only", metavar="A,B", help="Run only these passes. Default: all except those on request."
 )
 @click.option(
-    "--sweep",
-    is_flag=True,
-    help="Also run batches 1 to 8 in every precision; takes 15 s to minutes.",
-)
-@click.option(
     "--moments",
     is_flag=True,
     help="Also record clock speeds and page faults; costs about 0.2 ms per frame.",
@@ -86,6 +81,7 @@ class _ListsPasses(LogsRuns):
     "--bandwidth", metavar="RATE", help="Data-sheet memory bandwidth (320GB/s), with --peak."
 )
 @click.option("--prove", is_flag=True, hidden=True)
+@click.option("--sweep", is_flag=True, hidden=True)
 @click.option("--target", hidden=True)
 @click.option("--target-seconds", hidden=True)
 @click.option(
@@ -140,6 +136,15 @@ def command(
         words = ["detect-video", "tune", source or "SOURCE", "--target", target or "60fps"]
         words += ["--seconds", target_seconds] if target_seconds else []
         raise UsageError(f"--target is an option of another command: {shlex.join(words)}")
+    wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
+    if sweep or "sweep" in (wanted or ()):
+        words = ["detect-video", "compare", source or "SOURCE"]
+        words += ["--engine", flags["engine"]] if flags["engine"] else []
+        words += ["--batch", "1,2,4,8"]
+        raise UsageError(
+            "batches (with --precision A,B also precisions) are measured by another command: "
+            f"{shlex.join(words)}"
+        )
     if nsys is not None and source is None:
         if as_csv:
             raise UsageError(
@@ -159,13 +164,11 @@ def command(
         if not as_json:
             echo(text, nl=whole, err=True)
 
-    wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
-    more = [*["sweep"] * sweep, *["moments"] * moments]
     session = profile(
         source,
         config,
         only=wanted,
-        more=more,
+        more=["moments"] * moments,
         seconds=what_if_seconds,
         sheet=sheet,
         command=sys.argv,

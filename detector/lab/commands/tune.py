@@ -1,5 +1,4 @@
-"""``detect-video tune SOURCE``: the settings that run this source fastest on this machine, or reach
-a frame rate at least cost."""
+"""``detect-video tune SOURCE``: the fastest settings here, or the cheapest for a frame rate."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 The command line becomes a plan here, and the result becomes an exit code and a record.
 
-rounds.py   opens all variants and lets them take turns
-worker.py   one variant in a process of its own, and the parent's end of it
-labels.py   average precision of each row, where the frames have labels
-judging.py  average precision of each row on a data set, in a process of its own
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A data set that judges each row of a comparison, as ``eval`` does: a process of its own for each
-row, after all of them were timed. What crashes there costs that row its average precision, and
-nothing else.
+"""A data set that judges each row of a comparison, as ``eval`` does: a process for each row, after
+all were timed. A crash costs that row its average precision, and nothing else.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ def _ask(opening: Opening, data: DataSet) -> tuple[Judged | None, str | None]:
     return found, reply.error
 
 
-# ----------------------------------------------------------------------
 # The process's end.
 
 

@@ -1,5 +1,4 @@
-"""Labels of a comparison's source: checked before a model is loaded, then each row's average
-precision.
+"""Labels of a comparison's source, checked first; then each row's average precision.
 
 They are read, mapped and scored as ``eval`` does (``detector.lab.evaluate``), in a pass at its
 thresholds: average precision needs the low scores that ``--conf`` keeps out of a timed round.

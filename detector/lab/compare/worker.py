@@ -53,8 +53,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class MappedClasses:
-    """The classes that are scored, and which classes of the model each is made of
-    (``datasets.classmap.Bound``)."""
+    """The scored classes, and the model's classes for each (``datasets.classmap.Bound``)."""
 
     targets: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
@@ -109,8 +108,7 @@ class SeenFrame:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What it detected at eval's thresholds, one for each frame of ``seen``. ``damaged``: the
-    source has frames that could not be read."""
+    """Detections at eval's thresholds, for each frame of ``seen``. ``damaged``: some were lost."""
 
     seen: tuple[SeenFrame, ...]
     damaged: bool
@@ -303,8 +301,7 @@ class _OpenVariant:
         return Check(digest.hexdigest(), str(path))
 
     def judge(self, mapping: MappedClasses) -> Judgement:
-        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels. The
-        network that is timed stays as it is."""
+        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels."""
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import Asked
         from detector.lab.datasets.classmap import Bound

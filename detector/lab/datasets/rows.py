@@ -1,7 +1,6 @@
 """Our own JSONL and CSV, as detections; they hold no labels.
 
-JSONL has one line for each frame. CSV has one row for each detection, so a picture without any has
-no row.
+JSONL has a line for each frame. CSV has a row for each detection, and none for an empty picture.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""YOLO: a folder of .txt files, one for each picture, with one row for each box: class cx cy w h,
-relative to the picture.
+"""YOLO: a .txt file per picture, a row per box: class cx cy w h, relative to the picture.
 
 Labels: a data.yaml, or a folder with images/ and labels/ (and classes.txt). A row of more than five
 numbers is a polygon, whose bounding box counts, or with kpt_shape in data.yaml a box and keypoints.

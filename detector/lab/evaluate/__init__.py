@@ -64,8 +64,7 @@ def evaluate(
     plots: Plots | None = None,
 ) -> Evaluation:
     """One row for each engine and number of tiles, or for a detections file. ``plots`` draws a row:
-    file name -> text. Raises DetectVideoError; the document's ``exit`` shows a failed gate or
-    interruption."""
+    file name -> text. Raises DetectVideoError; ``exit`` shows a failed gate or interruption."""
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
     check_installed()

@@ -1,9 +1,5 @@
 """The peaks of this computer: what its caches and memory move, and what an engine's kernels reach.
 
-caches.py    bandwidth over working sets from 16 kB to 1 GB, by threads
-kernels.py   convolutions of an engine, timed by its own profiler, as its layers are
-kept.py      the record in the engines' folder: a machine is measured once
-
 A first measurement takes three seconds for each number of threads up to those of the run (1, 2,
 4, ...), and one to two for each engine and precision. A peak is a maximum: disturbances make it too
 low. So another measurement, made if layers come out above the roof, only raises peaks. What was

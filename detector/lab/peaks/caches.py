@@ -1,5 +1,4 @@
-"""How fast threads read and write a working set of a given size again and again: the bandwidth of
-the cache that holds it, or of the memory.
+"""How fast threads read and write a working set: the bandwidth of its cache, or of the memory.
 
 Two kernels: the maximum over an array, which only reads, and a copy, which reads half and writes
 half. The faster one is the roof, since layers read more than they write. Both loop inside numpy and

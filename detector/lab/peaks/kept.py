@@ -1,7 +1,6 @@
 """peaks.json in the engines' folder: the peaks of this machine. Its only reader and writer.
 
-As with ``core/run/measurements.py``, a record counts only for the machine, the library's version
-and the settings that it was measured with.
+As in ``core/run/measurements.py``, a record counts only for its machine, version, settings.
 """
 
 from __future__ import annotations

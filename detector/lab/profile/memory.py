@@ -77,8 +77,7 @@ def fit_growth(
 def peak_by_stage(
     times: NDArray[np.int64], rss: NDArray[np.int64], spans: dict[str, NDArray[Any]]
 ) -> dict[str, float | None]:
-    """MB of the highest sample while each stage ran, if any. Stages overlap, so the stage at the
-    peak need not be its cause."""
+    """MB of the highest sample while each stage ran, if any; which need not be its cause."""
     peaks: dict[str, float | None] = {}
     for code, name in enumerate(spans["stage_names"].tolist()):
         picked = (spans["kind"] == KINDS.index(WORK)) & (spans["stage"] == code)

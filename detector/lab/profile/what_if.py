@@ -151,7 +151,6 @@ def _in_a_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-# ----------------------------------------------------------------------
 # Which changes, and on what
 
 
@@ -245,7 +244,6 @@ def _make_bench(occasion: Occasion, plan: Plan) -> tuple[Bench, Parts]:
     return Bench(occasion.source, plan.reading.frames or len(kept.frames), kept), parts
 
 
-# ----------------------------------------------------------------------
 # One run
 
 

@@ -1,5 +1,4 @@
-"""A session as one HTML file. It works offline, loads nothing, and reads well in light and dark and
-on paper."""
+"""A session as one HTML file. It loads nothing, and reads well in light, in dark and on paper."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Precision-recall curves and a confusion matrix as SVG: any browser shows it, and writing it needs
-no library."""
+"""Precision-recall curves and a confusion matrix as SVG, which needs no library."""
 
 from __future__ import annotations
 

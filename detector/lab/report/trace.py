@@ -1,5 +1,4 @@
-"""A session as a trace for Perfetto or chrome://tracing: a track per thread, a flow per frame, and
-counters of the queues.
+"""A session as a trace for Perfetto: a track per thread, a flow per frame, queue counters.
 
 The format is the "Trace Event Format" (Google, 2016). Times are microseconds of the unix epoch, so
 that a trace of another program on the same computer can be loaded beside it.

@@ -33,7 +33,6 @@ Facts = TypeVar("Facts")
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
 
 
-# ----------------------------------------------------------------------
 # What every pass says: what ran the network while it measured
 
 
@@ -97,7 +96,6 @@ class Ran:
     text: str
 
 
-# ----------------------------------------------------------------------
 # loop, critical_path, frames, what_if: the loop as it ran, and as it could run
 
 
@@ -199,8 +197,7 @@ class WhatIfFacts:
         return [row for row in self.changes if row.helps]
 
 
-# ----------------------------------------------------------------------
-# memory, energy, python, counters, sweep: what the run uses
+# memory, energy, python, counters: what the run uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,55 +301,6 @@ class CountersFacts:
     slowdown: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRow:
-    """A variant of the sweep: a row of ``compare`` with ``batch_ms``, the time of a whole batch.
-    ``error``: why it did not run."""
-
-    name: str
-    engine: str | None = None
-    precision: str
-    precision_executed: Mapping[str, Mapping[str, float]] | None = None
-    precision_text: str | None = None
-    precision_effect: str | None = None
-    batch: Size
-    fps: Mapping[str, Interval | None]
-    ratio: Mapping[str, float | None] = field(default_factory=dict)
-    ratio_interval: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
-    agreement: Mapping[str, int | float | None] | None
-    ap: Any = None
-    stage_cpu_ms: Mapping[str, Interval | None] | None = None
-    memory_mb: float | None
-    load_s: float | None = None
-    build_s: float | None = None
-    threads: int | None = None
-    concurrency: int | None = None
-    device: str | None = None
-    notes: Sequence[str] = ()
-    error: str | None
-    batch_ms: float | None
-
-    @property
-    def matched(self) -> float | None:
-        """The share of boxes that match the reference's."""
-        return (self.agreement or {}).get("matched")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFacts:
-    """``knees``: precision -> the least batch whose throughput is near the best."""
-
-    engine: str
-    rows: Sequence[SweepRow]
-    knees: Mapping[str, Size]
-    rounds: Count
-    frames: Count
-    comparable: bool | None = None
-    warnings: Sequence[str] = ()
-    reference: str | None = None
-
-
-# ----------------------------------------------------------------------
 # moments: what the computer did at each frame of the plain run
 
 
@@ -414,13 +362,11 @@ FACTS: dict[str, type[Any]] = {
     "memory": MemoryFacts,
     "energy": EnergyFacts,
     "counters": CountersFacts,
-    "sweep": SweepFacts,
     "moments": MomentsFacts,
 }
 """Pass -> the type that its file is read as. Facts of any other pass are read as a dict."""
 
 
-# ----------------------------------------------------------------------
 # passes/NAME.json: the facts, and how the pass went
 
 PREDICTED = (

@@ -24,7 +24,6 @@ PROFILE_SCHEMA = 2  # 1: what_if was a list of predictions, beside three more ke
 OTHER_NAMES = {"frames": "slowest_frames"}  # "frames" are the counts of the run
 
 
-# ----------------------------------------------------------------------
 # A recording
 
 
@@ -117,7 +116,6 @@ class RecordingDocument:
     gpu: GpuBusy
 
 
-# ----------------------------------------------------------------------
 # A run and its passes
 
 

@@ -87,7 +87,6 @@ def _lines(session: SavedSession) -> list[str]:
     return [*lines, f"saved run: {session.folder}"]
 
 
-# ----------------------------------------------------------------------
 # A recording by nsys
 
 RUNS = (

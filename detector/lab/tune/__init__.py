@@ -1,9 +1,4 @@
-"""``tune``: which settings run a source fastest here, or reach a target FPS at least cost.
-
-candidates.py  every change of a run that is tried
-search.py      in which order, in rounds by turns, and when it ends
-kept.py        what -o and --use keep of it
-"""
+"""``tune``: which settings run a source fastest here, or reach a target FPS at least cost."""
 
 from __future__ import annotations
 
@@ -51,8 +46,7 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
     use: bool = False,
 ) -> Tuning:
-    """``use``: keeps what beats the defaults for later runs. Raises DetectVideoError if the job
-    does not run as it is configured."""
+    """``use``: keeps what beats the defaults. Raises DetectVideoError if the job does not run."""
     from detector.core import sources
     from detector.core.run.reading import Reading
 
@@ -97,8 +91,7 @@ def run_defaults(source: str, config: Config) -> tuple[Plain, Config]:
 
 
 def take_turns(source: str, config: Config) -> Turns:
-    """Rounds of a source, with settings on top of ``config``. A frame that is not taken has no
-    detections."""
+    """Rounds of a source, with settings on top of ``config``. Skipped frames have no detections."""
 
     def turns(
         several: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays

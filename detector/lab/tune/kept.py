@@ -31,8 +31,7 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
 
 
 def keep(found: Tuning, config: Config, plain: Plain, kind: str) -> Path:
-    """Adds a search to the records, and returns their path. It has options that beat the defaults.
-    Raises OutputError."""
+    """Adds a search with options to the records; returns their path. Raises OutputError."""
     assert found.after is not None
     rows = [
         measurements.row(

@@ -170,8 +170,7 @@ class Search:
         )
 
     def _run_defaults(self) -> Ran:
-        """The defaults, and what others must agree with: the same engine's fp32. With a target also
-        what no change can exceed."""
+        """The defaults, the same engine's fp32 to agree with, and with a target the ceiling."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
         several = [{}, *([reference] if self.plain.precision != "fp32" else [])]
         tops: dict[str, Settings] = {}
@@ -234,8 +233,7 @@ class Search:
         return share >= floor
 
     def _agreement(self, ran: Ran) -> float | None:
-        """With fp32, on the frames that both saw. None where fp32 finds nothing, or the weights are
-        random."""
+        """With fp32, on frames that both saw. None: fp32 finds nothing, or weights are random."""
         both = min(len(self._reference), len(ran.detections))
         reference = self._reference[:both]
         if not any(map(len, reference)) or self.config.network.random_weights is not None:

@@ -1,16 +1,5 @@
 """Events: who comes and goes, and who is told.
 
-    rules.py       when something is an event
-    objects.py     those of single objects, with --track
-    moments.py     a moment by two clocks
-    wording.py     an event as JSON
-    snapshots.py   the picture of an event
-    courier.py     a thread, a bounded queue, tries, and counted losses for each receiver
-    days.py        a file a day for each camera
-    stream.py      a file, or standard output
-    webhook.py     HTTP
-    mqtt.py        a broker
-
 ``EventHub`` tells all receivers of a run. No receiver can slow the loop: ``tell`` never waits.
 """
 

@@ -22,8 +22,7 @@ MOST = 10_000  # packets in so many seconds: ours that were waiting, and what is
 
 
 class Client(paho.Client):
-    """Ends a connection on which a publisher gets something unexpected; drops messages that want no
-    answer."""
+    """Ends a connection at an unexpected packet; drops messages that want no answer."""
 
     def __init__(self) -> None:
         super().__init__(CallbackAPIVersion.VERSION2)

@@ -1,19 +1,4 @@
-"""A page to watch a run in a browser, and the same figures for programs. Extra ``serve``.
-
-server.py       the thread that serves, from its start to its end
-binding.py      --serve, token and certificate: checked, and the port taken, before a model loads
-connections.py  deadlines and bounds of connections, below HTTP
-guard.py        what every request passes: Host, Origin, login, sizes, headers of the answer
-access.py       the token, sessions, and how often somebody may try
-app.py          the addresses, and what each answers
-streams.py      answers that do not end: pictures and events
-sampler.py      the figures once a second, with their past
-recordings.py   which files may be downloaded
-metrics.py      the figures for Prometheus
-documents.py    the JSON documents, and healthy or not
-openapi.py      the description of all that, for programs
-site/           the page itself
-"""
+"""A page to watch a run in a browser, and the same figures for programs. Extra ``serve``."""
 
 from __future__ import annotations
 

@@ -86,7 +86,6 @@ class Page:
             exception_handlers={RefusedError: _refused, HTTPException: _refused},
         )
 
-    # ------------------------------------------------------------------
     # For people.
 
     async def index(self, request: Request) -> Response:
@@ -138,7 +137,6 @@ class Page:
         answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return answer
 
-    # ------------------------------------------------------------------
     # For programs that watch the run.
 
     async def health(self, request: Request) -> Response:
@@ -169,7 +167,6 @@ class Page:
             requests=self._guard.requests,
         )
 
-    # ------------------------------------------------------------------
     # The run and its streams.
 
     async def all_streams(self, request: Request) -> Response:

@@ -1,7 +1,6 @@
 """The JSON documents of the page, and whether a run is healthy.
 
-Texts come from outside (addresses, errors, class names): they pass ``redact`` here, once for all
-that leaves.
+Texts from outside (addresses, errors, class names) pass ``redact`` here, once for all.
 """
 
 from __future__ import annotations

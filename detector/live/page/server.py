@@ -87,7 +87,6 @@ class Server:
                 self._loop.call_soon_threadsafe(self._end)
         self._thread.join(END_S)
 
-    # ------------------------------------------------------------------
     # In the server's thread.
 
     def _run(self, binding: Binding) -> None:

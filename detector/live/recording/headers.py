@@ -19,8 +19,7 @@ AAC_LC = 2
 
 
 def parameter_sets(codec: str, data: bytes) -> bytes | None:
-    """The parameter sets before the first slice, each after a start code, or None. ``data``: a
-    packet or extradata (Annex B)."""
+    """Parameter sets before the first slice, with start codes, or None. ``data``: in Annex B."""
     wanted, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
     found: dict[int, list[bytes]] = {kind: [] for kind in wanted}
     for unit in _units(data):

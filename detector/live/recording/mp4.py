@@ -66,8 +66,7 @@ class Mp4:
         self._last: list[int | None] = [None for _ in tracks]
 
     def write(self, sample: Sample) -> int | None:
-        """Add a sample, a key frame first. Returns when the file shows it (ns from its first
-        picture), or None. Raises OSError."""
+        """Add a sample, a key frame first. Returns its ns in the file, or None. Raises OSError."""
         if sample.track >= len(self._streams):
             return None
         if self.start_ns is None:

@@ -1,7 +1,6 @@
 """The recorder of one camera: it takes pictures and packets, and a thread of its own writes them.
 
-Nobody who hands something in ever waits or gets an error. What the thread cannot keep up with is
-dropped and counted.
+Callers never wait or get an error. What the thread cannot keep up with is dropped and counted.
 """
 
 from __future__ import annotations
@@ -116,8 +115,7 @@ class CameraRecorder:
             self._inbox.put_word(seen, now)
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Write what waits and finish the file. False after the time-out: then the next run
-        finishes the partial file."""
+        """Write what waits and finish the file. False after the time-out: the next run does it."""
         self._inbox.close()
         self._thread.join(timeout_s)
         ended = not self._thread.is_alive()

@@ -54,8 +54,7 @@ class _Kept:
 
 
 class Retention:
-    """Remove the oldest finished recordings of a run's folder and their side-cars, regular files
-    only. Safe to use from any thread."""
+    """Remove the oldest finished recordings of a run and their side-cars. Safe from any thread."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """The nouns of a recording: a ``Track`` says what a stream is, a ``Sample`` is one packet of it.
 
-Both own their memory: the connection that they came from may be closed while they still wait to be
-written.
+Both own their memory: their connection may close while they wait to be written.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ class Sample:
 
 
 class Track:
-    """A stream that samples belong to, kept after its connection is gone. ``extradata`` and
-    ``size`` correct what it declared."""
+    """A stream of samples, kept after its connection. ``extradata``, ``size``: corrected."""
 
     def __init__(self, stream: Any) -> None:
         """``stream``: of PyAV. Raises ValueError or av.FFmpegError where it cannot be kept."""

@@ -4,10 +4,9 @@
 Detections come later than their packets, often when the file is finished already. So a side-car
 stays open until the detections have passed the end of its video.
 
-Text is large: 20 people in every picture take as many bytes as a small video. So lines stay where
-nothing moved visibly (``TOLERANCE``), and where the side-car has its ``SHARE`` of the video's
-bytes, for up to ``STAY_NS``. What is new, or gone, is then shown that much later; the rows have
-every picture.
+Text is large: 20 people in every picture are a small video. So lines stay where nothing moved
+visibly (``TOLERANCE``), and where the side-car has its ``SHARE`` of the video's bytes, for up to
+``STAY_NS``. What is new, or gone, is then shown that much later; the rows have every picture.
 
 A picture's lines are written when the next detected picture says how long they stand: all of them
 with one call, so that a kill costs one picture at most.

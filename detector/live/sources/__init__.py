@@ -1,15 +1,5 @@
 """Cameras and streams: pictures that arrive whether or not somebody has time for them.
 
-    base.py        the contract: a camera, its feed, and what the feed knows of itself
-    cameras.py     which cameras a command means, and cameras.yaml
-    addresses.py   how each kind of address is opened, and what may be opened from it
-    readers.py     which feed a camera gets
-    threaded.py    what all feeds share; network.py are those of streams
-    packets.py  decoding.py  slot.py    the way from a packet to a picture that waits
-    shedding.py  burden.py              what is not decoded where the cores are full
-    status.py  meanings.py              states, and what errors mean
-    collect.py  stamps.py   the pictures of all feeds, one at a time, for the one loop; their times
-
 A feed reads one camera in threads of its own and never raises: what goes wrong becomes a state, and
 it tries again. The source gathers the pictures of all feeds for the one loop.
 """

@@ -15,8 +15,7 @@ SECOND = 1_000_000_000  # ns
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Shares (0 to 1) of the last second or so. ``busy``: of the cores' time, by all programs.
-    ``decoding``: of this program's CPU time."""
+    """Shares (0 to 1) of the last second. ``busy``: of the cores. ``decoding``: of our CPU time."""
 
     busy: float = 0.0
     decoding: float = 0.0

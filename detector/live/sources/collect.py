@@ -106,8 +106,7 @@ def add_up(now: FeedFacts, earlier: FeedFacts | None, dropped: Mapping[str, int]
 
 
 class Pace:
-    """How long inference takes, and which share of the time it runs, from what the loop notes on
-    each picture."""
+    """Duration and busy share of inference, from what the loop notes on each picture."""
 
     def __init__(self) -> None:
         self._on_their_way: deque[Arrival] = deque(maxlen=256)
@@ -137,15 +136,15 @@ class Pace:
 class Spares:
     """Buffers of pictures by their shape: cameras of different sizes do not make new ones."""
 
-    def __init__(self, most: int = SPARE_PICTURES) -> None:
+    def __init__(self) -> None:
         self._by_shape: dict[tuple[int, ...], list[Image]] = {}
-        self._count, self._most = 0, most
+        self._count = 0
 
     def swap(self, into: Image | None, shape: tuple[int, ...]) -> Image:
         """A buffer of ``shape``: ``into`` if it fits, which is else kept for later."""
         if into is not None and into.shape == shape:
             return into
-        if into is not None and self._count < self._most:
+        if into is not None and self._count < SPARE_PICTURES:
             self._by_shape.setdefault(into.shape, []).append(into)
             self._count += 1
         elif into is not None:
@@ -198,7 +197,6 @@ class Collector:
         for camera in cameras:
             self.add(camera, start=False)
 
-    # ------------------------------------------------------------------
     # Cameras come and go.
 
     def start(self) -> None:
@@ -281,7 +279,6 @@ class Collector:
             member.dropped[STOPPED] += _unaccounted(member)
         return sorted(late)
 
-    # ------------------------------------------------------------------
     # What the loop calls.
 
     def wake(self) -> None:
@@ -377,7 +374,6 @@ class Collector:
         with self._changed:
             return self._held is None and self._is_over()
 
-    # ------------------------------------------------------------------
     # Which picture, and how long a batch waits for one. Under the lock.
 
     def window_ns(self) -> int:

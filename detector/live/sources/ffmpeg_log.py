@@ -1,8 +1,7 @@
 """FFmpeg's log while cameras are read: it tells of damage and of redirects, and no secrets.
 
-A decoder that meets damage patches the picture up and hands it out as a whole one; only its log
-says so. PyAV sends the log of each thread to the thread's own list, so complaints of one camera are
-not another's.
+A decoder patches damage and hands the picture out as a whole one; only its log says so. PyAV sends
+the log of each thread to the thread's own list, so complaints of one camera are not another's.
 
 FFmpeg's RTSP client follows a redirect to another host and logs in there, unasked, with user and
 password of the first. There is no option against it, but it writes "Redirecting to" before it

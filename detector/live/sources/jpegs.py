@@ -25,8 +25,7 @@ HEAD = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
 
 
 class Jpegs:
-    """A file for PyAV's ``mpjpeg``; asks the server at most once in ``every_s`` till
-    ``is_over``."""
+    """A file for PyAV's ``mpjpeg``; asks the server every ``every_s`` at most, till ``is_over``."""
 
     def __init__(
         self, ask: Callable[[], Bytes | None], every_s: float, is_over: Callable[[], bool]

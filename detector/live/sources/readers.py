@@ -16,8 +16,7 @@ def make_feed(
     wake: Callable[[], None] = lambda: None,
 ) -> Feed:
     """A feed, not yet started. It calls ``wake``, which must not wait, for every picture and change
-    of state. Raises SourceError for an address that can never be read, and for a file without
-    video."""
+    of state. Raises SourceError for an address that can never be read, or no video."""
     if camera.kind == NETWORK:
         from detector.live.sources.network import NetworkFeed
 

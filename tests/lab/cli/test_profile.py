@@ -133,8 +133,7 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
     assert "<h2>What if" in page
     if passes == "of everything":
         assert all(
-            f'id="{table}"' in page
-            for table in ("layers", "shapes", "host-device", "sweep", "energy")
+            f'id="{table}"' in page for table in ("layers", "shapes", "host-device", "energy")
         )
         assert "without idle" in table
     assert (
@@ -177,7 +176,7 @@ def test_a_users_mistake_is_one_line(tmp_path, arguments, code, message):
 
 
 @pytest.mark.slow
-def test_progress_says_what_takes_how_long_and_a_sweep_is_asked_for(tmp_path):
+def test_progress_says_what_takes_how_long_and_moments_are_asked_for(tmp_path):
     done = detect_video(
         *("profile", STREET, "--frames", 6, "--engine", "null", "--no-video", "--run-dir", "run"),
         *("--only", "critical_path,layers,counters"),
@@ -189,14 +188,14 @@ def test_progress_says_what_takes_how_long_and_a_sweep_is_asked_for(tmp_path):
     assert re.fullmatch(r"pass 1 of 3, critical_path: .+ [\d.]+ s", lines[0])
     assert lines[1].startswith("pass 2 of 3, layers: ")
     assert "not available: engine null" in lines[1]
-    asked = ["moments", "sweep"]
+    asked = ["moments"]
     assert not {*asked} & {*choose_passes(None)}
     assert (
         choose_passes(None, asked)
         == list_passes()
         == sorted(choose_passes(asked, choose_passes(None)), key=list_passes().index)
     )
-    assert choose_passes(["layers"], ["sweep"]) == ["layers", "sweep"]
+    assert choose_passes(["layers"], asked) == ["moments", "layers"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the passes torch, device and sweep find on this machine, or say."""
+"""What the passes torch and device find on this machine, or say."""
 
 from __future__ import annotations
 
@@ -56,21 +56,3 @@ def test_torch_and_device(tmp_path):
     assert any(event.get("name") == "aten::conv2d" for event in trace["traceEvents"])
     table = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
     assert "over 5 steady frames" in table
-
-
-def test_sweep_and_passes_of_other_engines(tmp_path):
-    document = profiled(tmp_path, "ort", "torch,sweep")
-    assert [*document["not_available"]] == ["torch"]
-    assert "--engine torch" in document["not_available"]["torch"]
-    rows = document["sweep"]["rows"]
-    assert [(row["precision"], row["batch"]) for row in rows] == [
-        ("fp32", 1),
-        ("fp32", 2),
-        ("fp32", 4),
-    ]
-    assert all(row["error"] is None and row["agreement"]["matched"] == 1 for row in rows)
-    assert document["sweep"]["knees"]["fp32"] in (1, 2, 4)
-    assert (
-        "knee (smallest batch"
-        in detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
-    )

@@ -42,7 +42,6 @@ import json, os
 import detector.core.engines as engines
 import detector.lab.profile as profile
 import detector.lab.profile.energy as energy
-import detector.lab.profile.sweep as sweep
 import detector.lab.profile.what_if as what_if
 from pathlib import Path
 
@@ -76,8 +75,7 @@ def marking(function):
 engines.open, engines.time_layers = noting(engines.open), noting(engines.time_layers)
 profile._run_pass = marking(profile._run_pass)
 energy.POWERCAP, energy.IDLE_S = Path({powercap!r}), 0.2
-what_if.ROUNDS = sweep.ROUNDS = 1
-sweep.BATCHES = (1, 2)
+what_if.ROUNDS = 1
 """
 PERF = f"""#!{sys.executable}
 import subprocess, sys
@@ -161,7 +159,7 @@ def profiled(tmp_path_factory):
         (name for name in measurements.TIMED if name != first and engines.usable()[name] is None),
         first,
     )
-    return run_profile(tmp_path_factory.mktemp("pinned"), other, "int8", "--sweep", "--moments")
+    return run_profile(tmp_path_factory.mktemp("pinned"), other, "int8", "--moments")
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +173,7 @@ def check_pass(name, session, opened):
     run = json.loads((session / "session.json").read_text())
     [plain] = opened[""]
     varies = profile.open_pass(name).varies.fields
-    assert not {"engine", "model_input"} & {*varies}
-    if name != "sweep":
-        assert "precision" not in varies
+    assert not {"engine", "precision", "model_input"} & {*varies}
     for one in opened[name]:
         alone = one["requests"] == 1
         wanted = {
@@ -193,7 +189,7 @@ def check_pass(name, session, opened):
         }
         assert one["own"] == plain["own"]
         assert one["device"] in ("cpu", plain["device"])
-        if not {"batch", "precision"} & {*varies}:
+        if "batch" not in varies:
             assert (one["graph"], one["file"]) == (plain["graph"], plain["file"])  # calibration
     record = json.loads((session / f"passes/{name}.json").read_text())
     if record["available"]:
@@ -237,9 +233,7 @@ def test_the_run_was_what_was_kept_and_not_the_default(profiled):
     )
     assert run["model_input"] == [*SIZE]
     # The passes that run the whole job did open an engine, in this process and in others.
-    assert {"loop", "python", "memory", "energy", "counters", "layers", "what_if", "sweep"} <= {
-        *opened
-    }
+    assert {"loop", "python", "memory", "energy", "counters", "layers", "what_if"} <= {*opened}
     assert len(opened["loop"]) == 2
     assert len(opened["counters"]) == 1
 

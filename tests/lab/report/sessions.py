@@ -73,23 +73,6 @@ def operator(number: int, shapes: str) -> dict[str, Any]:
     }
 
 
-def variant(precision: str, batch: int) -> dict[str, Any]:
-    rate = {"fp32": 60, "bf16": 90}[precision] * {1: 0.7, 2: 0.97, 4: 1.0, 8: 0.99}[batch]
-    return {
-        "name": f"ort {precision} batch {batch}",
-        "precision": precision,
-        "batch": batch,
-        "batch_ms": 1e3 * batch / rate,
-        "fps": {
-            name: {"median": value, "low": 0.9 * value, "high": 1.1 * value}
-            for name, value in (("inference", rate), ("end_to_end", 0.6 * rate))
-        },
-        "memory_mb": 200.0 + 10 * batch,
-        "agreement": {"matched": 1.0 if precision == "fp32" else 0.987},
-        "error": None,
-    }
-
-
 def change(
     name: str, fps: float, ratio: tuple[float, float], stage: str | None = None
 ) -> dict[str, Any]:
@@ -251,32 +234,6 @@ PASSES: dict[str, dict[str, Any]] = {
             )
         ),
         "rows": [operator(at, "") for at in range(5)],
-    },
-    "sweep": {
-        "engine": "ort",
-        "rounds": 3,
-        "frames": 24,
-        "comparable": True,
-        "warnings": [],
-        "reference": "ort fp32 batch 1",
-        "knees": {"fp32": 2, "bf16": 4},
-        "rows": [
-            *(
-                variant(precision, batch)
-                for precision in ("fp32", "bf16")
-                for batch in (1, 2, 4, 8)
-            ),
-            {
-                "name": "ort fp16",
-                "precision": "fp16",
-                "batch": 1,
-                "fps": {},
-                "batch_ms": None,
-                "memory_mb": None,
-                "agreement": None,
-                "error": "ort: fp16 cannot run here: no kernels",
-            },
-        ],
     },
     "loop": {
         "off_ms": [20.0],

@@ -1,7 +1,6 @@
 """OpenVINO on a CPU, or on Intel's GPUs and NPUs: what the engine is.
 
-``engine.py`` runs the graph, ``devices.py`` knows the devices, ``compiled.py`` keeps what was
-compiled for one.
+``engine.py`` runs the graph, ``devices.py`` knows the devices, ``compiled.py`` caches.
 """
 
 from __future__ import annotations

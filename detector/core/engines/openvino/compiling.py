@@ -98,8 +98,7 @@ def _read(core: Any, network: Network) -> Any:
 
 
 def check_contract(compiled: Any, network: Network) -> None:
-    """The compiled graph must match the description: else it would write past the end of our
-    arrays."""
+    """The compiled graph must match the description, or it writes past the end of our arrays."""
     found = tuple(
         [
             (port.element_type.get_type_name(), tuple(port.partial_shape.to_shape()))

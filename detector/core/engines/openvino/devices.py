@@ -130,7 +130,6 @@ def refusal(precision: str, device: str) -> str | None:
 
 
 def unused_device() -> str | None:
-    """As ``Engine.unused_device``."""
     there = [(kind, files[0]) for kind in ("gpu", "npu") if (files := device_files(kind))]
     which = " and ".join(f"an Intel {kind.upper()} ({file})" for kind, file in there)
     device = " or ".join(f"--device {kind}" for kind, _ in there)

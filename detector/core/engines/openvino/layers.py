@@ -35,8 +35,7 @@ LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
 class OpenvinoLayerProfiler:
-    """The graph compiled with PERF_COUNT: the request reports the time of every layer as the mean
-    of all runs so far, in whole microseconds.
+    """The graph compiled with PERF_COUNT: the request reports each layer's mean time so far, in us.
 
     A single run is the difference of two sums, so its error grows with the number of runs, and the
     graph is compiled again every RUNS_OF_A_MEAN runs.

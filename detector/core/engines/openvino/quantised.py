@@ -84,8 +84,7 @@ def unsign(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with float weights, and activations that are cut off where they were, not
-    rounded."""
+    """The graph with float weights; activations keep their limits and are not rounded."""
     import onnx
     from onnx import helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -146,8 +145,7 @@ def is_unlike(
 def _differs(
     network: Network, expected: list[NDArray[np.float32]], found: list[NDArray[np.float32]]
 ) -> bool:
-    """For the first picture. Columns are sorted: the order of finished detections depends on
-    rounding."""
+    """For the first picture. Columns are sorted: the order of detections depends on rounding."""
     columns = []
     for outputs in (expected, found):
         rows = network.dense([values[:1] for values in outputs])[0]

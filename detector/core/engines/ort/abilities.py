@@ -16,7 +16,6 @@ ON_GPU_ONLY = {
 
 
 def refusal(precision: str, device: str) -> str | None:
-    """As ``Engine.refusal``."""
     if device.startswith("cuda") and not has_cuda():
         return f"--device {device}: {no_cuda()}"
     if precision == "int8" and device.startswith("cuda"):

@@ -19,8 +19,7 @@ CUDA_TORCH = (
 
 
 def device_of(asked: str) -> tuple[Any, str]:
-    """The torch.device for "auto", "cpu", "cuda" or "cuda:N", with a line for auto. Raises
-    EngineError for a missing GPU."""
+    """The torch.device of "auto" (with a line), "cpu", "cuda" or "cuda:N". Raises EngineError."""
     import torch
 
     if asked == "cpu":

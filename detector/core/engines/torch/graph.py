@@ -1,13 +1,5 @@
 """ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names.
 
-    engine.py     the open engine
-    operators.py  one function for each ONNX operator: node -> torch module
-    modules.py    the modules that torch lacks
-    halves.py     the same module in bf16 or fp16, except what must stay float32
-    execution.py  one run that notes the precision of every layer
-    requests.py   a request on the CPU or on a GPU
-    abilities.py  what torch can do on this machine
-
 Nothing is traced and no code is generated. Node ``17.conv`` is ``module.get_submodule("17.conv")``,
 an ``nn.Conv2d``, so torch's own tools (hooks, profiler, compile, training) work on it.
 """
@@ -86,8 +78,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
 
 
 def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> set[str]:
-    """Add the floats of constants that a DequantizeLinear reads to ``constants``; return their
-    tensors' names."""
+    """Add the floats of dequantised constants to ``constants``; return their tensors' names."""
     from onnx import helper
 
     found = set()

@@ -1,5 +1,4 @@
-"""Runs that time every layer: the graph's own code, with a look at the clock after each of its
-modules.
+"""Runs that time every layer: the graph's own code, with a look at the clock after each module.
 
 The graph is nothing but calls of leaf modules, one after the other, so a layer's time lasts from
 the end of the layer before it to its own end: its arithmetic, the call of its module and the

@@ -94,8 +94,7 @@ class PaddedMaxPool(nn.MaxPool2d):
 
 
 class Quantize(nn.Module):
-    """float32 -> u8 or s8, as ONNX defines it: x / scale rounded half to even, plus the zero point,
-    clamped."""
+    """float32 -> u8 or s8, by ONNX: x / scale rounded half to even, plus zero point, clamped."""
 
     def __init__(self, scale: float, zero: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -121,8 +120,7 @@ class Dequantize(nn.Module):
 
 
 def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whole numbers in float32 -> bytes, by way of int32: vectorised on a CPU, three times as fast
-    as directly (AVX-512, torch 2.13)."""
+    """Whole float32 numbers -> bytes by way of int32: three times as fast (AVX-512, torch 2.13)."""
     return x.to(torch.int32).to(dtype)
 
 

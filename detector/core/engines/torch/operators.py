@@ -1,7 +1,6 @@
 """One function for each ONNX operator: node -> (torch module, names of the tensors that it reads).
 
-``OPERATORS`` at the end is the table. An operator with several outputs gives a list of modules, one
-for each output.
+``OPERATORS`` at the end is the table. An operator with several outputs gives a module for each.
 """
 
 from __future__ import annotations
@@ -247,8 +246,7 @@ def _split(node: Node) -> Made:
 
 
 def _top(node: Node) -> Made:
-    """The largest values and their places, the first of equal ones first, which torch.topk does not
-    promise: so both modules sort."""
+    """The largest values and their places, the first of equal ones first, unlike torch.topk."""
     count, axis = node.constant(1), node.attributes.get("axis", -1)
     largest = bool(node.attributes.get("largest", 1))
     if count is None:

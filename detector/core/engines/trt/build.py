@@ -37,9 +37,8 @@ class BatchHeldError(Exception):
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a graph of fixed batch whose batch is chosen at run time, for plans of a range of
-    batches. A Reshape that keeps the batch as its first dimension gets 0 for it, which copies it.
-    Raises BatchHeldError."""
+    """A copy of a graph of fixed batch whose batch is chosen at run time. A Reshape that keeps the
+    batch as its first dimension gets 0 for it. Raises BatchHeldError."""
     import onnx
     from onnx import shape_inference
 
@@ -121,8 +120,7 @@ def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
 
 
 def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict[str, Any]:
-    """Everything that makes another plan necessary, as JSON values: the graph, the library, and a
-    GPU (``Edition.key``). Raises EngineError."""
+    """What needs another plan, as JSON values: graph, library, GPU. Raises EngineError."""
     settings = read(options)
     return {
         "graph": _digest(network),
@@ -134,8 +132,7 @@ def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict
 
 
 def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a plan built for the key ``found`` runs ``wanted``: all must be equal, except that
-    the wanted batches may lie within its range."""
+    """Whether a plan of key ``found`` runs ``wanted``: equal, or with batches in its range."""
     low, _, high = found.get("batches") or (0, 0, 0)
     first, _, last = wanted["batches"]
     return (
@@ -314,8 +311,7 @@ def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> Non
 
 
 def _profiles(trt: Any, builder: Any, definition: Any, settings: Settings) -> list[Any]:
-    """Optimisation profiles: none for a fixed batch; for a range, one tuned for the smallest batch
-    alone, and one for all."""
+    """Optimisation profiles: none for a fixed batch; of a range, for its smallest and for all."""
     low, best, high = settings.batches
     if low == high:
         return []

@@ -1,8 +1,7 @@
 """Asks the NVIDIA driver through ctypes, before TensorRT is used.
 
 TensorRT without a driver crashes the process. Seen with TensorRT 10.16 and 11.4: ``Runtime`` logs
-an error, returns an object, and the process dies of a segmentation fault at the next use of that
-object or at its end.
+an error, returns an object, and the process segfaults at its next use or end.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ def gpus() -> list[Gpu]:
 
 
 def gpu_of(device: str) -> Gpu:
-    """The GPU for ``--device``: the Nth for "cuda:N", the first for "auto" and "cuda". Raises
-    DriverError."""
+    """The GPU for ``--device``: "cuda:N", the first for "auto" and "cuda". Raises DriverError."""
     if reason := absent():
         raise DriverError(reason)
     found = gpus()
@@ -114,7 +112,6 @@ def current(index: int) -> Iterator[None]:
 
 
 def free_bytes(index: int) -> int:
-    """Bytes of a GPU's memory that are free."""
     free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
     with current(index):
         _call(library(), "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))

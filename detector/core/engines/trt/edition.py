@@ -37,7 +37,6 @@ class Edition:
 
     @property
     def trt(self) -> Any:
-        """The library itself, imported."""
         return importlib.import_module(self.module)
 
     def error(self, text: str) -> EngineError:

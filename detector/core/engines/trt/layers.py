@@ -135,8 +135,7 @@ def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, .
 
 
 def kept_times(trt: Any) -> Any:
-    """An ``IProfiler`` that keeps the times it is told. ``taken()`` returns them as (layer, ms) in
-    order, and forgets them."""
+    """An ``IProfiler`` that keeps times. ``taken()`` returns and forgets them: (layer, ms)."""
 
     class KeptTimes(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -1,8 +1,7 @@
 """Front end for plans of TensorRT and TensorRT for RTX from elsewhere: .trt, .engine, .plan.
 
 A bare plan knows its tensors and nothing else. A darknet .cfg or a YAML file beside it says what
-its outputs mean and what the classes are called. Files with Ultralytics' JSON header contain names
-and size.
+its outputs mean and names the classes. Files with Ultralytics' JSON header contain names and size.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
-    """The plan's tensors, as only the library that built it reads them, on a GPU that it fits.
-    Raises EngineError for what this machine lacks, and ModelError for a plan that does not fit
-    it."""
+    """The plan's tensors, as only the library that built it reads them, on a fitting GPU. Raises
+    EngineError for what this machine lacks, ModelError for a plan that does not fit it."""
     edition = edition_of(plan)
     assert edition is not None  # ``split`` has seen to it
     what = edition.describe(plan)

@@ -1,8 +1,7 @@
 """Reads plan files, and keeps the log in which TensorRT says why it refuses one.
 
 A plan of TensorRT begins with "ftrt", one of TensorRT for RTX with "vtrt". Ultralytics writes a
-JSON header in front of it: its length as a little-endian int32, that many bytes of JSON, then the
-plan.
+JSON header in front of it: its length as a little-endian int32, then the JSON, then the plan.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ HARMLESS = re.compile("Empty initializer|The logger passed into")
 
 
 def kept_log(trt: Any) -> Any:
-    """An ``ILogger`` that prints nothing and keeps the last errors and first warnings: where a call
-    fails, TensorRT returns None or False and logs the reason. ``errors()`` returns the errors and
-    forgets them."""
+    """An ``ILogger`` that keeps the last errors and first warnings: if a call fails, TensorRT
+    returns None or False and logs the reason. ``errors()`` returns the errors and forgets them."""
 
     class KeptLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:

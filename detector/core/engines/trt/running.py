@@ -18,8 +18,7 @@ IN_FLIGHT = 2  # the copies of one request hide behind the work of the other
 
 
 class TrtRequest(Request):
-    """``last_ms``: one place for all requests, the device's time of the run that ended last, with
-    upload and read-back."""
+    """``last_ms``: of all requests: the last run's device time, with upload and read-back."""
 
     def __init__(
         self, edition: Edition, memory: DeviceMemory, log: Any, last_ms: list[float | None]

@@ -1,9 +1,5 @@
 """What can run on this machine, and why something cannot: engines, hardware, codecs and counters.
 
-attempt.py    runs an engine, the whole default job or the encoders in a process of its own
-encoding.py   which encoders run, and how fast
-hardware.py   the CPU, the GPUs, thread settings, and which counters can be read
-
 Nothing here may crash the process.
 """
 

@@ -1,7 +1,6 @@
 """Writes ONNX graphs node by node, and tells the shapes and MACs of any ONNX graph.
 
-Every node that is written has one output, which has the node's name: words joined by dots, each an
-identifier that is no keyword, or digits.
+Every node has one output, with its name: words joined by dots, identifiers or digits.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     def input_u8(self, batch: int, height: int, width: int) -> str:
-        """Add the u8 RGB input [batch, height, width, 3]; return its float32 form's name ([batch,
-        3, height, width])."""
+        """Add the u8 RGB input [batch, height, width, 3]; return the name of its float32 NCHW."""
         from onnx import TensorProto, helper
 
         self._input = helper.make_tensor_value_info(
@@ -199,8 +197,7 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
 
 def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
     """Check the model and write the shape of every tensor into it, in place. ``unfinished``:
-    outputs may lack shapes. Skips large weights, slow to copy. Raises ModelError if ONNX refuses
-    it."""
+    outputs may lack shapes. Skips large weights (slow). Raises ModelError if ONNX refuses it."""
     from onnx import checker, helper, shape_inference
 
     graph = model.graph
@@ -293,7 +290,6 @@ def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
 
 
 def output_shapes(model: onnx.ModelProto) -> list[Shape]:
-    """Of the outputs, in their order."""
     shapes = tensor_shapes(model)
     return [shapes[info.name] for info in model.graph.output]
 
@@ -384,8 +380,7 @@ class NodeCost(NamedTuple):
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Node (or its first output, if unnamed) -> cost, for all nodes whose tensors have fixed
-    shapes, without conversions."""
+    """Node (or its first output) -> cost, for nodes with fixed shapes, without conversions."""
     shapes = tensor_shapes(model)
     costs = {}
     for node in model.graph.node:

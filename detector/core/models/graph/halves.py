@@ -12,8 +12,7 @@ stands where the types meet. These stay float32:
   TensorRT for RTX has no such kernel, and ``sensitive_nodes``.
 
 ``sensitive_nodes`` are those that bfloat16, with its eight bits, hurts most. Engines that convert a
-graph to bfloat16 themselves keep the same ones. Measured in docs/quantisation.md, "bf16 and its
-mismatches":
+graph themselves keep them. Measured in docs/quantisation.md, "bf16 and its mismatches":
 
 - Thin convolutions (depthwise ones, and the first one) with their activations: matrix units gain
   nothing on them.
@@ -107,8 +106,7 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
     """Names of the nodes that stay float32 in a bfloat16 graph.
 
-    ``kept``: those that stay float32 anyway. They are among the result, and so is what lies between
-    any two nodes of it.
+    ``kept``: stay float32 anyway. The result has them and all that lies between its nodes.
     """
     nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
     return nodes | _nodes_between(model.graph, nodes)

@@ -1,7 +1,6 @@
 """The range of values that each tensor takes on the calibration frames.
 
-``measure_ranges`` runs the fp32 graph on ONNX Runtime, and collects the values of each tensor by
-one of three methods:
+``measure_ranges`` runs the fp32 graph on ONNX Runtime, and collects values by three methods:
 
 minmax      the lowest and the highest value
 percentile  what holds 99.99 % of the values, with as many left out above as below
@@ -134,8 +133,7 @@ def percentile_range(
 ) -> Range:
     """The range that holds ``percent`` of a histogram's values, as many left out above as below.
 
-    ``counts``: [bins]; ``edges``: [bins + 1]; ``low`` and ``high``: the extremes that were seen,
-    which the range never exceeds.
+    ``counts``: [bins]; ``edges``: [bins + 1]; ``low`` and ``high``: the extremes that were seen.
     """
     share = np.cumsum(counts) / max(1, counts.sum())
     outside = (1 - percent / 100) / 2

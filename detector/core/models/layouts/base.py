@@ -25,8 +25,7 @@ class Decoder:
     """A head, its plain twin, and how their arguments go into a file of ours and come back.
 
     ``head``, ``dense``: as ``Network`` has them, once ``heads`` has given them their arguments.
-    ``watched``: nothing in a file proves what its numbers mean, so a run watches for what cannot
-    be.
+    ``watched``: no file proves what its numbers mean, so a run watches for what cannot be.
     """
 
     name: str

@@ -81,8 +81,7 @@ def quantize_network(
 def get_calibration(
     network: Network, config: Config, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Make the calibration that ``--calibrate`` asks for, or find the kept one; returns it with
-    notes."""
+    """Make the calibration of ``--calibrate``, or find the kept one; return it with notes."""
     if config.calibration.calibrate in (None, PACKAGED):
         return find_calibration(network, config, folder)
     from detector.core.run.quantize.making import make_calibration

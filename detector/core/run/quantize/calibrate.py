@@ -106,7 +106,6 @@ class Calibration:
         return lines
 
     def as_document(self) -> dict[str, Any]:
-        """JSON values."""
         document = {**asdict(self), "schema": SCHEMA}
         document["result"] = {kind: result.as_dict() for kind, result in self.result.items()}
         return document

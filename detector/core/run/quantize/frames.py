@@ -80,8 +80,7 @@ def hold_out(slots: Slots) -> Frames:
 
 
 def source_sha256(spec: str) -> str:
-    """sha256 of all files of a source, whatever their names. Raises SourceError if one is
-    unreadable."""
+    """sha256 of all files of a source without names. Raises SourceError if one is unreadable."""
     digest = hashlib.sha256()
     files = _files(spec)
     keep("the calibration", *files)

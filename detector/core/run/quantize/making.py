@@ -50,8 +50,7 @@ HALVES_ENGINE = "openvino"  # the only one that mixes int8 and bf16
 def make_calibration(
     network: Network, asked: CalibrationConfig, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """The calibration on the source that ``--calibrate`` names, unless it is kept already; with
-    lines for the user."""
+    """The calibration on ``--calibrate``'s source, if not kept already; with lines for the user."""
     source = str(asked.calibrate)
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):

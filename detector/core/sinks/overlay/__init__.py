@@ -1,12 +1,7 @@
 """The source's own video, untouched, with boxes and labels as a subtitle track that players draw.
 
-    packets.py   the source's packets, copied
-    ass.py       boxes and labels as lines of subtitles
-    fonts.py     the font that the labels are in
-    carried.py   the detections inside, exact: what ``burn`` reads
-
 Nothing is decoded or encoded for it, so it costs a fraction of a video with boxes drawn in, and the
-picture loses nothing. This file imports none of them before an overlay is opened.
+picture loses nothing. The rest of this folder is imported when an overlay opens.
 """
 
 from __future__ import annotations

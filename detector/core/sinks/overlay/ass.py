@@ -95,8 +95,7 @@ def boxes_text(layout: Layout, width: int, height: int) -> str:
     # All at once: one call of numpy for a picture, and one format for each colour.
     points = np.array([at for _, points in shapes for at in points], np.int64).reshape(-1, 2)
     lefts = np.repeat(np.arange(len(shapes)) * width, [len(points) // 2 for _, points in shapes])
-    # None leaves the picture: what does would make the drawing wider, and all that follow would be
-    # too far to the right.
+    # None leaves the picture: it would widen the drawing and move all that follow to the right.
     points[:, 0] = points[:, 0].clip(0, width) - lefts
     points[:, 1] = points[:, 1].clip(0, height)
     numbers, parts, at = points.ravel().tolist(), [], 0

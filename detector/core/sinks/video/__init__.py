@@ -1,21 +1,6 @@
 """Annotated video with the source's own time stamps and sound, whole or not at all.
 
-    canvas.py   pictures into the YUV picture that the encoder reads
-    stamps.py   the source's time stamps, made fit for a container
-    tracks.py   all sound and subtitles of the source
-    audio.py    one track of them, cut to the frames
-    clips.py    which frames --only-detections keeps
-    file.py     muxer: one file made of these; a format is a subclass
-    h264.py     .mp4, .m4v, .mov, .mkv, .ts, .flv
-    encoders.py the same by other encoders, where one is named; AV1
-    vp9.py      .webm
-    mjpeg.py    .avi
-    gif.py      .gif
-    joined.py   one video of parts that are encoded already
-    piped.py    the video in a pipe (-o -), as Matroska
-
-This file imports none of them before a video is opened, so that asking what the sink declares is
-cheap.
+This file imports no encoder before a video is opened: asking for declarations is cheap.
 """
 
 from __future__ import annotations
@@ -146,7 +131,6 @@ class VideoSink(Sink):
         self.notes = self._file.notes
 
     def _choose_file(self) -> Callable[..., VideoFile]:
-        """What makes the file."""
         if self._encoder is not None:
             from detector.core.sinks.video.encoders import FILES
 
@@ -217,8 +201,7 @@ class VideoSink(Sink):
 
 
 def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> None:
-    """Raises UsageError where --encoder does not go with the format or with --preset, and
-    OutputError where it does not run here."""
+    """Raises UsageError if --encoder contradicts format or --preset, OutputError if it fails."""
     name = options.get("encoder")
     if name is None:
         return

@@ -50,8 +50,7 @@ class SoundRules:
 
 
 class CarriedTrack:
-    """Takes the packets of one track of the source, beside the reader of the frames, and makes
-    packets for ``output``.
+    """Takes the packets of one track of the source, and makes packets for ``output``.
 
     All times are exact fractions of a second on the source's clock. Memory is bounded: one packet
     is read ahead. A broken track ends or leaves a gap, and ``notes`` say so; the video goes on.
@@ -176,8 +175,7 @@ class CarriedTrack:
         return [item]
 
     def _silence_before(self, frame: Any) -> list[Any]:
-        """Packets that fill the gap in front of a decoded frame, where the container has no other
-        way to keep it in its place."""
+        """Packets that fill the gap in front of a decoded frame, if the container needs that."""
         if not self._rules.gapless:
             return []
         begin_s, packets = frame.pts * frame.time_base, []
@@ -194,8 +192,7 @@ class CarriedTrack:
         return packets
 
     def _encode(self, frame: Any) -> list[Any]:
-        """Packets of a decoded frame; None flushes the encoder. A failed resampler is not used
-        again."""
+        """Packets of a decoded frame; None flushes. A failed resampler is not used again."""
         try:
             return list(self.stream.encode(frame))
         except BROKEN as error:
@@ -204,7 +201,6 @@ class CarriedTrack:
             return []
 
     def flush(self) -> list[Any]:
-        """The last packets of the encoder."""
         return self._encode(None) if self._encodes else []
 
     def end(self, why: str) -> None:

@@ -14,8 +14,7 @@ from detector.core.types import Image, Picture, Planes
 
 
 class Canvas:
-    """One YUV 4:2:0 picture for all frames: x264 copies it before ``encode`` returns. From BGR it
-    is made in BT.601, limited range.
+    """One YUV 4:2:0 picture for all frames, which x264 copies. BGR becomes BT.601, limited range.
 
     ``size`` is the [h, w] of the pictures that come in. ``even`` is the [h, w] of what is encoded;
     the last column and row are repeated to fill it. ``lent``: the encoder may read a decoder's

@@ -96,8 +96,7 @@ class VideoFile:
     # ---- frames
 
     def add(self, frame: Frame, joined: bool = False) -> None:
-        """Encode a frame and the sound up to its end. ``joined``: it follows the last one without a
-        gap. Raises ``errors``."""
+        """Encode a frame and its sound. ``joined``: no gap to the last one. Raises ``errors``."""
         ticks = self._to_ticks(frame.pts)
         if not joined and self.leaves_out(ticks):
             return
@@ -113,7 +112,6 @@ class VideoFile:
         self._mux_tracks()
 
     def _flush(self) -> Iterable[Any]:
-        """The last packets of the encoder."""
         packets: Iterable[Any] = self._stream.encode(None)
         return packets
 
@@ -166,8 +164,7 @@ class VideoFile:
             self.notes += self._tracks.notes
 
     def _write_tags(self, first: Frame) -> None:
-        """What the source's container says of its content. Where the format has no place for it,
-        a note says so."""
+        """The source's tags. A note names those for which the format has no place."""
         tags = tags_from(self.info, first.pts)
         held = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
         if self.format in ("mp4", "mov") and not is_timecode(held.get("timecode"), self.info.fps):

@@ -65,9 +65,7 @@ class GifFile(VideoFile):
 
 
 def _palette_graph(height: int, width: int) -> Any:
-    """A picture in; the same in 256 colours of its own out. Ordered dither stands still where the
-    picture does, so that the file stays small.
-    """
+    """A picture in, the same in its 256 colours out. Ordered dither keeps the file small."""
     graph = av.filter.Graph()
     source = graph.add_buffer(width=width, height=height, format="bgr24", time_base=HUNDREDTH)
     split = graph.add("split")

@@ -1,7 +1,6 @@
 """Motion JPEG and PCM in AVI: what old and simple programs read.
 
-AVI stores no time stamps. Each frame has its place at one frame rate, and a place without a frame
-repeats the one before.
+AVI stores no time stamps: frames are at a constant rate, and a gap repeats the one before.
 """
 
 from __future__ import annotations

@@ -1,25 +1,5 @@
 """A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers.
 
-    _container.py   what the file says of itself
-    _tracks.py      which of several video tracks is read
-    _rates.py       frames a second, and what a raw stream says of them
-    _structure.py   whether it is as long as its structure says, and that structure whole
-    _packets.py     which packets must show a picture
-    _keys.py        what a key frame promises to a decoder that begins with it
-    _seek.py        where to begin for a time, or a part
-    _part.py        the frames of one part of a file, with proof of where it meets the next
-    _fields.py      which of them hold one field of an interlaced picture
-    _tally.py       which packets became pictures
-    _complaints.py  the errors that FFmpeg logs, cv2's too
-    _clock.py       time stamps across an overflow, or where recordings were joined
-    opencv.py       cv2: the fastest that gives BGR
-    av.py           PyAV: goes on behind damage
-    _threaded.py    PyAV on all cores: the fastest that gives planes
-    _sparse.py      what it need not decode for a stride
-    _pipe.py        standard input: frames and sound from one opening
-    _stored.py      an object of a store, by ranges
-    auto.py         the fastest, and PyAV packet by packet where that is in trouble
-
 A decoder is a module with ``open(path, stride, frames, pixels, choice) -> Source``.
 """
 

@@ -1,5 +1,4 @@
-"""Time stamps that go on rising where the container's clock overflows, or jumps because another
-recording was joined to the first."""
+"""Time stamps that rise across an overflow of the container's clock, or joined recordings."""
 
 from __future__ import annotations
 

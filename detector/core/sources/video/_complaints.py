@@ -179,8 +179,7 @@ def _pass_on(level: int, name: str, message: str) -> None:
 def _find_libraries() -> tuple[Any, Any] | None:
     """The FFmpeg inside cv2 and PyAV's own; None where the one cannot log into the other.
 
-    A symbol that is looked up in an extension module is found in the libraries that it was linked
-    with, whatever their files are called.
+    A symbol looked up in an extension module is found in the libraries that it is linked with.
     """
     found = glob.glob(os.path.join(os.path.dirname(cv2.__file__), "cv2*.so"))
     try:

@@ -74,9 +74,7 @@ class Video:
         return max(1, round(1 / (self.info.fps * self.info.time_base)))
 
     def set_displayed(self, width: int, height: int, rotation: int) -> None:
-        """Corrects ``info`` by the first picture: its stored size in pixels, to be turned by
-        ``rotation`` degrees.
-        """
+        """Corrects ``info`` by the first picture's stored size, to be turned by ``rotation``."""
         info, quarter = self.info, round(rotation / 90) % 4 if rotation % 90 == 0 else 0
         info.rotation = quarter * 90  # other angles are not applied, neither by cv2 nor here
         info.width, info.height = (height, width) if quarter % 2 else (width, height)
@@ -226,17 +224,14 @@ def _choose_grey(
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
     """By the container, or by the first picture: Matroska and AVI often do not know."""
-    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the
-    # picture does.
+    # 0 unknown, 1 progressive, 2 and more: orders of fields. Before PyAV 18.1 the picture tells.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
     return first is not None and bool(first.interlaced_frame)
 
 
 def _is_mirrored(picture: Any) -> bool:
-    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front
-    cameras write such.
-    """
+    """Whether the display matrix [a b u; c d v; x y w] mirrors: some front cameras write such."""
     matrix = picture.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return False
@@ -251,9 +246,7 @@ def _duration_s(container: Any, stream: Any) -> float | None:
 
 
 def _longest_gap_s(container: Any, duration_s: float | None) -> float:
-    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such
-    a pause is kept.
-    """
+    """A slide that stands for minutes is one frame: if stamps count from 0, the pause is kept."""
     if container.format.flags & CLOCK_MAY_JUMP:
         return LONGEST_GAP_S
     return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)

@@ -1,7 +1,6 @@
 """What the fast readers share: when one is in trouble, PyAV goes on packet by packet.
 
-PyAV decodes from the start and drops as many frames as were handed out. A false alarm costs time
-and nothing else.
+PyAV decodes from the start and drops what was handed out. A false alarm costs only time.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ class HandingOver(SteppingSource):
     def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
         """``rest`` reads on behind the ``whole`` frames that came so far. False at the end.
 
-        ``last_pts``: of the last of them, in ticks of the source's time base; None: times do not
-        tell what came already.
+        ``last_pts``: of the last of them, in ticks of the source; None: times are unknown.
         """
         self._rest = rest
         for _ in range(whole):

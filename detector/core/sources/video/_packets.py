@@ -136,8 +136,7 @@ class PictureRule:
         return False
 
     def is_sound(self, packet: Any) -> bool:
-        """Whether the sizes in an H.264 or HEVC packet fill it exactly, where it has sizes. Random
-        damage rarely does."""
+        """Whether sizes in an H.264 or HEVC packet fill it exactly; after damage they rarely do."""
         if not self._length_bytes:
             return True
         data, at, size = memoryview(packet), 0, self._length_bytes

@@ -41,8 +41,7 @@ class PartSource(Source):
     """
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
-        """``source`` is fresh, and closed with this one. Raises SourceError where it has no such
-        frames, or cannot be narrowed."""
+        """``source`` is fresh, and closed with this one. Raises SourceError without such frames."""
         if not isinstance(source, OpenCVSource | AvSource):
             raise SourceError(f"{source.info.path}: is not a video file, so it has no parts")
         self._source = source

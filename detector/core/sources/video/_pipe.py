@@ -20,14 +20,12 @@ from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
 
 MOST_SOUND = 64 << 20  # bytes of packets that wait: five minutes of a CD's, an hour of AAC
-# Sound may lie so far behind its pictures in the stream. Behind the last frame that is wanted, it
-# is read on for so long.
+# Sound may lie so far behind its pictures, so it is read on for so long after the last frame.
 SOUND_LAG_S = 2
 
 
 class PipedTrack:
-    """The packets of a track of sound or subtitles, between the thread that reads and the one that
-    writes.
+    """The packets of a track of sound or subtitles, between reader and writer thread.
 
     ``stream`` is PyAV's; packets are handed out in the order of the container.
     """

@@ -153,9 +153,8 @@ def find_landing(video: Video, start_s: Fraction) -> Landing | None:
 def survey_packets(
     video: Video, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
 ) -> Survey:
-    """Reads the packets of a file, without decoding any. ``until``: pictures up to this time, in
-    ticks, and some behind it; None: all, with a look at the whole file's structure. ``watch`` is
-    called for each.
+    """Reads the packets of a file. ``until``: pictures up to this time, in ticks, and some behind
+    it; None: all, with a look at the file's structure. ``watch`` is called for each.
 
     Raises DoubtError where packets do not tell, and what PyAV raises.
     """

@@ -9,8 +9,7 @@ from detector.core.sources.video._fields import Field
 from detector.core.sources.video._packets import PictureRule
 from detector.core.types import ReadCounts
 
-# A decoder holds back at most so many pictures to bring them into order. A packet that is older has
-# no picture to come.
+# A decoder holds back at most so many pictures. An older packet has no picture to come.
 LONGEST_DELAY = 64  # packets
 
 
@@ -29,9 +28,8 @@ class Tally:
 
     A packet is *bad* if no picture came of it, and it must show one or the decoder complained about
     it. If a picture came with a complaint, that frame is *corrupt*. Two packets of one field each
-    are one picture; that of a field without its partner is corrupt, if it comes at all. Where a
-    recording begins with an open GOP, a decoder may complain about what was cut off in front, and
-    that is neither.
+    are one picture; that of a field without its partner is corrupt, if it comes at all. After an
+    open GOP at the start, a decoder may complain about what was cut off: that is neither.
     """
 
     def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:

@@ -143,9 +143,7 @@ class ThreadedSource(HandingOver, AvSource):
         return rest
 
     def _take_over(self, reason: str, last_pts: int) -> bool:
-        """``AvSource`` reads on behind the frames that came so far, the last at ``last_pts``. False
-        at the end.
-        """
+        """``AvSource`` reads on behind the last frame, at ``last_pts``. False at the end."""
         whole = self._whole
         self._decode_all()
         self.close_container()

@@ -39,8 +39,7 @@ WITH_LANGUAGE = "location-"
 
 
 def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, str]:
-    """The video stream that is read, and a sentence where there was a choice. ``wanted``: its
-    number among the video tracks, from 1.
+    """The video stream to read, and a sentence on a choice. ``wanted``: its number, from 1.
 
     Raises SourceError where there is no video, and UsageError where there is no such track.
     """

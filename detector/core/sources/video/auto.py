@@ -78,9 +78,7 @@ class AutoSource(HandingOver, OpenCVSource):
         return bool(reason) and self._take_over(self.grabbed, reason, last_pts)
 
     def _take_over(self, whole: int, reason: str, last_pts: int | None = None) -> bool:
-        """PyAV reads on behind the ``whole`` frames that cv2 handed out, the last at ``last_pts``.
-        False at the end.
-        """
+        """PyAV reads on behind cv2's ``whole`` frames, the last at ``last_pts``. False: the end."""
         self._capture.release()
         rest = AvSource(self.video, size=(self.info.width, self.info.height) if whole else None)
         rest.counts, rest.notes = self.counts, self.notes

@@ -69,8 +69,7 @@ class AvSource(SteppingSource):
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
         self._said_turned = self._said_size = False
-        # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for
-        # HDR's.
+        # One for all pictures: each would make its tables anew in 2 ms, and HDR's in 1.3 s.
         self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
         self._complaints = Complaints(*video.names_in_log)
@@ -121,8 +120,7 @@ class AvSource(SteppingSource):
             self._note_turned(self._picture.rotation % 360)
         if self._picture.colorspace not in MATRICES:
             self._note_matrix(self._picture)
-        # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
-        # does not.
+        # AVI stores no pts: with B-frames FFmpeg's guess is out of order, the output's dts is not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
         if self.info.counted:
             pts = None  # counted: the demuxer's are at 25 frames a second

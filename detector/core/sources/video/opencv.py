@@ -37,8 +37,7 @@ def open(
 
 
 class OpenCVSource(SteppingSource):
-    """Reads by cv2, which stops silently at a packet that it cannot decode and returns patched
-    pictures."""
+    """Reads by cv2, which stops silently at a broken packet and returns patched pictures."""
 
     decoder = "opencv"
     landing: Landing | None = None  # of ``seek``, where somebody has found it already
@@ -181,9 +180,8 @@ class OpenCVSource(SteppingSource):
 
     def _note_pts(self) -> None:
         stated = None
-        # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on several
-        # containers. Zero behind the first frame: no timestamp (the last frames of AVI and
-        # MPEG-PS).
+        # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on some
+        # containers. Zero behind the first frame: no timestamp (last frames of AVI and MPEG-PS).
         seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
         if self.video.dated and (seconds != 0 or self.grabbed == 0):
             stated = round(seconds / float(self.info.time_base)) + self.info.start_pts

@@ -86,8 +86,7 @@ class Stage(ABC):
         return ()
 
     def findings(self) -> Mapping[str, Any]:
-        """What the run's documents say of it, behind ``close``: fields of ``SourceRun`` with lists,
-        to which these are added."""
+        """For the run's documents, behind ``close``: added to lists of ``SourceRun``."""
         return {}
 
 

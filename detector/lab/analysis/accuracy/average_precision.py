@@ -255,8 +255,7 @@ class Pool:
         return cls(outcomes[order] == RIGHT, outcomes[order] == WRONG, places[order], wanted)
 
     def average_precision(self, times: NDArray[np.int64]) -> float:
-        """``average_precision`` of a sample with picture i ``times[i]`` times; NaN without a
-        box."""
+        """``average_precision`` with picture i ``times[i]`` times; NaN without a box."""
         wanted = int(times @ self.wanted)
         if not wanted:
             return float("nan")

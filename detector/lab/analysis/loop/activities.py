@@ -42,8 +42,7 @@ SHOWN = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free image"}
 @dataclass(frozen=True, slots=True)
 class LoopShape:
     """The sizes that bound a loop. ``requests`` and ``images``: in their pools. ``queue_batches``:
-    filled batches that may wait for a worker. ``results``: batches that may be ahead of the
-    writer."""
+    filled ones that may wait for a worker. ``results``: those that may be ahead of the writer."""
 
     batch: int
     concurrency: int
@@ -282,7 +281,6 @@ def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
     return np.array([done[index] for index in sorted(done)], np.int64)
 
 
-# ----------------------------------------------------------------------
 # How full the loop's queues were over time, from the spans of its stages.
 
 FILLED = "batches waiting for inference"  # preprocessed, not yet in the engine
@@ -388,7 +386,6 @@ def _queue_curve(name: str, steps: Steps, room: int, begin: int) -> QueueCurve:
     )
 
 
-# ----------------------------------------------------------------------
 # The durations of each stage: counts, sums and percentiles, as in the table of the lab's tools.
 
 
@@ -440,9 +437,9 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
     }
 
 
-def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray[np.float64]:
-    """[F] float64: milliseconds from the start of each frame's read to its last stage's end."""
+def frame_times_ms(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """[F] float64: ms from each frame's read to its last stage's end, of the first source."""
     frames = when_frames_were(columns)
-    own = frames[frames[:, 0] == source]
+    own = frames[frames[:, 0] == 0]
     times: NDArray[np.float64] = (own[:, 3] - own[:, 2]) / 1e6
     return times

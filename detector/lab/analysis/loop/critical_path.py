@@ -45,8 +45,7 @@ class StageOnPath:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Of the steady state, from the first frame written to the last frame read. Start-up and
-    tear-down are counted apart."""
+    """Of the steady state, from the first frame written to the last frame read."""
 
     steps: Sequence[Step]
     stages: dict[str, StageOnPath]

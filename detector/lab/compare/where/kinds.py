@@ -72,8 +72,8 @@ def kind_of_picture(
     return Kind(OTHER)
 
 
-def _near(guess: Array, found: Array, whole: float, floor: float = 0.0) -> bool:
-    return guess.shape == found.shape and rms(guess - found) < max(EXPLAINED * whole, floor)
+def _near(guess: Array, found: Array, whole: float) -> bool:
+    return guess.shape == found.shape and rms(guess - found) < EXPLAINED * whole
 
 
 def _moved(a: Letterbox, b: Letterbox) -> Kind | None:

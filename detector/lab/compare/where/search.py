@@ -240,8 +240,7 @@ def _worst_output(
 def _is_late(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> bool:
-    """Whether B hands out what A handed out for the frame before. What it has for the first frame
-    nobody knows."""
+    """Whether B hands out what A handed out for the frame before; the first is unknown."""
     pairs = [
         (before, late)
         for earlier, others in zip(mine, theirs[1:], strict=False)
@@ -250,7 +249,6 @@ def _is_late(
     return bool(pairs) and not any(compare_tensors(*pair, tolerance).differs for pair in pairs)
 
 
-# ----------------------------------------------------------------------
 # Inside the graph
 
 
@@ -360,7 +358,6 @@ def _is_step(point: Point, apart: dict[str, float], coarse: float) -> bool:
     return apart[point.name] > max(coarse, STEP * before)
 
 
-# ----------------------------------------------------------------------
 # Boxes
 
 

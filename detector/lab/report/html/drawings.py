@@ -1,7 +1,6 @@
 """Tables, figures and SVG drawings of the HTML report.
 
-Every number carries its full value beside the shown one. Shapes have classes, so that their colours
-follow the style of the page.
+Every number carries its full value. Shapes have classes, which the page's style colours.
 """
 
 from __future__ import annotations
@@ -210,14 +209,13 @@ def lines(
     series: Mapping[str, Series],
     x_unit: str,
     y_unit: str,
-    dots: Mapping[str, tuple[float, float, str]] | None = None,
     at: Mapping[str, float] | None = None,
     height: int = 200,
     width: int = WIDTH,
     dense: bool = False,
 ) -> str:
-    """Curves on axes from 0, with the classes ``series-0``, ... ``dots``: a labelled ring on a
-    curve; ``at``: a word -> x of an upright line. Few points get marks unless ``dense``."""
+    """Curves on axes from 0, with the classes ``series-0``, ... ``at``: a word -> x of an
+    upright line. Few points get marks unless ``dense``."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
@@ -233,20 +231,6 @@ def lines(
                 f"{_title(f'{name}: {_short(y)} {y_unit} at {_short(x)} {x_unit}')}</circle>"
                 for x, y in points
             ]
-    highest = max((y for _, y, _ in (dots or {}).values()), default=0.0)
-    for x, y, word in (
-        dots or {}
-    ).values():  # two at one place: the words stand above the one and below the other
-        below = -13 if y == highest else 18
-        side = (
-            f'x="{axes.x(x) - 9:.1f}" text-anchor="end"'
-            if axes.x(x) > width / 2
-            else f'x="{axes.x(x) + 9:.1f}"'
-        )
-        shapes.append(f'<circle class="ring" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="7"/>')
-        shapes.append(
-            f'<text class="halo" {side} y="{axes.y(y) + below:.1f}">{escape(word)}</text>'
-        )
     for word, x in (at or {}).items():
         shapes.append(
             f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" '

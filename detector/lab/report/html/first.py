@@ -36,7 +36,6 @@ def first_screen(session: SavedSession) -> str:
     )
 
 
-# ----------------------------------------------------------------------
 # How fast, and what limits
 
 
@@ -116,7 +115,6 @@ def _limit(session: SavedSession) -> str:
     return f'<p class="verdict">{said}</p>'
 
 
-# ----------------------------------------------------------------------
 # What was found
 
 FOUND = (
@@ -150,7 +148,6 @@ def _over_time(session: SavedSession) -> str:
     return legend(list(over.curves)) + figure(drawn, note)
 
 
-# ----------------------------------------------------------------------
 # What to type next
 
 

@@ -61,7 +61,6 @@ def path(session: SavedSession, facts: CriticalPathFacts) -> str:
     return shown + figure(drawings.bar(parts, "s"), note) + table(path_table(facts))
 
 
-# ----------------------------------------------------------------------
 # What if
 
 CHANGES = (
@@ -118,7 +117,6 @@ def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
     return note + table(Table("whatif", CHANGES, facts.changes))
 
 
-# ----------------------------------------------------------------------
 # What the passes did
 
 

@@ -1,12 +1,11 @@
-"""Parts of the report on the network: its layers, torch's operators, a GPU, the sweep."""
+"""Parts of the report on the network: its layers, torch's operators, a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
-from detector.core.wings import Rounded
 from detector.lab.analysis.layers import (
     SHEET,
     WORTH,
@@ -15,14 +14,12 @@ from detector.lab.analysis.layers import (
     describe_uncounted,
     far_from_roof,
 )
-from detector.lab.analysis.noise import decimals_of
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import (
     figure,
     filter_of,
     folded,
     key_of,
-    legend,
     table,
     text,
     zoom_buttons,
@@ -38,7 +35,6 @@ from detector.lab.session.network import (
     SheetRoof,
     TorchFacts,
 )
-from detector.lab.session.passes import SweepFacts, SweepRow
 from detector.lab.session.read import SavedSession
 
 MOST_LAYERS, FEW_LAYERS = 15, 5  # that are shown before the others are asked for
@@ -419,80 +415,6 @@ def device_says(facts: DeviceFacts) -> Sequence[str]:
     return [f"{facts.device}: {busy}; idle: {causes or 'never'}{bound}"]
 
 
-# ----------------------------------------------------------------------
-# Batches and precisions
-
-
-def _spread(metric: str, which: str) -> Callable[[SweepRow], Rounded | None]:
-    """The median, the lowest or the highest, with no more decimals than the rounds agree on."""
-
-    def of(row: SweepRow) -> Rounded | None:
-        rates = row.fps.get(metric)
-        return None if rates is None else Rounded(getattr(rates, which), decimals_of(rates))
-
-    return of
-
-
-VARIANTS = (
-    Column("name", "variant", whole=True),
-    Column("precision", out=2),
-    Column("batch", out=1),
-    Column("inference", "inference FPS", value=_spread("inference", "median")),
-    Column("low", "lowest", value=_spread("inference", "low"), out=4),
-    Column("high", "highest", value=_spread("inference", "high"), out=3),
-    Column("batch_ms", "ms per batch", ".2f", out=6),
-    Column("end_to_end", "end-to-end FPS", value=_spread("end_to_end", "median")),
-    Column("memory_mb", "memory MB", ".0f", out=5),
-    Column("matched", "agrees", ".1%"),
-    Column("went", value=lambda row: row.error or "ran"),
-)
-
-
-def sweep_says(facts: SweepFacts) -> Iterator[Table | str]:
-    rounds = f"{counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}"
-    title = f"batches and precisions ({rounds}, medians; agrees: share of boxes that match fp32)"
-    yield Table("sweep", VARIANTS, facts.rows, title).without("went")
-    yield from (f"{row.name}: {row.error}" for row in facts.rows if row.error is not None)
-    knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts.knees.items())
-    yield f"knee (smallest batch within 5% of the best inference FPS): {knees or '-'}"
-
-
-def sweep(session: SavedSession, facts: SweepFacts) -> str:
-    """Latency and throughput over the batch size: one curve a precision, each with its knee."""
-    del session
-    ran = [
-        (row, row.batch_ms, rates.median)
-        for row in sorted(facts.rows, key=lambda row: row.batch)
-        if row.error is None and row.batch_ms and (rates := row.fps.get("inference"))
-    ]
-    curves: dict[str, dict[str, list[tuple[float, float]]]] = {"latency": {}, "throughput": {}}
-    knees: dict[str, dict[str, tuple[float, float, str]]] = {"latency": {}, "throughput": {}}
-    for row, batch_ms, rate in ran:
-        precision, batch = row.precision, row.batch
-        for name, value in (("latency", batch_ms), ("throughput", rate)):
-            curves[name].setdefault(precision, []).append((float(batch), value))
-            if facts.knees.get(precision) == batch:
-                knees[name][precision] = (float(batch), value, f"knee of {precision}")
-    units = {"latency": "ms per batch", "throughput": "inference FPS"}
-    drawn = "".join(
-        figure(
-            drawings.lines(lines, "pictures per batch", units[name], knees[name]),
-            f"{name}: {units[name]}",
-        )
-        for name, lines in curves.items()
-        if lines
-    )
-    note = (
-        f"Medians of {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
-        f'alternating on {facts.engine}. The column "agrees" is the share of boxes that '
-        f"match those of {facts.reference}. The knee is the smallest batch within 5% of the "
-        "best inference FPS."
-    )
-    keys = legend(list(curves["latency"]))
-    rows = table(Table("sweep", VARIANTS, facts.rows))
-    return text(note) + keys + drawn + filter_of("sweep", "variants") + rows
-
-
 LAYERS_HOW = How(
     "layers",
     "layers",
@@ -521,12 +443,6 @@ DEVICE = How(
     "Kernels and operators of ten batches as recorded by torch.profiler (CUPTI). Busy is "
     "the union of all kernels and copies; idle is the rest of the window.",
     "torch and device",
-)
-SWEEP = How(
-    "sweep",
-    "batches and precisions",
-    "Alternating runs without a profiler; medians over three rounds.",
-    "Sweep",
 )
 PARTS = (
     Part(
@@ -561,8 +477,5 @@ PARTS = (
         facts=DeviceFacts,
         says=device_says,
         detail=True,
-    ),
-    Part(
-        "sweep", "Batches and precisions", 120, sweep, how=SWEEP, facts=SweepFacts, says=sweep_says
     ),
 )

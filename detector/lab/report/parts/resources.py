@@ -80,7 +80,6 @@ def memory(session: SavedSession, facts: MemoryFacts) -> str:
     return drawn + (table(Table("memory", STAGE_PEAKS, peaks)) if peaks else "")
 
 
-# ----------------------------------------------------------------------
 # Energy
 
 TAGS = ("package", "core", "dram", "gpu")
@@ -140,7 +139,6 @@ def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
     return legend(list(series)) + figure(drawn, "power over time, with idle and loading")
 
 
-# ----------------------------------------------------------------------
 # Counters and Python
 
 

@@ -1,5 +1,4 @@
-"""MLflow: a run in the experiment and on the server that MLflow's own environment variables name
-(MLFLOW_TRACKING_URI, ...)."""
+"""MLflow: a run on the server that its environment variables name (MLFLOW_TRACKING_URI, ...)."""
 
 from __future__ import annotations
 

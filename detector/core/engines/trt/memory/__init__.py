@@ -1,9 +1,7 @@
-"""Device memory behind one small interface, so that TensorRT runs with whichever CUDA package is
-installed.
+"""Device memory behind one interface, so that TensorRT runs with any installed CUDA package.
 
-A provider is a module of this folder with ``LIBRARY`` and ``Memory``. All of them use the GPU's
-primary context, the one of torch and of the CUDA runtime, and none of them waits for the whole
-device.
+A provider is a module of this folder with ``LIBRARY`` and ``Memory``. All use the GPU's primary
+context, the one of torch and of the CUDA runtime, and none waits for the whole device.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from detector.core.errors import EngineError, UsageError
 
 
 class Stream(Protocol):
-    """A non-default stream: its own work is done in order, without any order relative to other
-    streams."""
+    """A non-default stream: its work is done in order, but in no order with other streams."""
 
     handle: int
 
@@ -77,8 +74,7 @@ class DeviceMemory(Protocol):
 
 @contextmanager
 def ending_with(undo: Callable[[], object]) -> Iterator[None]:
-    """Calls ``undo`` at the end. Of a device that failed inside, which refuses that too, the first
-    error is the one to tell."""
+    """Calls ``undo`` at the end. If that fails after an error inside, raises the first one."""
     try:
         yield
     except BaseException:
@@ -97,9 +93,8 @@ INSTALL = {
 
 
 def choose_provider(asked: str) -> str:
-    """The provider that ``--device-memory`` means. ``auto``: torch if this process has loaded it
-    with CUDA, else pycuda if it is installed, else cuda-python, else torch. Raises UsageError and
-    EngineError."""
+    """The provider that ``--device-memory`` means. ``auto``: torch if loaded here with CUDA, else
+    pycuda if it is installed, else cuda-python, else torch. Raises UsageError and EngineError."""
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: give auto, {', '.join(PROVIDERS)}")

@@ -78,8 +78,7 @@ def _outline(loaded: Any) -> str:
 
 
 def contents_of_tensors(tensors: Mapping[str, Tensor], origin: str) -> Contents:
-    """The contents of a file that holds only tensors, named as in ``model.state_dict()``, perhaps
-    with a wrapper's prefix."""
+    """The contents of a file of tensors named as in ``model.state_dict()``, perhaps prefixed."""
     prefix = _prefix(tensors)
     if prefix is None:
         raise ModelError(

@@ -2,8 +2,7 @@
 
 Two gates use one list of allowed names. First, all names in the byte code are collected; one that
 is not allowed ends the reading before anything is made. Then the unpickler itself asks again for
-each name. What it hands out are stand-ins: instances store what they are given, and the functions
-that rebuild tensors are our own.
+each name. It hands out stand-ins: instances store what they get; functions are our own.
 
 This file holds, in this order: the allowed names, the stand-ins, the unpickler, and the first gate.
 """
@@ -269,8 +268,7 @@ def _parameter(tensor: Any, *_: Any) -> Any:
 
 
 def unpickle(archive: Archive) -> Any:
-    """The checkpoint's dicts, lists, numbers, texts, ``Instance`` and ``Tensor``. Raises
-    ModelError."""
+    """A checkpoint's dicts, lists, numbers, texts, ``Instance``, ``Tensor``. Raises ModelError."""
     data = archive.pickle()
     refuse_other_names(archive, collect_names(archive, data))
     try:

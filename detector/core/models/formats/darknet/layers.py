@@ -105,8 +105,7 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """Sum of its inputs, with the first one's channels: extra ones of another are cut, and a
-    narrower input adds to the first channels."""
+    """Sum of its inputs, with the first one's channels: others are cut or add to the first ones."""
 
     activation: str
 

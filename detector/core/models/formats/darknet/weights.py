@@ -1,7 +1,6 @@
 """Numbers for the convolutions of a darknet network: read from a file, or drawn from a seed.
 
-A .f16 file is a .weights file with half floats instead of floats. The package carries its weights
-so, at half the size.
+A .f16 file is a .weights file with half floats, as the package carries its weights.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ BATCH_NORM_EPSILON = 1e-5  # AlexeyAB's darknet; the one of 2016 had 1e-6
 
 @dataclass(slots=True)
 class Filter:
-    """One convolution as stored; with batch norm, ``scales``, ``means``, ``variances``
-    [filters]."""
+    """A stored convolution; with batch norm ``scales``, ``means``, ``variances`` [filters]."""
 
     biases: NDArray[np.float32]  # [filters]
     weights: NDArray[np.float32]  # [filters, channels / groups, kernel, kernel]
@@ -37,8 +35,7 @@ class Filter:
 
 
 def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], bytes]:
-    """The filters in the cfg's order, and the file's bytes. Raises ModelError unless it holds
-    exactly the numbers that the cfg needs."""
+    """The filters in the cfg's order, and the file's bytes. Raises ModelError for another size."""
     number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
     wanted = architecture.floats * number.itemsize
     try:
@@ -95,8 +92,7 @@ def _cut(floats: NDArray[np.float32], architecture: Architecture) -> Iterator[Fi
 
 
 def random_weights(architecture: Architecture, seed: int) -> list[Filter]:
-    """Random numbers that keep activations of order 1; the same everywhere, by numpy's legacy
-    stream."""
+    """Random numbers that keep activations of order 1; everywhere equal (numpy's legacy stream)."""
     if not 0 <= seed < 2**32:
         raise ModelError(
             f"--random-weights {seed} is out of range: "

@@ -157,7 +157,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise _DamagedError
 
 
-# ----------------------------------------------------------------------
 # The parsed model
 
 

@@ -33,8 +33,7 @@ def refuse_branches(graph: ForeignGraph) -> None:
 
 
 def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """The nodes of the branch that an If takes; its results get the names of the If's. None where
-    the picture decides."""
+    """The nodes of an If's taken branch, with the If's names. None: the picture decides."""
     from onnx import helper
 
     condition = graph.value(node.input[0])

@@ -15,8 +15,7 @@ from detector.core.models.formats.onnx.recognise import recognise
 
 
 def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
-    """What the file is read by, else what a probe shows, with the guesses marked. Raises
-    ModelError."""
+    """How the file is read, else what a probe shows, guesses marked. Raises ModelError."""
     try:
         result = recognise(evidence, asked=family)
     except ModelError as exc:

@@ -145,8 +145,7 @@ def _table(values: NDArray[Any]) -> Floats | None:
 
 
 def _is_class(column: Floats) -> bool:
-    """Whether numbers are whole, none is negative but -1 of padding, and they differ or are large,
-    since zeros alone may be anything."""
+    """Whether numbers are whole, from -1 (padding) on, and differ or are large."""
     whole = bool((np.abs(column - np.rint(column)) < WHOLE).all())
     return whole and bool((column >= -1).all()) and bool(column.any())
 

@@ -1,8 +1,7 @@
 """The lists that operators take as inputs: starts and ends, shapes, sizes, factors.
 
 ONNX's shape inference looks at them only where it needs them, and lets others pass: a Slice whose
-starts are no list, or are more than its ends. ``check_operands`` refuses those once, so that
-nothing behind has to look.
+starts are no list, or are more than its ends. ``check_operands`` refuses those once.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The proof follows the batch axis from the input through every node. Each operator must treat the
 pictures one by one, by the rules below, and a Reshape must keep the axis apart; the constant in
-such a Reshape is all that changes. An operator without a rule is refused by name. The graph is
-never run several times to make up a batch.
+such a Reshape is all that changes. An operator without a rule is refused by name.
 """
 
 from __future__ import annotations

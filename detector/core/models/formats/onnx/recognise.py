@@ -84,7 +84,6 @@ def recognise(
     return found
 
 
-# ----------------------------------------------------------------------
 # By what the user says
 
 
@@ -122,13 +121,11 @@ def _as_asked(
     )
 
 
-# ----------------------------------------------------------------------
 # By what the file says
 
 
 def _by_tensors(evidence: Evidence) -> Recognition | None:
-    """The family whose tensors' names, shapes and signs are the graph's. Raises ModelError if
-    several are and the probe does not decide."""
+    """The family with the graph's tensor names, shapes and signs. Raises ModelError for several."""
     fitting = []
     for known in families().values():
         if known.outputs is None or not _has_signs(evidence, known):
@@ -161,7 +158,6 @@ def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
 
 
 def _signs(known: Description) -> int:
-    """How many signs the family has."""
     signs = known.signs
     return sum(bool(getattr(signs, field)) for field in signs.__struct_fields__)
 
@@ -193,7 +189,6 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
     return None
 
 
-# ----------------------------------------------------------------------
 # Doubts
 
 
@@ -287,15 +282,13 @@ def _refusal(evidence: Evidence) -> str:
     return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"
 
 
-# ----------------------------------------------------------------------
 # Names
 
 
 def class_names(
     path: Path, result: Recognition, metadata: Metadata, given: Path | None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The names from ``given``, else the file's own, the description's, those beside the file, or
-    COCO's; and warnings for the user."""
+    """Names, of ``given``, the file, the description, beside the file, or COCO's; and warnings."""
     classes, described = result.bound.classes, listed_names(result.description)
     if given is None and metadata.names is not None:
         if classes is not None and len(metadata.names) != classes:

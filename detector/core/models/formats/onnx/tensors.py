@@ -76,7 +76,6 @@ def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProt
             )
 
 
-# ----------------------------------------------------------------------
 # Other files
 
 
@@ -160,8 +159,7 @@ def _place(path: Path, tensor: onnx.TensorProto) -> _Place:
 
 
 def _is_inside(path: Path, file: Path) -> bool:
-    """Whether a file lies in the model's folder, links followed, or in that of the linked model:
-    download caches keep both elsewhere."""
+    """Whether a file is in the model's folder, links followed, or the linked model's."""
     real = os.path.realpath(file)
     folders = (os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path)))
     return any(real.startswith(folder.rstrip("/") + "/") for folder in folders)
@@ -198,7 +196,6 @@ def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
     return b"".join(blocks)
 
 
-# ----------------------------------------------------------------------
 # Bytes and shape
 
 

@@ -39,8 +39,7 @@ def tidy(model: onnx.ModelProto) -> None:
 
 
 def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-    """Move each node behind those it reads, else keep the order. Cycles stay last, for ONNX's
-    checker."""
+    """Move each node behind those it reads. Cycles stay last, for ONNX's checker."""
     made = {name for node in graph.node for name in node.output if name}
     if not _is_unsorted(graph.node, made):
         return

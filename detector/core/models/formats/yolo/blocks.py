@@ -10,8 +10,7 @@ shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.
 
 YOLOv7's are written from its paper (arXiv 2207.02696) and from the names in its state dicts.
 RepConv: planned re-parameterised convolution, section 4.1 (RepVGG, arXiv 2101.03697). Implicit
-layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2) train the lead head and are left out
-at inference.
+layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2) only train and are left out.
 """
 
 from __future__ import annotations
@@ -132,12 +131,9 @@ def detect(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted:
     return outputs[0]
 
 
-def anchors_a_layer(
-    builder: ArchitectureBuilder, inputs: list[Value], row: Row, layers: int = 0
-) -> int:
+def anchors_a_layer(builder: ArchitectureBuilder, inputs: list[Value], row: Row) -> int:
     """How many anchors each detection layer has; checks that the description's fit the layers."""
-    layers = layers or len(inputs)
-    anchors = builder.architecture.anchors
+    layers, anchors = len(inputs), builder.architecture.anchors
     if anchors is None:
         raise row.error("neither the description nor the weights have anchors")
     if len(anchors) != layers or len({len(pairs) for pairs in anchors}) != 1:

@@ -60,8 +60,7 @@ MAX_SEED = 2**32 - 1
 
 
 def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
-    """The network of a file that holds numbers, by its own description or a packaged one that
-    fits."""
+    """The network of a file of numbers, by its own description or a packaged one that fits."""
     if contents.description is not None:
         description = parse_description(contents.description, str(request.path))
     else:

@@ -3,8 +3,7 @@
 A deep network with plain random weights explodes or dies, and SiLU amplifies every deviation. So a
 small picture is carried along, and the weights of each layer are scaled until its output on that
 picture has one root mean square (after layer-sequential unit variance, arXiv 1511.06422). That size
-lies where SiLU is nearly a ReLU. Other pictures then give similar outputs, with some dozens of
-boxes.
+lies where SiLU is nearly a ReLU. Other pictures then give similar outputs and some dozens of boxes.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ KINDS: dict[str, Callable[[Floats, float], Floats]] = {
 
 
 class RandomNumbers:
-    """Filters of ``probe.needed``, by numpy's frozen legacy stream. ``probe``: the network at
-    PROBE_CELLS times its stride."""
+    """Filters of ``probe.needed``, by numpy's legacy stream. ``probe``: at PROBE_CELLS x stride."""
 
     def __init__(self, probe: Architecture, seed: int) -> None:
         self._stream = np.random.RandomState(seed)
