@@ -18,14 +18,11 @@ from detector.core import sinks, wings
 from detector.core.cli.help import GroupedOption
 from detector.core.config import schema
 from tests.cli.command import detect_video_anew
-from tests.config import option_reads
 from tests.config.tell_reads import told, with_telling
-from tests.conftest import CHECKOUT
 from tests.engines.quantised import CFG
 from tests.golden.inputs import put
 from tests.sources.clips import write_video
 
-PACKAGE = CHECKOUT / "detector"
 LEAVES = {leaf.name for _, leaf in schema.options()}
 
 MODEL = (
@@ -81,21 +78,10 @@ def ignored(offers: set[str], read: set[str]) -> list[str]:
     return sorted(offers - read)
 
 
-@pytest.mark.slow
-def test_every_option_is_read_by_something():
-    assert option_reads.unread(PACKAGE) == []
-
-
-@pytest.mark.slow
-def test_an_option_that_nothing_reads_is_found(monkeypatch):
-    """An option of that name in another group, or another thing's attribute, is not that option."""
-    planted = ("output", next(leaf for _, leaf in schema.options() if leaf.name == "stride"))
-    monkeypatch.setattr(option_reads, "options", lambda: [*schema.options(), planted])
-    assert option_reads.unread(PACKAGE) == ["output.stride"]
-
-
 def test_every_command_with_options_of_the_schema_is_run_here():
-    assert {name for name, one in commands() if offered(one)} == {*COMMANDS, *SHOWS_ALL}
+    offers = {name: found for name, one in commands() if (found := offered(one))}
+    assert offers.keys() == {*COMMANDS, *SHOWS_ALL}
+    assert set().union(*(offers[name] for name in COMMANDS)) == LEAVES, "each is asked for below"
 
 
 @pytest.mark.slow
