@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -21,9 +20,6 @@ from detector.core.engines.openvino import compiling, devices
 from detector.core.engines.openvino import layers as layers_room
 from detector.core.engines.openvino.precise import mark_precise
 from detector.core.errors import EngineError, OutputError, UsageError
-from detector.core.models.base import InputRules, Network
-from detector.core.models.graph.build import GraphBuilder, output_shapes
-from detector.core.models.graph.halves import sensitive_nodes
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one, run_once
@@ -117,65 +113,6 @@ def test_all_of_it_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
     options = EngineOptions(precision="bf16", own={"bf16": "all"})
     with engines.open("openvino", small_network(tmp_path), options) as engine:
         assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "bf16")
-
-
-def test_an_attention_with_a_convolution_in_it_runs_in_bf16(openvino):
-    """YOLO11's: with that convolution in float32, openvino 2026.4 compiles nothing."""
-    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        pytest.skip("machine: no bf16 on this CPU")
-    network = attention()
-    stays = sensitive_nodes(network.graph)
-    assert ("0.conv" in stays, "place.conv" in stays) == (True, False)
-    picture = np.random.default_rng(0).integers(0, 256, network.input_shape, np.uint8)
-    found = []
-    for precision in ("fp32", "bf16"):
-        with engines.open("openvino", network, EngineOptions(precision=precision)) as engine:
-            engine.requests[0].slot[:] = picture
-            found += [engine.requests[0].infer(1)[0].copy()]
-    exact, rounded = found
-    np.testing.assert_allclose(rounded, exact, atol=0.02 * np.abs(exact).max())
-
-
-def attention() -> Network:
-    """One head of 16 channels over 8 x 8 places, and a depthwise convolution of its values."""
-    rng, side, width = np.random.default_rng(1), 8, 16
-    builder = GraphBuilder("attention")
-
-    def conv(name: str, x: str, shape: tuple[int, ...], groups: int = 1) -> str:
-        weights = builder.constant(f"{name}.weight", rng.normal(0, 0.1, shape).astype(np.float32))
-        return builder.add("Conv", name, [x, weights], pads=[shape[2] // 2] * 4, group=groups)
-
-    def reshape(name: str, x: str, *shape: int) -> str:
-        return builder.add("Reshape", name, [x, builder.constant(f"{name}.to", np.array(shape))])
-
-    x = builder.input_u8(1, side, side)
-    for at in range(3):
-        x = conv(f"{at}.conv", x, (4 * width, 4 * width if at else 3, 1, 1))
-    x = reshape("apart", conv("qkv.conv", x, (3 * width, 4 * width, 1, 1)), 1, 1, 3 * width, -1)
-    ends = [builder.constant(f"end{at}", np.array([at * width])) for at in range(4)]
-    axis = builder.constant("axis", np.array([2]))
-    q, k, v = (
-        builder.add("Slice", f"{name}.cut", [x, ends[at], ends[at + 1], axis])
-        for at, name in enumerate("qkv")
-    )
-    turned = builder.add("Transpose", "q.turned", [q], perm=[0, 1, 3, 2])
-    looks = builder.add("MatMul", "looks", [turned, k])
-    looks = builder.add("Mul", "scaled", [looks, builder.constant("half", np.float32([0.25]))])
-    looks = builder.add("Softmax", "softmax", [looks], axis=-1)
-    looks = builder.add("Transpose", "looks.turned", [looks], perm=[0, 1, 3, 2])
-    seen = reshape("seen", builder.add("MatMul", "sum", [v, looks]), 1, width, side, side)
-    places = reshape("places", v, 1, width, side, side)
-    places = conv("place.conv", places, (width, 1, 3, 3), groups=width)
-    x = conv("end.conv", builder.add("Add", "both", [seen, places]), (width, width, 1, 1))
-    graph = builder.model([x])
-    shapes = output_shapes(graph)
-    return replace(
-        plus_one(),
-        graph=graph,
-        path=None,
-        input=InputRules(side, side, "stretch", 1),
-        output_shapes=shapes,
-    )
 
 
 @pytest.mark.slow

@@ -186,6 +186,20 @@ def test_what_is_done_to_the_picture_stays_with_what_reads_it() -> None:
     assert sensitive_nodes(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
 
 
+def test_a_thin_convolution_inside_an_attention_is_rounded_with_it() -> None:
+    """Else openvino 2026.4 compiles no YOLO11 in bfloat16. It reads what the attention reshaped."""
+    builder = GraphBuilder("attention")
+    x = builder.input_u8(1, 2, 2)
+    for name, groups in (("0.conv", 1), ("1.conv", 3), ("2.conv", 3)):
+        weights = builder.constant(f"{name}.weight", np.ones((3, 3 // groups, 1, 1), np.float32))
+        if name == "2.conv":
+            shape = builder.constant("places.shape", np.array([1, 3, 2, 2]))
+            x = builder.add("Reshape", "places", [x, shape])
+        x = builder.add("Conv", name, [x, weights], kernel_shape=[1, 1], group=groups)
+    stays = sensitive_nodes(network_of(builder, [x], 1, 2, 2).graph)
+    assert {"0.conv", "1.conv", "2.conv"} & stays == {"0.conv", "1.conv"}
+
+
 def test_what_lies_between_two_that_stay_float32_stays_with_them() -> None:
     network = chain(*(8,) * 12)
     alone = sensitive_nodes(network.graph)
