@@ -1,18 +1,11 @@
-"""What scripts/bench counts of its own: detections whose partner lies below the threshold,
-inferences in a turn.
-"""
+"""What scripts/bench counts of its own: detections whose partner lies below the threshold."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from measuring.agreement import crossings
-from measuring.alone import WARM_UP, Variant, turn
 
-from detector.core import engines
-from detector.core.engines.base import EngineOptions
 from detector.core.types import Detections
-from tests.known_answers import plus_one
 
 PLACES = {"a": [0, 0, 10, 10], "b": [20, 0, 30, 10], "a moved": [1, 0, 11, 10]}
 
@@ -52,28 +45,3 @@ def test_what_has_a_partner_above_or_none_at_all_is_none():
     assert crossed(found(("a", 0.9, 0)), found(("b", 0.1, 0))) == 0, "elsewhere"
     assert crossed(found(("a", 0.9, 0)), found(("a", 0.1, 1))) == 0, "of another class"
     assert crossed(found(), found()) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "variant"),
-    [
-        ("ort", Variant("ort", "fp32", 0, 0)),
-        ("openvino/bf16", Variant("openvino", "bf16", 0, 0)),
-        ("openvino/int8:2x1", Variant("openvino", "int8", 2, 1)),
-    ],
-)
-def test_a_variant_is_what_its_name_says(text, variant):
-    assert Variant.of(text) == variant
-
-
-def test_a_turn_gives_every_request_its_share_after_a_warm_up(monkeypatch):
-    picture = np.full((1, 2, 3, 3), 7, np.uint8)
-    with engines.open("null", plus_one(), EngineOptions(requests=2)) as engine:
-        calls = [0, 0]
-        for at, request in enumerate(engine.requests):
-            monkeypatch.setattr(
-                request, "infer", lambda n, at=at: calls.__setitem__(at, calls[at] + n)
-            )
-        assert turn(engine, picture, 5) > 0
-        assert all((request.slot == 7).all() for request in engine.requests)
-    assert calls == [WARM_UP + 3, WARM_UP + 3]

@@ -5,7 +5,7 @@ other programs are fakes; no test looks at a time.
 from __future__ import annotations
 
 import pytest
-from measuring import benchmark_app, limit
+from measuring import limit
 from measuring.rounds import against, interleave, ratios
 
 from tests.session.documents import DOCUMENT
@@ -131,31 +131,3 @@ def test_a_plain_loop_is_without_what_others_did_to_it(others_s, ready_s, ms):
         "frames": DOCUMENT["frames"] | {"written": frames},
     }
     assert limit.alone_ms(summary) == pytest.approx({"infer": ms})
-
-
-# ----------------------------------------------------------------------
-# benchmark_app
-
-
-def test_other_stages_have_what_inference_and_its_library_did_not_use():
-    """10 s of CPU, of which the engine's threads used half in the steady state, our worker 1."""
-    summary = {
-        "stages": {"infer": {"cpu_s": 1.0}},
-        "cpu": {
-            "process_s": 10.0,
-            "libraries": {"process_s": 8.0, "stages": {"infer": {"cpu_s": 4.0}}},
-        },
-    }
-    assert benchmark_app.others_share(summary) == pytest.approx(0.4)
-
-
-def test_the_loop_is_judged_by_the_cpu_that_is_left_for_it():
-    found = {
-        benchmark_app.THEIRS: [{"fps": 100.0}],
-        benchmark_app.HINTED: [{"fps": 110.0}],
-        benchmark_app.MEMORY: [{"fps": 94.0}],
-        benchmark_app.LOOP: [{"fps": 76.0, "others": 0.2}],
-    }
-    cells = benchmark_app.cells(found)
-    assert "missed" in cells[3]  # 0.94 of 0.95
-    assert cells[-1].startswith("reached")  # 0.76 = 0.95 x (1 - 0.2)
