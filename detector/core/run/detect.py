@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -417,8 +417,15 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
 def _open_source(job: _Job, spec: str) -> Source:
     """The variable is for measuring what planes are worth."""
     pixels = os.environ.get("DETECT_VIDEO_PIXELS") or job.outputs.pixels(spec)
-    is_seen = job.hooks.watcher is not None or job.outputs.shows(spec)
-    reduce = None if is_seen else job.plan.reduction()
+
+    @cache
+    def reduction() -> Callable[[int, int], int] | None:
+        is_seen = job.hooks.watcher is not None or job.outputs.shows(spec)
+        return None if is_seen else job.plan.reduction()
+
+    def reduce(width: int, height: int) -> int:  # asked of pictures alone
+        return 1 if (part := reduction()) is None else part(width, height)
+
     return job.plan.reading.open(spec, pixels, reduce=reduce)
 
 
