@@ -376,6 +376,6 @@ def _unusable(path: Path, error: Exception) -> OutputError:
         return OutputError(explain(OSError(errno.ENOSPC, "disk full"), path))
     reason = getattr(error, "strerror", None) or str(error)
     return OutputError(
-        f"{path}: cannot be used ({reason}); if it is damaged, move it away and use --resume to "
-        "rebuild it from the results"
+        f"{path}: cannot be used ({reason}); if it is damaged, move it (and its copy in a bucket) "
+        "away and use --resume to rebuild it from the results"
     )

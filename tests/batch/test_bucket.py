@@ -133,6 +133,9 @@ def test_another_machine_goes_on(store, tmp_path, monkeypatch, copies):
         store.pipe_file(f"bucket/in/{name}", b"x")
     run(store)
     if copies == "without":
+        store.pipe_file("bucket/out/manifest.sqlite", b"damaged")
+        with pytest.raises(OutputError, match="and its copy in a bucket"):
+            run(store, sources=(), resume=True)
         store.rm_file("bucket/out/manifest.sqlite")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     store.pipe_file("bucket/in/c.mp4", b"x")

@@ -71,6 +71,12 @@ def test_closed_streams_stop_nobody(tmp_path, redirection):
     assert {"in-null-detected.mp4", "in-null-detected.jsonl"} <= set(os.listdir(tmp_path))
 
 
+@pytest.mark.parametrize("asked", ["-o -", "-o - --save video", "--json"])
+def test_a_result_for_a_closed_standard_output(tmp_path, asked):
+    write_video(tmp_path / "in.mp4", 3)
+    assert_one_line_error(shell(tmp_path, f"in.mp4 --engine null {asked}", ">&-"), 6, "is closed")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize(

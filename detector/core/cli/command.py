@@ -16,7 +16,7 @@ import click
 from detector.core.cli.exits import exit_codes
 from detector.core.cli.help import Files, HelpfulCommand
 from detector.core.cli.printing import print_json
-from detector.core.cli.streams import keep_others_out
+from detector.core.cli.streams import check_standard_output, keep_others_out
 from detector.core.errors import DetectVideoError
 from detector.core.errors.guard import guarded
 from detector.core.run.limits import blas_threads, check_threads
@@ -64,6 +64,7 @@ def subcommand(
                 if not light:
                     check_threads(blas_threads())
                 if given.get("as_json"):
+                    check_standard_output({"--json": True})
                     keep_others_out()
                 sys.exit(body(**given))
 

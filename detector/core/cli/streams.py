@@ -16,6 +16,7 @@ from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import redact
 
 GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe has left (`| head`); so has the terminal
+_CLOSED: list[str] = []  # the standard streams that our caller closed
 
 
 class _Output(io.FileIO):
@@ -48,13 +49,16 @@ class _Errors(_Output):
         pass
 
 
-def refuse_two_owners(owners: Mapping[str, bool]) -> None:
-    """Raises UsageError if several of ``owners`` (option -> whether) write to standard output."""
+def check_standard_output(owners: Mapping[str, bool]) -> None:
+    """Raises UsageError if several of ``owners`` (option -> whether) write to standard output,
+    OutputError if one does and our caller closed it."""
     given = [option for option, writes in owners.items() if writes]
     if len(given) > 1:
         raise UsageError(
             f"{' and '.join(given)} both write to standard output; omit one, or name a file"
         )
+    if given and "stdout" in _CLOSED:
+        raise OutputError(f"{given[0]}: standard output is closed; omit >&-, or write to a file")
 
 
 def take_standard_output() -> int:
@@ -112,5 +116,6 @@ def _open_closed() -> None:
         try:
             os.fstat(number)
         except OSError:
+            _CLOSED.append(name)
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

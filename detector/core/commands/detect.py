@@ -15,7 +15,7 @@ from detector.core.cli.exits import complain
 from detector.core.cli.help import Files
 from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
-from detector.core.cli.streams import refuse_two_owners, take_standard_output
+from detector.core.cli.streams import check_standard_output, take_standard_output
 from detector.core.errors import EXIT_DAMAGED
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def command(
 
     config, guest = resolve_config(config_file, flags), wings.guest()
     owners = {"--output -": config.output.output == "-", "--events -": config.events.events == "-"}
-    refuse_two_owners({**owners, "--json": as_json})
+    check_standard_output({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
         on_line = {name for name, value in flags.items() if value is not None}

@@ -12,6 +12,7 @@ import click
 from detector.core.cli.command import subcommand
 from detector.core.cli.help import Files
 from detector.core.cli.printing import echo, terminal
+from detector.core.cli.streams import check_standard_output
 from detector.core.errors import UsageError
 from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers
 
@@ -101,6 +102,7 @@ def _write(folder: Path, name: str, content: bytes, output: str | None, many: bo
     from detector.core.session.store import add_to_session
 
     if output == "-":
+        check_standard_output({"--output -": True})
         sys.stdout.buffer.write(content)
         return  # main flushes it, and says so where that fails
     if output is None:
