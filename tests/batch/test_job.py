@@ -264,9 +264,9 @@ def test_a_damaged_manifest_is_said_or_made_anew(job, tmp_path, content):
     if not content:
         assert job(resume=True)[0].items == ItemCounts(skipped=4)
         return
-    with pytest.raises(OutputError, match="move it away"):
+    with pytest.raises(OutputError, match=r"move it \(and its copy in a bucket\) away"):
         job(resume=True)
-    with pytest.raises(OutputError, match="move it away"):
+    with pytest.raises(OutputError, match=r"move it \(and its copy in a bucket\) away"):
         look(str(tmp_path / "out"))
 
 

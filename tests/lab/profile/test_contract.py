@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 from dataclasses import fields
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -16,7 +15,6 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.session.store import Session
 from detector.lab import profile
-from detector.lab.profile import sweep
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.session.passes import (
     FACTS,
@@ -175,10 +173,3 @@ def test_a_damaged_record_is_one_line_with_the_file_and_the_key(tmp_path, change
         read_pass(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("precision", "first"), [("bf16", "bf16"), ("none", "fp32")])
-def test_a_sweep_begins_with_the_runs_own_precision(precision, first):
-    plain = SimpleNamespace(document=SimpleNamespace(precision=precision))
-    occasion = SimpleNamespace(plain=plain, config=Config())
-    assert sweep._precisions("torch", occasion)[0] == first
