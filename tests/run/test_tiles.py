@@ -191,5 +191,5 @@ def test_a_look_sees_several_places_of_a_video_and_the_first_pictures_of_a_folde
     assert max(at) - min(at) > 50
     taken = sampling.sample(plan.reading, ["-", "absent", str(shots)])
     assert [frame[0, 0, 0] for frame in taken.pictures] == [0, 40, 80]
-    ahead = sampling.Ahead(plan.reading, ["absent", str(clip)])
-    assert ahead.count_frames() == 200
+    assert sampling.Ahead(plan.reading, ["absent", str(clip)]).count_frames() == 200
+    assert sampling.Ahead(plan.reading, ["http://x/a.mp4"]).count_frames() == 0, "not asked twice"

@@ -97,10 +97,12 @@ class Looked:
 
     @staticmethod
     def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> Looked | None:
-        """None for a run that is surely too short to pay for a timing."""
+        """None for a run that is surely too short to pay for a timing, or of addresses alone."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
         found = Looked(network, ahead, ahead.count_frames(), precisions)
+        if found.frames == 0:
+            return None
         frame_s = 0.0 if on_gpu else 2 * network.macs / (CORE_FLOPS * cores)
         return found if found.limit_s(frame_s) >= LEAST_S or not frame_s else None
 

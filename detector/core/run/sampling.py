@@ -50,21 +50,27 @@ def sample(
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a run is going to read: a sample of it, and about how much."""
+    """What a run is going to read: a sample of it, and about how much. Addresses are not opened: a
+    server may send all of a file for it."""
 
     reading: Reading
     specs: Sequence[str]
 
+    @property
+    def _files(self) -> list[str]:
+        return [spec for spec in self.specs if "://" not in spec]
+
     def sample(self) -> Sample | None:
-        return sample(self.reading, self.specs)
+        return sample(self.reading, self._files)
 
     def count_frames(self) -> int | None:
-        """As if all sources had as many as the first that opens; None where nobody knows."""
-        for spec in self.specs:
+        """As if all sources had as many as the first file that opens; None if unknown, 0 if there
+        is no file."""
+        for spec in self._files:
             with suppress(DetectVideoError), self.reading.open(spec) as source:
                 frames = self.reading.frames_ahead(source.info)
                 return None if frames is None else frames * len(self.specs)
-        return None
+        return 0
 
 
 def _from_places(reading: Reading, spec: str, info: SourceInfo) -> list[Picture]:
