@@ -1,6 +1,8 @@
-"""The memory of a live run by minutes, and whether it grows: a straight line through the minutes
-(least squares) with its 95% interval. The first ten minutes are left out: pools, caches and the
-connections of cameras fill in them."""
+"""The memory of a live run by minutes, and whether it grows.
+
+By a straight line through the minutes (least squares) with its 95% interval. The first ten minutes
+are left out: pools, caches and the connections of cameras fill in them.
+"""
 
 from __future__ import annotations
 

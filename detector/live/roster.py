@@ -1,4 +1,4 @@
-"""The cameras of a live run: which there are, and which run, as cameras.yaml and the page say."""
+"""The cameras of a live run, as cameras.yaml and the page say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run over files, as a watcher sees it: the loop pays for a copy of a picture, if at all."""
+"""A run over files, as a watcher sees it. The loop pays for a copy of a picture, if at all."""
 
 from __future__ import annotations
 
