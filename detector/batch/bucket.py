@@ -48,7 +48,6 @@ class BucketOutputs:
     """A prefix in a store. ``home`` is made by ``fetch_home``."""
 
     def __init__(self, place: str) -> None:
-        """Raises UsageError for what cannot be written."""
         parsed = parse_address(place)
         if parsed.scheme not in STORES:
             raise UsageError(f"{place}: web servers are read-only; give a folder, s3:// or gs://")
@@ -108,7 +107,6 @@ class BucketOutputs:
         self._store.put_file(str(path), path_in_store(place), chunksize=PART_BYTES)
 
     def _clear(self, name: str, keep: Iterable[str] = ()) -> None:
-        """Removes what stands under an item's name, its marker first."""
         folder = self._folder(FILES, name)
         there = [key[len(folder.key) :] for key, _ in walk(folder)]
         if MARKER in there:
@@ -138,8 +136,7 @@ class BucketOutputs:
             self._abort_uploads(self._folder())
 
     def _abort_uploads(self, folder: Place) -> None:
-        """Uploads in parts that were never finished cost money, and nobody sees them. (Those of
-        Google's end by themselves after a week.)"""
+        """Unfinished uploads in parts cost money (Google's end by themselves in a week)."""
         if folder.scheme != "s3":
             return
         bucket: dict[str, str] = {"Bucket": folder.host}
@@ -232,8 +229,7 @@ class BucketOutputs:
     # ---- the job's own files
 
     def fetch_home(self) -> str:
-        """Make ``home``, updated from the place, and return it. If the place holds no job, ``home``
-        forgets its own. Raises OutputError."""
+        """Make ``home``, updated from the place; without a job there, ``home`` forgets its own."""
         home = Path(self.home)
         try:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -262,7 +258,6 @@ class BucketOutputs:
         return self.home
 
     def _own_files(self) -> dict[str, About]:
-        """Those of the job that lie directly below the prefix."""
         folder = self._folder()
         with _writing(folder):
             found = {key[len(folder.key) :]: about for key, about in walk(folder, flat=True)}
@@ -293,8 +288,7 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Place, data: bytes) -> bool:
-        """False where the object is there already. A store that has no conditional writes takes it
-        in place of an earlier one."""
+        """False where the object is there already, if the store has conditional writes."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")
@@ -357,7 +351,6 @@ def _state_folder(place: str) -> Path:
 
 @contextmanager
 def _writing(place: Place) -> Iterator[None]:
-    """What goes wrong in the block is an OutputError."""
     try:
         yield
     except SourceError as error:

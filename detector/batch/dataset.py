@@ -2,9 +2,8 @@
 
     OUT/detections/source=cam1%2Fmonday.mp4/detections.parquet
 
-A partition is written whole before its item's marker stands, and written again with it, so that
-the dataset holds what the markers say. DuckDB, Spark and pyarrow read ``source`` from the folder's
-name. Needs pyarrow (extra ``batch``); without it a job has no dataset.
+A partition is written whole before its item's marker stands. DuckDB, Spark and pyarrow read
+``source`` from the folder's name. Needs pyarrow (extra ``batch``); without it a job has no dataset.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ def is_installed() -> bool:
 
 
 def load_library() -> None:
-    """Before the first item, whose time it would count for."""
     import pyarrow.parquet  # noqa: F401
 
 
@@ -84,7 +82,6 @@ def gather(place: str, name: str, rows: Path) -> None:
 
 
 def write_table(target: Path, rows: Path) -> None:
-    """A partition's file, of the rows of an item."""
     import pyarrow
     import pyarrow.parquet
 
@@ -111,7 +108,6 @@ def _schema(pyarrow: Any) -> Any:
 
 
 def _blocks(rows: Path) -> Iterator[dict[str, list[Any]]]:
-    """Columns of at most so many detections and a frame's."""
     columns = _empty()
     with rows.open("rb") as lines:
         for line in lines:
@@ -136,7 +132,6 @@ def _empty() -> dict[str, list[Any]]:
 
 
 def remove(place: str, name: str) -> None:
-    """Removes the partition of an item, where there is one."""
     folder = partition(place, name)
     if os.path.islink(folder):
         with suppress(OSError):
@@ -148,7 +143,6 @@ def remove(place: str, name: str) -> None:
 
 
 def missing(place: str, names: Iterable[str]) -> list[str]:
-    """Of these items those that have no partition: they were done without pyarrow."""
     folder = os.path.join(place, FOLDER)
     return [name for name in names if not _stands(f"{folder}/{KEY}{_quoted(name)}")]
 

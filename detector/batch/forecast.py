@@ -1,7 +1,4 @@
-"""A run of a job as a whole: where its seconds went, what more workers would bring.
-
-Pure functions on what the run has counted.
-"""
+"""A run of a job as a whole: where its seconds went, what more workers would bring."""
 
 from __future__ import annotations
 
@@ -19,9 +16,8 @@ MB = 1e6
 
 @dataclass(slots=True)
 class RunFacts:
-    """What a run has counted. ``walls``: seconds of each item on its worker, in the order in which
-    they were handed out; ``bytes``: of their sources. ``straggling_s``: from the moment when a
-    worker had nothing left to do until the last one was ready."""
+    """``walls``: seconds of each item on its worker, in order; ``bytes``: of their sources.
+    ``straggling_s``: from when a worker had nothing left to do until the last one was ready."""
 
     seconds: float
     cores: float
@@ -57,9 +53,7 @@ def report_on(facts: RunFacts) -> BatchReport:
 
 
 def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
-    """Replay the run with more workers; also returns in words where it stops scaling.
-
-    Assumes as many cores per worker, and storage that keeps up. Empty if nothing was done."""
+    """Replay the run with more workers, as many cores each; also where it stops scaling."""
     walls, now = list(facts.walls), len(facts.workers)
     if not walls or not now:
         return [], "no item was done, so none can be forecast"
@@ -87,8 +81,7 @@ def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
 
 
 def makespan(walls: Sequence[float], workers: int, load_s: float, least_s: float = 0.0) -> float:
-    """Seconds until the last item is done: each worker loads once, then takes the next item of the
-    list whenever it is free. ``least_s``: what cannot be done side by side."""
+    """Seconds until the last item is done. ``least_s``: what cannot be done side by side."""
     free = [load_s] * min(workers, max(1, len(walls)))
     for wall in walls:
         heapq.heapreplace(free, free[0] + wall)

@@ -1,8 +1,7 @@
 """One item, from its source to its marker, done in a local process or a cluster's actor.
 
 A long item may be done in steps, by several workers: one plans its parts, each detects some, one
-joins them (split.py, part.py, join.py). What a step finds out that forbids parts has one
-consequence: the item is done whole.
+joins them. What a step finds out that forbids parts has the item done whole.
 """
 
 from __future__ import annotations
@@ -43,12 +42,9 @@ Watched = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What a task does of an item that may be done in parts.
-
-    ``plan``: divides it into up to ``most`` parts of ``least_s`` seconds or more, or does it whole
-    where it is not to be divided. ``part``: detects part ``number`` of ``of``. ``join``: joins all
-    parts, or does it whole if they do not fit. ``whole``: does it whole, and notes ``why``.
-    """
+    """What a task does of an item that may be done in parts: ``plan``s up to ``most`` of
+    ``least_s`` seconds or more, detects ``part`` ``number`` of ``of``, ``join``s all, or does it
+    ``whole``, noting ``why``."""
 
     do: Literal["plan", "part", "join", "whole"]
     number: int = 0
@@ -60,8 +56,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """``version``: of the source when it was listed. ``tries``: this one included. ``piece``: None
-    for all of an item that is not looked at for parts."""
+    """``version``: of the source when it was listed. ``tries``: with this one."""
 
     name: str
     path: str
@@ -71,7 +66,6 @@ class Task:
 
     @property
     def id(self) -> tuple[str, str, int]:
-        """No two tasks that are under way have the same."""
         piece = self.piece
         return (self.name, "whole", 0) if piece is None else (self.name, piece.do, piece.number)
 
@@ -89,8 +83,7 @@ class OpenModel:
     """A model on its engine, warm. ``digest``: of all settings that decide the results.
 
     ``loaded``: at the model's own input size. ``has_shape_of_source``: each item gets the input of
-    its source's shape (``canvas.follows_source``). Those are loaded when an item asks for them, and
-    the ``MOST_CANVASES`` that were used last stay open.
+    its source's shape; the ``MOST_CANVASES`` that were used last stay open.
     """
 
     config: Config
@@ -100,7 +93,6 @@ class OpenModel:
     _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
 
     def loaded_for(self, path: str) -> LoadedModel:
-        """With the input that one run of this source has. Raises DetectVideoError."""
         from detector.core.run.canvas import find_canvas
         from detector.core.run.loading import load_model
         from detector.core.run.reading import Reading
@@ -129,10 +121,9 @@ def open_model(
 ) -> tuple[OpenModel, LoadedFacts]:
     """Loads the model, once for many items.
 
-    ``plain``: the configuration. ``resolves``: it may say ``auto``; the facts tell what that means
-    here. ``pictures``: sources, the first of which that opens decides the canvas where the size
-    asked for is only its longest side. Where the canvas follows the source, that is a rule for
-    each item, and the model is loaded with its own. Raises DetectVideoError.
+    ``resolves``: ``plain`` may say ``auto``; the facts tell what that means here. ``pictures``: the
+    first of these sources that opens decides the canvas where the size asked for is only its
+    longest side. Raises DetectVideoError.
     """
     from detector.core.run.canvas import follows_source
     from detector.core.run.loading import PhaseTimer
@@ -170,7 +161,6 @@ def open_model(
 
 
 def _without_auto(config: Config, loaded: LoadedModel) -> Config:
-    """The configuration with names and numbers for what the engine chose."""
     engine, network, runtime = loaded.engine, loaded.network, config.runtime
     size = runtime.size
     if size is not None and not runtime.rect:  # of --rect it is the longest side of all
@@ -200,10 +190,7 @@ def process_item(
     """Detects, writes, and places the results with their marker. Nothing stays of what fails.
 
     ``gather`` is given the name and the rows before the marker stands. ``watch`` is told how many
-    frames are done. Raises DetectVideoError.
-
-    The record is the item's marker where its ``parts`` are 0. Otherwise it is that of one step of
-    an item in so many parts, with this step's frames, seconds and ledger.
+    frames are done. The record is the marker, or that of one step. Raises DetectVideoError.
     """
     _refuse_sinks_of_files(task, model.config)
     why_whole = ""
@@ -269,7 +256,6 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceR
 
 
 def _record(task: Task, model: OpenModel, about: About, **facts: Any) -> ItemRecord:
-    """``facts``: fields of ItemRecord. A step has those of the step alone."""
     return ItemRecord(
         name=task.name,
         path=task.path,
@@ -348,8 +334,7 @@ def _do_step(
 
 
 class _Step:
-    """A step of an item. ``folder``: of its parts. ``alive`` is called as often as frames would be
-    told of, where there are none."""
+    """``folder``: of its parts. ``alive`` is called as often as frames would be told of."""
 
     def __init__(
         self, task: Task, model: OpenModel, folder: Path, key: str, alive: Callable[[], None]
@@ -457,7 +442,6 @@ class _Step:
         return read_plan(self._folder, self._key)
 
     def _refuse_changed(self) -> None:
-        """All parts must be of one version: that which the plan is of."""
         if look_at(self._task.path).version != self._task.version:
             raise SourceError(f"{self._task.path}: changed while its parts were being read")
 

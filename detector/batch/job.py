@@ -1,7 +1,4 @@
-"""The job: items are handed to a pool until none is left, and what became of each is kept.
-
-It knows neither processes nor machines (pool.py), nor how an item is done (item.py).
-"""
+"""The job: items are handed to a pool until none is left, and what became of each is kept."""
 
 from __future__ import annotations
 
@@ -68,8 +65,7 @@ TaskId = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A command line. ``flags``: of the configuration, as typed; None where not given. ``on``:
-    local, ray, or ray://HOST:PORT. ``most_failures``: the job stops beyond so many."""
+    """``flags``: of the configuration, as typed. ``on``: local, ray, or ray://HOST:PORT."""
 
     sources: Sequence[str]
     output: str
@@ -95,8 +91,6 @@ class Watch:
 
 @dataclass(slots=True)
 class Job:
-    """One run of the job."""
-
     request: Request
     settings: JobSettings
     listing: Listing  # what is this shard's
@@ -122,7 +116,6 @@ class Job:
     _total_s: float = 0.0
 
     def begin(self, stop: Stop) -> None:
-        """Writes down what is to be done, and says what is not."""
         plan, manifest = self.plan, self.manifest
         manifest.write_settings(self.settings)
         manifest.forget(plan.stale)
@@ -191,7 +184,6 @@ class Job:
         self.outputs.gather_missing(done, stop.is_set)
 
     def run(self, stop: Stop) -> BatchResult:
-        """Until no item is left, or something ends the job."""
         self.tally.start()
         self._kept = self.clock()
         try:
@@ -246,7 +238,6 @@ class Job:
         )
 
     def _longest(self) -> str:
-        """Whose wall is the longest."""
         name, what, number = max(self._walls, key=lambda one: self._walls[one], default=("", "", 0))
         return f"part {number + 1} of {name}" if what == "part" else name
 
@@ -322,7 +313,6 @@ class Job:
         return record
 
     def _finish(self, task: Task, record: ItemRecord, wall_s: float) -> None:
-        """A whole item, or a step of one that is done in parts."""
         self._output_errors.clear()
         self._walls[task.id] = wall_s
         if record.parts and task.piece is not None:
@@ -373,7 +363,6 @@ class Job:
         return event.exit_code != EXIT_OUTPUT
 
     def _take_back_parts(self, task: Task) -> None:
-        """The parts of an item, done and to be done, are of no use."""
         known = self._long.give_up(task.name)
         if known is None:
             return
@@ -496,7 +485,6 @@ class Job:
 
 
 def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
-    """Exit code and reason of a job that came to its end. Nothing else decides them."""
     if failures and not done:
         first = failures[0]
         return Exit(code=first.exit_code, reason=f"no item was done: {first.error}")

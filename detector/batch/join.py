@@ -1,11 +1,10 @@
 """One run's outputs of the parts of a file.
 
-What was detected goes through the very sinks of a run, frame by frame, with the whole file's
-numbers and times; so rows, datasets and overlays are those of one run, byte for byte. The video is
-made of the parts' packets (``sinks/video/joined.py``), with the sound of the source.
-
-Before anything gets its name it is proved that nothing differs: every frame came once, in order,
-and where two parts meet, both decoded the same picture.
+What was detected goes through the very sinks of a run, frame by frame, so rows, datasets and
+overlays are those of one run, byte for byte. The video is made of the parts' packets
+(``sinks/video/joined.py``), with the sound of the source. Before anything gets its name it is
+proved that every frame came once, in order, and where two parts meet, both decoded the same
+picture.
 """
 
 from __future__ import annotations
@@ -35,14 +34,11 @@ if TYPE_CHECKING:
 
 
 class NotExactError(Exception):
-    """The parts would not surely make what one run makes: the file is to be run as a whole. The
-    message says why, as a part of a sentence."""
+    """The file is to be run as a whole. The message says why, as a part of a sentence."""
 
 
 @dataclass(slots=True)
 class Joined:
-    """``outputs``: by name of the sink, those that were written. ``seconds``: of all parts."""
-
     outputs: dict[str, Path]
     frames: int = 0
     counts: ReadCounts = field(default_factory=ReadCounts)
@@ -61,7 +57,7 @@ def join_parts(
     watch: Callable[[], None] = lambda: None,
 ) -> Joined:
     """Write ``paths`` (name of the sink -> file), each whole or not at all, from ``folders``, one
-    per part in order. ``watch``: called per frame. Raises NotExactError, DetectVideoError."""
+    per part in order. Raises NotExactError, DetectVideoError."""
     from detector.core.run.plan import Asked, open_sinks
     from detector.core.sinks.video.joined import UnjoinableError
 
@@ -115,7 +111,6 @@ def _remove(left: Path | None) -> None:
 
 
 def _check(parts: Sequence[Part], results: Sequence[PartResult]) -> None:
-    """Raises NotExactError where two parts do not fit together, or one is not whole."""
     if not parts or len(parts) != parts[0].of or len(results) != len(parts):
         raise NotExactError(f"{len(results)} parts of {parts[0].of if parts else 0} exist")
     for part, result in zip(parts, results, strict=True):
@@ -157,8 +152,7 @@ def _replay(
     opened: Sequence[Sink],
     watch: Callable[[], None],
 ) -> np.ndarray:
-    """Write every frame to the sinks of rows; returns [n, 2] int64: number and pts of each. Raises
-    NotExactError if a frame is missing or has another time than it should."""
+    """Write every frame to the sinks of rows; returns [n, 2] int64: number and pts of each."""
     from detector.core.sinks.video.joined import JoinedVideoSink
 
     writing = [sink for sink in opened if not isinstance(sink, JoinedVideoSink)]

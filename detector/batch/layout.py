@@ -1,6 +1,4 @@
-"""The names of what lies in an output, and who may be at work there: one job at a time, or the
-shards of one job.
-"""
+"""The names of what lies in an output, and who may work there: one job, or its shards."""
 
 from __future__ import annotations
 
@@ -42,8 +40,7 @@ def output_errors(target: Path) -> Iterator[None]:
 
 
 def remove_tree(path: str | Path) -> None:
-    """A folder of ours and all that is in it; or the link that somebody put in its place, and not
-    what it leads to."""
+    """Remove a folder of ours; of a link in its place, the link alone."""
     if os.path.islink(path):
         with suppress(OSError):
             os.unlink(path)
@@ -52,7 +49,6 @@ def remove_tree(path: str | Path) -> None:
 
 
 def _refuse_links(place: str) -> None:
-    """What a job writes stays in its folder. Raises OutputError."""
     with suppress(FileNotFoundError), os.scandir(place) as entries:
         for entry in entries:
             if OWN.fullmatch(entry.name) and entry.is_symlink():
@@ -64,10 +60,8 @@ def _refuse_links(place: str) -> None:
 
 @contextmanager
 def locked(place: str, shard: Shard) -> Iterator[None]:
-    """Lock other jobs out of an output folder; each shard of one job may be in it once.
-
-    The kernel drops the lock with its process. A file system without locks keeps nobody out. Raises
-    OutputError if another job holds the lock."""
+    """Lock other jobs out of an output folder; each shard of one job may be in it once. The kernel
+    drops the lock with its process; a file system without locks keeps nobody out."""
     held: list[int] = []
     _refuse_links(place)
     try:

@@ -1,8 +1,5 @@
 """SOURCES -> items: folders (recursive), quoted globs, list files, single files; addresses, too.
-
-An item's name says where its results lie: the path relative to its SOURCE, with its suffix. Two
-items never share one, and none leaves the output folder.
-"""
+Two items never share a name, and none leaves the output folder."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ LONGEST_PART = 240  # bytes of one part of a name: what stands beside it has a l
 
 
 class Item(NamedTuple):
-    """One source. ``path``: of a file, or an address. ``version``: size and time of change, or
-    ETag, which tell whether it is the same."""
+    """``version``: size and time of change, or ETag, which tell whether it is the same."""
 
     name: str
     path: str
@@ -47,8 +43,8 @@ class Item(NamedTuple):
 
 @dataclass(slots=True)
 class Listing:
-    """``items`` in the order of the arguments, sorted in each. ``refused``: what is no item, with
-    the reason. ``silent``: arguments that named nothing. ``left_out``: other files, by suffix."""
+    """``refused``: what is no item, and why. ``silent``: arguments that named nothing.
+    ``left_out``: other files, by suffix."""
 
     items: list[Item] = field(default_factory=list)
     refused: list[Failure] = field(default_factory=list)
@@ -64,7 +60,6 @@ class Listing:
         return False
 
     def notes(self) -> list[str]:
-        """What was left out, in words."""
         left_out = name_suffixes(+self.left_out)
         return [f"{left_out} (to include a file, give it by name)"] if left_out else []
 
@@ -85,7 +80,6 @@ def version_of(about: os.stat_result) -> str:
 
 
 def look_at(path: str) -> About:
-    """Raises SourceError where it cannot be read."""
     if is_address(path):
         return look(parse_address(path))
     try:
@@ -97,11 +91,7 @@ def look_at(path: str) -> About:
 
 def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
     """Every item that ``specs`` name. ``output``: the job's folder, whose videos are no sources.
-    ``known``: path -> name of an earlier run of the job, which stay as they are.
-
-    Raises UsageError for cameras and for addresses that are not read, SourceError for an argument
-    that is not there, and where nothing is found at all.
-    """
+    ``known``: path -> name of an earlier run, which stay. Raises UsageError, SourceError."""
     listing = Listing()
     names = _Names(known or {})
     seen: set[str] = set()
@@ -188,7 +178,6 @@ def leads_out(name: str) -> bool:
 
 
 def _why_refused(name: str) -> str | None:
-    """Why ``name`` cannot be that of a result; None where it can."""
     if not (name.isascii() and name.isprintable()):
         try:
             name.encode()
@@ -243,8 +232,8 @@ def _as_found(base: str, stored: Stored) -> Found:
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
-    """The videos and pictures below a folder, sorted. Hidden names are left out, and so is what
-    runs wrote. A folder is entered once, whatever links lead to it."""
+    """The videos and pictures below a folder, sorted, without hidden names and what runs wrote. A
+    folder is entered once, whatever links lead to it."""
     entered: set[tuple[int, int]] = set()
     before = len(os.path.join(folder, ""))
     left = [folder]
@@ -300,9 +289,8 @@ def _before_magic(pattern: str) -> str:
 
 
 def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
-    """The files, folders and addresses that a list names, one per line; # starts a comment line.
-    Relative ones are relative to the list; names to the folder that all files or addresses share.
-    """
+    """What a list names, one per line, relative to the list; # starts a comment line. Names are
+    relative to the folder that all files or addresses share."""
     from detector.batch.stores import find_listed, lines_of
 
     text = read_text(file, "a list of sources", limit=LIST_BYTES)
@@ -327,8 +315,6 @@ def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[F
 
 
 class Shard(NamedTuple):
-    """The ``number``-th of ``of`` parts, from 1."""
-
     number: int
     of: int
 

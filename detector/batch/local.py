@@ -1,8 +1,7 @@
 """The pool of this machine: processes, each with its share of the cores and one engine.
 
-A process that crashes, hangs or runs out of memory takes its item with it and nothing else; another
-process takes its place. Two watchdogs end a process: an item that takes longer than the user
-allows, and one that gives no frame for five minutes.
+A process that crashes takes its item with it and nothing else. Two watchdogs end a process: an item
+that takes longer than the user allows, and one that gives no frame for five minutes.
 """
 
 from __future__ import annotations
@@ -52,8 +51,6 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True)
 class _Place(Place):
-    """A place, and the process that has it now."""
-
     cores: list[int]
     folder: Path
     child: Child | None = None
@@ -62,8 +59,7 @@ class _Place(Place):
 
 @dataclass(slots=True)
 class LocalPool(Places[_Place]):
-    """``folder``: for temporary files, of this process alone; it is removed by whoever ends last.
-    ``place``: of the outputs. ``stop``: ends waits for a first worker."""
+    """``folder``: for temporary files, of this process alone. ``place``: of the outputs."""
 
     folder: Path
     place: str
@@ -148,7 +144,6 @@ class LocalPool(Places[_Place]):
         self._send(place, Order(do="item", task=to_builtins(task)))
 
     def _look(self, seconds: float) -> None:
-        """Reads what workers say, for so long, and ends those that hang."""
         pipes = {place.child.pipe: place for place in self._places if place.child is not None}
         for pipe in wait(list(pipes), seconds):
             self._read(pipes[cast(Connection, pipe)])
@@ -237,7 +232,6 @@ class LocalPool(Places[_Place]):
             self._launch(place)
 
     def _kill(self, place: _Place) -> None:
-        """Ends the process now, and whatever it has started."""
         if place.child is not None:
             place.child.signal(signal.SIGKILL)
             place.child.process.wait()

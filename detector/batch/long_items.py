@@ -30,8 +30,7 @@ MOST_PARTS = 1 << 20  # as many as there are
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``--split``. ``least_s``: of a part, in seconds. ``every``: every file that is long enough is
-    divided, into parts that are as short as they may be."""
+    """``least_s``: of a part, in seconds. ``every``: every file that is long enough is divided."""
 
     least_s: float = LEAST_S
     every: bool = False
@@ -42,7 +41,6 @@ AUTO = Split()
 
 
 def parse_split(text: str | None) -> Split:
-    """``auto``, ``off`` or seconds. Raises UsageError."""
     if text is None or text == "auto":
         return AUTO
     if text == "off":
@@ -99,8 +97,7 @@ class Divided:
 
 @dataclass(slots=True)
 class LongItems:
-    """``chosen``: name -> parts. ``kept``: names of items that an earlier run has divided: they are
-    gone on with, whatever would be chosen now."""
+    """``chosen``: name -> parts. ``kept``: items that an earlier run has divided, gone on with."""
 
     split: Split
     chosen: Mapping[str, int]
@@ -118,15 +115,14 @@ class LongItems:
         workers: int,
         ours: Collection[str] | None = None,
     ) -> LongItems:
-        """``todo``: (item, key). What earlier runs left of others is removed; ``ours``: of a shard,
-        the names of all its items."""
+        """``todo``: (item, key). Removes what earlier runs left of others (``ours``: of a
+        shard)."""
         names = {folder_name(item.name, key): item.name for item, key in todo}
         there = pieces.sweep(place, () if split.off else names, ours)
         items = [item for item, _ in todo]
         return cls(split, choose(items, split, workers), {names[folder] for folder in there})
 
     def first(self, task: Task) -> Task:
-        """The task that an item begins with."""
         looked_at = task.name in self.chosen or task.name in self.kept
         if not looked_at or is_address(task.path):
             return task
@@ -136,7 +132,6 @@ class LongItems:
     # ---- what comes next
 
     def divide(self, task: Task, record: ItemRecord, wall_s: float) -> list[Task]:
-        """The tasks of the parts, once it is known how many there are."""
         of = record.parts
         self._divided[task.name] = Divided(record.size, of, set(range(of)), plan_s=wall_s)
         return [
@@ -145,8 +140,7 @@ class LongItems:
         ]
 
     def finish_part(self, task: Task, record: ItemRecord, wall_s: float) -> tuple[int, list[Task]]:
-        """Bytes that the part stands for, and the task that joins all, where it was the last. One
-        that an earlier run has done (it has no frames) stands for none."""
+        """Bytes of the part (none, if done by an earlier run), and the task that joins all."""
         assert task.piece is not None
         item = self._divided[task.name]
         item.left.discard(task.piece.number)
@@ -166,12 +160,10 @@ class LongItems:
         return item.size - item.booked
 
     def give_up(self, name: str) -> Divided | None:
-        """The item is done whole, or set aside. What comes of its parts from now on is dropped.
-        None where it was not in parts."""
+        """The item is done whole, or set aside; its parts are dropped. None if it had none."""
         return self._divided.pop(name, None)
 
     def is_given_up(self, task: Task) -> bool:
-        """Whether this is a part of an item that is not done in parts any more."""
         is_part = task.piece is not None and task.piece.do == "part"
         return is_part and task.name not in self._divided
 
@@ -182,5 +174,4 @@ class LongItems:
 
 
 def do_whole(task: Task, why: str) -> Task:
-    """The item of a task, in one run."""
     return replace(task, tries=1, piece=Piece(do="whole", why=why))

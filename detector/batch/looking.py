@@ -88,8 +88,7 @@ def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], dama
 
 
 def dry_run(request: Request) -> DryRun:
-    """What ``run_batch`` would do, without loading or writing. ``auto`` is not resolved again, so
-    changed settings make all items count as changed. Raises what the listing raises."""
+    """What ``run_batch`` would do. ``auto`` is not resolved again: other settings mean changed."""
     home = open_home(request.output)
     settings = read_settings(home)
     sources, flags, config_file = given_or_kept(request, settings)

@@ -1,8 +1,7 @@
 """OUT/manifest.sqlite: which items there are, and what became of each.
 
-It is an index: the truth about an item is its marker (places.py), so that a transaction that a
-crash took back loses nothing. One process writes it, and ``--status`` reads it meanwhile. Each
-shard has a database of its own: no two machines ever write one.
+It is an index: the truth about an item is its marker, so a transaction that a crash took back loses
+nothing. One process writes it. Each shard has a database of its own: no two machines write one.
 """
 
 from __future__ import annotations
@@ -79,8 +78,6 @@ SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # ends a journal that is of s
 
 
 class Row(NamedTuple):
-    """What the manifest knows of an item before a run."""
-
     name: str
     path: str
     key: str
@@ -97,8 +94,7 @@ class Counts(NamedTuple):
 
 
 class Manifest:
-    """An open manifest. Changes are kept by ``commit``, which the caller calls a few times a
-    second at most: each costs a sync of the disk."""
+    """Changes are kept by ``commit``, which costs a sync of the disk: call it rarely."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -125,8 +121,7 @@ class Manifest:
     @classmethod
     @contextmanager
     def reading(cls, path: Path) -> Iterator[Manifest]:
-        """Open to read while a job may write; raises as ``open`` does. Not read-only, because
-        SQLite may have to roll back what a killed job left."""
+        """Open while a job may write; not read-only: SQLite may have to roll back."""
         with ExitStack() as at_end:
             try:
                 _refuse_foreign(path)
@@ -185,7 +180,6 @@ class Manifest:
                 yield Row(*row)
 
     def names(self) -> dict[str, str]:
-        """path -> name, of every item."""
         with self._errors():
             return dict(self._connection.execute("SELECT path, name FROM items"))
 
@@ -205,7 +199,6 @@ class Manifest:
             )
 
     def refuse(self, failures: Iterable[Failure]) -> None:
-        """What is no item, in place of what an earlier run refused."""
         with self._errors():
             self._connection.execute("DELETE FROM refused")
             self._connection.executemany(
@@ -216,7 +209,6 @@ class Manifest:
     # ---- during a run
 
     def item(self, name: str) -> tuple[Item, str]:
-        """(item, key)."""
         with self._errors():
             found = self._connection.execute(
                 "SELECT name, path, size, version, key FROM items WHERE name = ?", (name,)
@@ -302,7 +294,6 @@ class Manifest:
         return None if text is None else from_json(text, BatchProgress, self.path)
 
     def read_report(self) -> BatchReport | None:
-        """Of the last run that ended."""
         text = self._read_fact("report")
         return None if text is None else from_json(text, BatchReport, self.path)
 
@@ -323,7 +314,6 @@ class Manifest:
 
 @contextmanager
 def open_manifest(place: str, shard: Shard) -> Iterator[Manifest]:
-    """To write. What was changed is kept at the end of the block, however it ends."""
     manifest = Manifest.open(Path(place, named(MANIFEST, ".sqlite", shard)))
     try:
         yield manifest

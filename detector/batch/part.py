@@ -1,8 +1,7 @@
 """One part of a long file, detected by a process that has a model open.
 
-A part leaves three files in a folder of its own: the rows of all that was found, exact; its stretch
-of the annotated video, without sound; and, last, what is to be known of both (``part.json``).
-Everything else that one run would write is made of the rows when the parts are joined.
+A part leaves in its folder the rows of all that was found; its stretch of the annotated video,
+without sound; and, last, what is to be known of both (``part.json``).
 """
 
 from __future__ import annotations
@@ -39,12 +38,9 @@ BYTES_EACH = 28  # of a detection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
-    """What is known of a part that is done.
-
-    ``video``: its name in the part's folder; None where none is wanted. ``first_digest``: of its
-    first picture; ``behind_digest``: of the one behind its last, as this part decoded it. ``bad``
-    to ``ended_early`` are of ``types.ReadCounts``. ``by_class``: [class id, how often].
-    """
+    """What is known of a part that is done. ``first_digest``: of its first picture;
+    ``behind_digest``: of the one behind its last. ``bad`` to ``ended_early`` are of
+    ``types.ReadCounts``. ``by_class``: [class id, how often]."""
 
     number: int
     of: int
@@ -73,7 +69,6 @@ class PartResult:
 
 
 def read_result(folder: Path) -> PartResult:
-    """Of a part that is done. Raises UsageError where it is not there, or damaged."""
     path = folder / RESULT
     return codec.from_json(codec.read_file(path), PartResult, path)
 
@@ -87,8 +82,7 @@ def detect_part(
     watch: Callable[[int], None] = lambda frames: None,
 ) -> tuple[PartResult, SourceRun]:
     """Detect a part of ``spec`` into ``folder``, which is made. ``config``: of the whole file.
-    ``watch`` gets the number of frames done. Raises DetectVideoError and leaves no ``part.json``.
-    """
+    ``watch`` gets the number of frames done. Raises DetectVideoError."""
     from detector.core.run.detect import Hooks, run_opened
     from detector.core.run.plan import Asked
     from detector.core.sources.video._part import PartSource
@@ -171,8 +165,6 @@ def _config_of_a_part(config: Config) -> Config:
 
 
 class RowsFile:
-    """The rows of a part in the making."""
-
     def __init__(self, path: Path) -> None:
         self.frames = 0
         self._path = path
@@ -209,7 +201,6 @@ class Row(NamedTuple):
 
 
 def read_rows(path: Path, names: tuple[str, ...]) -> Iterator[Row]:
-    """The rows of a part, in order. Raises CutOffError."""
     with path.open("rb") as file:
         while head := file.read(HEAD.size):
             if len(head) < HEAD.size:

@@ -42,19 +42,16 @@ def _all_of(name: str) -> str:
 
 
 def folder_of(place: str, name: str, key: str) -> Path | None:
-    """None where OUT is no folder of this system: then nothing is done in parts."""
     return None if is_address(place) else Path(place, folder_name(name, key))
 
 
 def find_folders(place: str) -> set[str]:
-    """Names of all that are there."""
     if is_address(place):
         return set()
     return {entry.name for entry in os.scandir(place) if entry.name.startswith(PARTS)}
 
 
 def drop(place: str, name: str) -> None:
-    """Removes the parts of an item, of whatever version."""
     for found in find_folders(place):
         if found.startswith(_all_of(name)):
             remove_tree(os.path.join(place, found))
@@ -62,7 +59,7 @@ def drop(place: str, name: str) -> None:
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
     """Remove parts of items that are not to be done; returns the folders of ``keep`` that exist.
-    ``names``: a shard's items, because other shards may be at work on theirs; None: all."""
+    ``names``: a shard's items alone; None: all."""
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
     kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}
@@ -84,7 +81,6 @@ def part_folders(folder: Path, count: int) -> list[Path]:
 
 
 def read_record(folder: Path, number: int) -> ItemRecord | None:
-    """What became of a part; None where it is not done."""
     path = _done(folder, number) / RECORD
     try:
         return from_json(read_file(path), ItemRecord, path)
@@ -100,7 +96,6 @@ def begin_part(folder: Path, number: int) -> Path:
 
 
 def finish_part(folder: Path, number: int, under_way: Path, record: ItemRecord) -> None:
-    """Gives a part its name. Raises OSError."""
     (under_way / RECORD).write_text(to_json(record), encoding="ascii")
     for path in under_way.iterdir():
         with path.open("rb+") as file:
@@ -116,6 +111,5 @@ def finish_part(folder: Path, number: int, under_way: Path, record: ItemRecord) 
 
 
 def remove_under_way(folder: Path) -> None:
-    """Removes what killed workers left, before any worker is at this item."""
     for path in folder.glob("part-*.*"):
         shutil.rmtree(path, ignore_errors=True)

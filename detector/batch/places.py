@@ -46,8 +46,6 @@ Marker = TypeVar("Marker", ItemRecord, Seal)
 
 
 class Outputs(Protocol):
-    """Places the results of items. Workers have one each; it holds nothing open."""
-
     place: str  # for ``open_outputs``, in another process
     home: str  # the folder of this machine for the job's own files: manifest, settings, locks
 
@@ -55,8 +53,7 @@ class Outputs(Protocol):
         """An empty local folder for the results of an item. Removes what earlier tries left."""
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
-        """Makes the content of ``scratch`` the results of the item, in place of earlier ones. The
-        marker comes last: it never stands without whole results."""
+        """Makes the content of ``scratch`` the results of the item; the marker comes last."""
 
     def discard(self, name: str) -> None:
         """Removes what tries of this item left under way."""
@@ -67,8 +64,7 @@ class Outputs(Protocol):
     def has_marker(self, name: str) -> bool: ...
 
     def is_done(self, name: str, key: str) -> bool:
-        """Whether a marker with this key stands, as far as seconds tell for a hundred thousand
-        items. In a folder it is read, and what it names must be there; in a store it counts."""
+        """Whether a marker with this key stands. In a folder what it names must be there, too."""
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
         """Whether the outputs that a marker names are there, with their sizes."""
@@ -93,12 +89,10 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """The settings stand in ``home`` and come to stand in the place. Returns those in force:
-        of jobs that begin at one moment, whose settings come first decides."""
+        """Puts the settings in the place; returns those in force: the first to come."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
-        """Brings copies of the job's own files to the place, if their time has come. ``last``: it
-        has, for the job ends."""
+        """Brings copies of the job's own files to the place, now and then, and at the ``last``."""
 
 
 def open_outputs(place: str) -> Outputs:
@@ -120,8 +114,6 @@ def open_home(place: str) -> str:
 
 
 class LocalOutputs:
-    """A folder of this system, which may be a network file system."""
-
     def __init__(self, place: str) -> None:
         self.place = self.home = os.path.abspath(place)
         self._files = os.path.join(self.place, FILES)
@@ -153,7 +145,6 @@ class LocalOutputs:
         self.discard(name)
 
     def _link_above(self, name: str) -> str | None:
-        """The folder above an item's results that is a link: they would lie elsewhere."""
         folders = [self._files, *(f"{self._files}/{above}" for above in names_above(name))]
         return next((folder for folder in folders if os.path.islink(folder)), None)
 
@@ -164,15 +155,13 @@ class LocalOutputs:
             )
 
     def _set_aside(self, name: str, target: Path) -> None:
-        """Renames earlier results to a hidden name: a folder cannot be replaced at once. They were
-        of another version of the source, or of other settings."""
+        """Renames earlier results to a hidden name: a folder cannot be replaced at once."""
         aside = self._new_place(name)
         aside.parent.mkdir(parents=True, exist_ok=True)
         os.rename(target, aside)
 
     def _new_place(self, name: str) -> Path:
-        """A name that nobody else draws, as far below OUT as the results will be: what leads from
-        there to the source leads there from the results too."""
+        """A new name, as far below OUT as the results will be, for relative links."""
         return Path(self._scratch(name), *["x"] * name.count("/"), secrets.token_hex(4))
 
     def _scratch(self, name: str) -> str:
@@ -273,7 +262,6 @@ def _read_plain(path: str, most: int) -> bytes:
 
 
 def make_output_folder(place: str) -> None:
-    """Raises OutputError where it cannot be made or written."""
     if is_address(place := local_path(place)):
         return  # ``open_home`` has asked
     try:

@@ -16,8 +16,8 @@ from detector.core.errors import UsageError
 
 @dataclass(slots=True)
 class Plan:
-    """``todo``: (item, key). ``adopted``: done already, as their markers say, which the manifest
-    did not know. ``vanished``: results whose source is gone; ``stale``: names without results."""
+    """``todo``: (item, key). ``adopted``: done already, by their markers alone. ``vanished``:
+    results whose source is gone; ``stale``: names without results."""
 
     todo: list[tuple[Item, str]] = field(default_factory=list)
     adopted: list[tuple[Item, ItemRecord]] = field(default_factory=list)
@@ -41,7 +41,6 @@ class Plan:
 
 
 def make_plan(listing: Listing, rows: Iterable[Row], outputs: Outputs, digest: str) -> Plan:
-    """``listing``: what is this job's. ``digest``: of the settings."""
     plan = Plan(refused=len(listing.refused))
     known = {row.name: (row.key, row.state) for row in rows}
     for item in listing.items:

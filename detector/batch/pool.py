@@ -1,9 +1,7 @@
 """What a pool of workers promises, and what all pools keep.
 
-The job (job.py) knows no more than ``Pool``: neither processes, nor machines. A worker loads the
-model once and then takes one item after the other. It is handed an item's name and path and gives
-back the item's record: never frames, never detections. Those it writes itself. A task may be one
-step of a long item (item.py); a pool hands it through like any other.
+A worker loads the model once and then takes one item after the other: it is handed a name and path
+and gives back the record; frames and detections it writes itself.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """``lost``: the worker did not answer for it (a crash, a hang, no memory), so that another try
-    may go well. Otherwise the item itself is at fault, or the place of its results."""
+    """``lost``: the worker did not answer for it (a crash, a hang, no memory): try again."""
 
     task: Task
     worker: int
@@ -59,17 +56,14 @@ Event = Finished | Failed | Gone
 
 
 class Pool(Protocol):
-    """A pool. One thread calls its methods."""
-
     def load_first(
         self, config: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
     ) -> LoadedFacts:
-        """Loads the model in one worker, and waits for that. ``resolves``: the configuration may
-        say ``auto``. Raises what loading raises, and Stopped where a signal ends the wait."""
+        """Loads the model in one worker, and waits for that. ``resolves``: it may say ``auto``.
+        Raises what loading raises, and Stopped where a signal ends the wait."""
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
-        """Starts the other workers, ``most`` in all: there is no work for more. The first one is
-        kept where it was loaded with these very settings."""
+        """Starts the other workers, ``most`` in all; the first one stays if its settings agree."""
 
     def has_room(self) -> bool:
         """Whether an item can be handed over now: workers that load have no room."""
@@ -134,8 +128,6 @@ AnyPlace = TypeVar("AnyPlace", bound=Place)
 
 @dataclass(slots=True, kw_only=True)
 class Places(Generic[AnyPlace]):
-    """The places of a pool, what happened in them, and what is known of them."""
-
     clock: Callable[[], float] = time.monotonic
     _places: list[AnyPlace] = field(default_factory=list)
     _events: list[Event] = field(default_factory=list)
@@ -213,7 +205,6 @@ class Places(Generic[AnyPlace]):
         )
 
     def reports(self) -> list[WorkerReport]:
-        """Of the places that ever had a worker."""
         now = self.clock()
         there = [place for place in self._places if place.starts or place.seconds("loading", now)]
         return [self._report(place) for place in there]

@@ -22,8 +22,7 @@ SLOWEST = 10
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of this run of the job. ``bytes_left``: of the sources that are to be done.
-    ``parts``: of the items that are being done in parts now."""
+    """Counts of this run. ``bytes_left``: of the sources that are to be done."""
 
     skipped: int = 0
     left: int = 0
@@ -59,7 +58,6 @@ class Tally:
         self._drop(item.size)
 
     def finish_step(self, record: ItemRecord, wall_s: float, size: int) -> None:
-        """A step of an item that is done in parts. ``size``: its share of the item's bytes."""
         self._spend(record.seconds, record.frames, record.ledger, wall_s)
         self._move(size)
 

@@ -1,8 +1,7 @@
 """The settings of a job: resolved once, kept in OUT/job.json, obeyed by every worker.
 
-What was asked for may say ``auto``; a first worker loads the model and tells what that means here.
-Then engine, precision, canvas, batch, threads and requests have names and numbers, so that workers
-of other machines, and a job that goes on next week, do the same.
+A first worker loads the model and tells what ``auto`` means; then engine, precision, canvas, batch,
+threads and requests have names and numbers, for all workers and for a later run.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ NOT_DECIDING_OUTPUT = ("output", "run_dir")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFacts:
-    """A loaded model's facts. ``config``: without any ``auto``. ``canvas``: see ``JobSettings``."""
-
     config: dict[str, dict[str, Any]]
     model: str
     model_sha256: str
@@ -61,7 +58,6 @@ def ask(
 
 
 def _with_whole_paths(config: Config) -> Config:
-    """Files by their absolute paths: workers may have another current folder."""
     network, calibration, drawing = config.network, config.calibration, config.drawing
     files = {
         name: os.path.abspath(value)
@@ -108,7 +104,6 @@ def as_plain(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def config_of(plain: Mapping[str, Any]) -> Config:
-    """Raises UsageError where it was damaged, or made by another version."""
     return merge_levels((JOB, plain))
 
 
@@ -152,7 +147,6 @@ def _digest(text: str) -> str:
 
 
 def read_settings(place: str) -> JobSettings | None:
-    """None where the folder holds no job. Raises UsageError where job.json is damaged."""
     path = Path(place, JOB)
     if not os.path.lexists(path):
         return None
@@ -162,8 +156,7 @@ def read_settings(place: str) -> JobSettings | None:
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:
-    """Keep the settings; returns those in force. ``first``: a job that begins: of shards that begin
-    at once, the first file wins. Raises OutputError."""
+    """Keep the settings; returns those in force. ``first``: of shards, the first wins."""
     path = Path(place, JOB)
     if first:
         temporary = path.with_name(f".detect-video-{os.urandom(8).hex()}.json")

@@ -1,9 +1,8 @@
 """Where a long file may be cut into parts, so that several processes detect it and nobody can tell.
 
-Frames, not seconds or bytes, are divided. A part begins behind a key frame that promises a decoder
-the same pictures as a whole run has, and at the first frame of a batch of that run, so that the
-engine sees the same batches. Where packets leave a doubt, or an option carries something from frame
-to frame, the file stays whole, and the plan says why.
+A part begins behind a key frame that promises a decoder the same pictures as a whole run has, and
+at the first frame of a batch of that run. Where packets leave a doubt, or an option carries
+something from frame to frame, the file stays whole, and the plan says why.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ KEYS_BEFORE = 3  # of a part's landing that are kept, so that a part stays some 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a file, and all that a process needs to detect it. Any of them may do so:
-    ``session.codec`` makes a line of JSON of it, some kilobytes.
+    """A part of a file, and all that a process needs to detect it.
 
     ``number`` counts from 0. ``first``: number of its first frame; ``frames``: how many. Times are
     ticks of the source's time base; ``end_pts``: the first frame that is not its own, None at the
@@ -64,8 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``parts`` is empty where the file stays whole, and ``why_whole`` says why. ``is_short``: it
-    is because it lasts too little, as most files do."""
+    """``parts`` is empty where the file stays whole; ``is_short``: since it lasts too little."""
 
     parts: tuple[Part, ...]
     why_whole: str = ""
@@ -80,11 +77,8 @@ def plan_parts(
     least_s: float = LEAST_S,
     watch: Callable[[], None] = lambda: None,
 ) -> Plan:
-    """Divide a source into up to ``most`` parts of ``least_s`` seconds or more.
-
-    Reads all packets, with a call of ``watch`` for each, and decodes one picture. ``config``:
-    without any ``auto``. Raises SourceError.
-    """
+    """Divide a source into up to ``most`` parts of ``least_s`` seconds or more, by all its packets,
+    with a call of ``watch`` for each. ``config``: without any ``auto``. Raises SourceError."""
     if reason := why_whole(spec, config):
         return Plan((), reason)
     try:
@@ -109,8 +103,7 @@ def _too_short(least_s: float) -> Plan:
 
 
 def shorter_than(info: SourceInfo, config: Config, seconds: float) -> bool:
-    """Whether what is asked for of a source lasts less, as far as its head tells: to be asked
-    before all of it is read. A file that does not say how long it is may be long."""
+    """Whether what is asked for lasts less, as far as the head tells. Unknown may be long."""
     asked_s = Reading.of(config).duration_s
     known = [length for length in (info.duration_s, asked_s) if length is not None]
     return bool(known) and min(known) < seconds
@@ -137,7 +130,6 @@ def why_whole(spec: str, config: Config) -> str:
 
 
 def chosen_sinks(config: Config) -> list[type[Sink]]:
-    """What is written of a video, as ``run.outputs`` chooses it, in the order of opening."""
     from detector.core.sinks.base import DRAWN
 
     output = config.output
@@ -183,7 +175,6 @@ class _Wanted:
 def divide(
     survey: Survey, info: SourceInfo, config: Config, most: int, least_s: float = LEAST_S
 ) -> Plan:
-    """``plan_parts``, of what the packets of a file say."""
     if not survey.shown:
         return Plan((), "it contains no frame")
     wanted = _find_wanted(survey, info, config)
@@ -239,7 +230,6 @@ def _ceil(number: Fraction) -> int:
 
 
 def _find_joints(survey: Survey, wanted: _Wanted, batch: int) -> list[int]:
-    """The places among the wanted frames at which a part may begin, rising."""
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     joints = set()
     for at, key in enumerate(usable):
@@ -282,8 +272,6 @@ def _why_no_joint(survey: Survey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KeptPlan:
-    """``key``: of the item (settings.key_of). ``program``: the version, which decides the parts."""
-
     key: str
     program: str
     parts: tuple[Part, ...]

@@ -1,7 +1,4 @@
-"""How a job begins: what is typed and what OUT holds already become a pool, a plan, and a run.
-
-This is where a kind of pool is chosen; what a pool promises stands in pool.py.
-"""
+"""How a job begins: what is typed and what OUT holds already become a pool, a plan, and a run."""
 
 from __future__ import annotations
 
@@ -90,8 +87,7 @@ def run_batch(
 
 
 def prune_batch(request: Request) -> int:
-    """Remove results whose source is gone; returns how many. Raises UsageError if OUT holds no job,
-    or if a whole SOURCE is gone."""
+    """Remove results whose source is gone; returns how many. Raises UsageError."""
     home = open_home(request.output)
     settings = read_settings(home)
     if settings is None:
@@ -108,7 +104,6 @@ def prune_batch(request: Request) -> int:
 def _agree(
     request: Request, outputs: Outputs, settings: JobSettings | None, found: JobSettings
 ) -> JobSettings:
-    """The settings that all obey. Shards take those of the first of them."""
     if settings is None or request.shard == WHOLE:
         written = write_settings(outputs.home, found, first=settings is None)
         return outputs.publish(written, first=settings is None)
@@ -125,8 +120,6 @@ def _other_settings(place: str) -> UsageError:
 
 
 def _pool_of(request: Request, config: Config, place: str) -> MakePool:
-    """Where the job is to run. Only a cluster costs the imports of one."""
-
     def make_pool(folder: Path, stop: Stop) -> Pool:
         if request.on == LOCAL:
             return _local_pool(request, config, place, folder, stop)
@@ -174,7 +167,6 @@ def default_workers(cores: int, config: Config) -> int:
 
 
 def check_begin(request: Request, home: str) -> JobSettings | None:
-    """The settings of the job in OUT, if any. Raises UsageError unless the request continues it."""
     settings = read_settings(home)
     own = Path(home, named(MANIFEST, ".sqlite", request.shard))
     if settings is None:

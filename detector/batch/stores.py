@@ -1,7 +1,5 @@
 """What addresses in SOURCES name: objects below a prefix, those that match, single ones, lists.
-
-Keys come in pages, so that very many cost little memory. Nothing here decides on names.
-"""
+Keys come in pages, so that very many cost little memory."""
 
 from __future__ import annotations
 
@@ -38,8 +36,7 @@ class Named(NamedTuple):
 
 
 def walk(place: Place, *, flat: bool = False) -> Iterator[tuple[str, About]]:
-    """(key, about) of every object whose key begins with that of ``place``, sorted. ``flat``: of
-    those with no further slash only. Raises SourceError."""
+    """(key, about) of every object whose key begins with that of ``place``, sorted."""
     store = open_store(place)
     with store_errors(place):
         if place.scheme == "s3":
@@ -69,11 +66,8 @@ def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[s
 def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
-    """The videos that one SOURCE names.
-
-    ``lists``: suffixes of lists of at most ``limit`` bytes. ``own``: the job's output, skipped.
-    ``left_out`` counts others by suffix. Raises UsageError, SourceError.
-    """
+    """The videos that one SOURCE names. ``lists``: suffixes of lists of at most ``limit`` bytes.
+    ``own``: the job's output, skipped. ``left_out`` counts others by suffix."""
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
         yield from _match(place, own, left_out)
@@ -91,7 +85,6 @@ def find_objects(
 
 
 def _look_or_folder(place: Place) -> About | None:
-    """None where it is no object, but a prefix of some. Raises SourceError."""
     try:
         return look(place)
     except SourceError as error:
@@ -173,14 +166,12 @@ def _read_list(place: Place, own: str, limit: int, left_out: Counter[str]) -> It
 
 
 def lines_of(text: str) -> list[str]:
-    """Without empty ones and those that begin with #."""
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Objects and folders (they end in a slash) that a list's addresses name. Names are relative to
-    their common part. Raises UsageError for anything else."""
+    """Objects and folders (they end in a slash) that a list's addresses name."""
     places = list(dict.fromkeys(map(parse_address, lines)))
     base = _common([place.path for place in places])
     single = [one for one in places if one.scheme not in STORES or not _is_folder(one)]

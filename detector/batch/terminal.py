@@ -67,7 +67,6 @@ WORKERS = (
 
 
 def draw_progress(console: SafeConsole, progress: BatchProgress) -> Group:
-    """The line, and a row for each worker."""
     table = Table("workers", WORKERS, progress.workers[:MOST_WORKERS])
     more = len(progress.workers) - MOST_WORKERS
     rest = [Text(f"... and {counted(more, 'worker')} more")] if more > 0 else []
@@ -76,14 +75,11 @@ def draw_progress(console: SafeConsole, progress: BatchProgress) -> Group:
 
 @contextmanager
 def live_progress(console: SafeConsole) -> Iterator[Callable[[BatchProgress], None]]:
-    """Draws over itself while the block lasts."""
     with Live(console=console, auto_refresh=False, transient=True) as live:
         yield lambda progress: live.update(draw_progress(console, progress), refresh=True)
 
 
 class PlainLines:
-    """A line now and then, for pipes and logs."""
-
     def __init__(
         self,
         say: Callable[[str], None],
@@ -101,7 +97,6 @@ class PlainLines:
 
 
 def print_result(console: SafeConsole, result: BatchResult) -> None:
-    """The end of a job, or --status."""
     items = result.items
     parts = [f"{items.done} done"]
     if items.skipped:
@@ -139,8 +134,7 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
 
 
 def _settings(settings: JobSettings) -> str:
-    """``street 416x256, ort fp32, batch 1, 2 threads a request``; ``about 416x256 in the shape of
-    each source`` where the canvas follows it."""
+    """``street 416x256, ort fp32, batch 1, 2 threads a request``."""
     runtime, (height, width) = settings.config["runtime"], settings.model_input
     canvas = f"{width}x{height}"
     if settings.canvas == OF_SOURCE:
@@ -161,7 +155,6 @@ def _failures(result: BatchResult) -> Table:
 
 
 def print_report(console: SafeConsole, report: BatchReport) -> None:
-    """Where the workers' seconds went, and what more of them would bring."""
     print_pieces(console, (Table("workers", OF_WORKERS, report.workers), _ledger(report)))
     for title, found in (("slowest files", report.slowest), ("stragglers", report.stragglers)):
         if found:

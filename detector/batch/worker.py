@@ -1,8 +1,7 @@
 """A process of the local pool: it loads the model once, then does one item after the other.
 
-The parent sends an ``Order``. The worker answers, each time with an ``Answer``: while it works, how
-many frames are done; then the record, or what went wrong. All is JSON, for it reads strangers'
-files. What libraries print goes to a file, of which the parent keeps the last words.
+It answers each ``Order`` with ``Answer``s: how many frames are done, then the record, or what went
+wrong. All is JSON, for it reads strangers' files. What libraries print goes to a file.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ BEAT_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """``config``: all options, by group. ``place``: of the outputs. ``pictures``: see
-    ``item.open_model``. ``gathers``: whether rows go into the dataset too."""
+    """``config``: all options, by group. ``gathers``: whether rows go into the dataset too."""
 
     config: dict[str, dict[str, Any]]
     place: str
@@ -43,8 +41,6 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """``task``: of ``item.Task``."""
-
     do: Literal["open", "item", "close"]
     opening: Opening | None = None
     task: dict[str, Any] | None = None
@@ -64,7 +60,6 @@ class Answer:
 
 
 def main(pipe: int) -> None:
-    """Serves until ``close``, or until the parent's end of the pipe is closed."""
     parent = open_pipe(pipe)
     for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides what these mean
         signal.signal(number, signal.SIG_IGN)
@@ -91,8 +86,7 @@ def _serve(next_order: Callable[[], Order], told: _Told) -> None:
 
 
 class _Told:
-    """What the worker says. While an item is under way, a thread says how many frames are done; and
-    that it gets on, where what is done has no frames: planning and joining the parts of a file."""
+    """What the worker says: frames done, or that it gets on where there are none."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent, self._lock = parent, threading.Lock()
@@ -116,8 +110,6 @@ class _Told:
 
 
 class _Worker:
-    """The model, open, and where results go."""
-
     facts: LoadedFacts
     model: OpenModel
     outputs: Outputs

@@ -1,9 +1,5 @@
-"""Answers of web servers, by urllib3. Imported where an address is read.
-
-urllib3 connects, checks certificates, talks to proxies and undoes encodings. What it leaves to its
-user is here: who may hear a login, where a redirect may lead, how long the head of an answer may
-take, and what its errors mean.
-"""
+"""Answers of web servers, by urllib3. What it leaves to its user is here: who may hear a login,
+where a redirect may lead, how long a head may take, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -60,8 +56,7 @@ class How(TypedDict, total=False):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What urllib3 raises in the block becomes the OSError that it came from, a ConnectionError for
-    an answer that is no HTTP, or a ValueError for an address that is none."""
+    """What urllib3 raises in the block becomes an OSError, a ConnectionError or a ValueError."""
     try:
         yield
     except LibraryError as error:
@@ -78,8 +73,7 @@ def plain_errors() -> Iterator[None]:
 
 
 class Answer:
-    """An open answer. ``size``: bytes of the whole file, None where the server does not tell.
-    ``ranges``: whether it can be asked for a part."""
+    """``size``: bytes of the whole file, if told. ``ranges``: whether parts can be asked for."""
 
     def __init__(
         self, response: BaseHTTPResponse, start: int, size: int | None, ranges: bool

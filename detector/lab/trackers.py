@@ -36,7 +36,6 @@ class LogsRuns(HelpfulCommand):
 
 
 def require_trackers(trackers: Sequence[str]) -> None:
-    """Raises UsageError for a tracker whose library is absent: before the run, not after it."""
     if trackers:
         from detector.lab.report.trackers import ready
 

@@ -22,8 +22,7 @@ NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
 def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: bool = True) -> Why:
-    """``frame`` alone, or so many of the slowest; of a run over several sources, the first's.
-    ``clip``: as of ``gather``. Raises UsageError for a frame that was not recorded."""
+    """``frame`` alone, or so many of the slowest. Raises UsageError for an unrecorded frame."""
     known, absent = gather(session, clip)
     sizes = session.document.loop[0] if session.document.loop else None
     found = Explanation(activities_of(session.spans), LoopShape.of(sizes), known) if sizes else None
@@ -48,8 +47,7 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, str]]:
-    """What is known beside the spans, and what is not, with the cure. ``clip``: whether the source
-    may be opened for its key frames, where no moments have them."""
+    """What is known beside the spans, and what is not, with the cure. ``clip`` opens the source."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:
@@ -75,8 +73,7 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, s
 
 
 def find_key_frames(document: SessionDocument) -> set[int]:
-    """The run's frames that are key frames of its first source, from the packets of the file:
-    nothing is decoded. Raises UsageError with the reason where that cannot be told."""
+    """The run's key frames by its first source's packets. Raises UsageError with the reason."""
     taken = document.config.get("input", {})
     if taken.get("stride", 1) != 1 or taken.get("start") is not None:
         raise UsageError("unknown for a run with --stride or --start")

@@ -38,8 +38,6 @@ def parts_of(arrival: Arrival, written_ns: int) -> dict[str, int]:
 
 
 class Samples:
-    """A histogram that takes one value at a time."""
-
     __slots__ = ("_histogram", "_pending")
 
     def __init__(self) -> None:
@@ -57,7 +55,6 @@ class Samples:
 
 
 def ages(histogram: Histogram) -> Ages:
-    """Milliseconds; None where there are too few samples for it."""
     p50, p90, p99 = (_ms(histogram.percentile(p)) for p in (50, 90, 99))
     return Ages(p50, p90, p99, histogram.maximum / 1e6 if histogram.count else None)
 
@@ -67,8 +64,6 @@ def _ms(ns: float | None) -> float | None:
 
 
 class AgeSums:
-    """The ages of one camera's pictures over some time."""
-
     def __init__(self) -> None:
         self.result = Samples()
         self.parts = {part: Samples() for part in PARTS}
@@ -110,7 +105,6 @@ class FrameAges:
             self._recent, self._since_ns = AgeSums(), now_ns
 
     def recent(self, now_ns: int) -> tuple[Ages, dict[str, Ages]]:
-        """Of results, and of each part, over the last seconds."""
         with self._lock:
             self._turn(now_ns)
             both = (self._before, self._recent)
@@ -130,7 +124,6 @@ class FrameAges:
             return {name: ages(one.flush()) for name, one in self._whole.outputs.items()}
 
     def camera(self) -> Ages | None:
-        """By the camera's own clock; None where it tells none."""
         with self._lock:
             return None if self._whole.camera is None else ages(self._whole.camera.flush())
 

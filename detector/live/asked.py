@@ -29,8 +29,7 @@ Stamp = tuple[int, int, int] | None
 @dataclass(frozen=True, slots=True)
 class LiveAsked:
     """``specs``: cameras and lists of them. ``folder``: of the outputs, if any. ``sized``: whether
-    --size was given. ``tracks``: of --save tracks. ``lists``: the lists in ``specs``, with stamps
-    older than what is read from them."""
+    --size was given. ``lists``: in ``specs``, with stamps older than what is read from them."""
 
     specs: tuple[str, ...]
     repeat: bool
@@ -49,7 +48,6 @@ class LiveAsked:
 
     @classmethod
     def of(cls, specs: Sequence[str], asked: Asked) -> LiveAsked:
-        """Raises UsageError for options that mean nothing for cameras."""
         config = asked.config
         _refuse_options_of_files(config, asked)
         output, live = config.output, config.live
@@ -130,7 +128,6 @@ def _refuse_options_of_files(config: Config, asked: Asked) -> None:
 
 
 def _refuse_recording(config: Config) -> None:
-    """Raises UsageError if a recording would show what --blur hides, or cannot be encoded."""
     output, record = config.output, config.record
     if output.encoder not in (None, "x264"):
         raise UsageError(

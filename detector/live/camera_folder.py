@@ -15,8 +15,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def enter(path: Path, depth: int = 1) -> int:
-    """A descriptor of a folder, made if it is not there. Its last ``depth`` parts are the run's:
-    none of them may be a link. Raises OSError."""
+    """A descriptor of a folder, made if need be; its last ``depth`` parts are no links."""
     above = path.parents[depth - 1]
     above.mkdir(parents=True, exist_ok=True)
     folder = os.open(above, FOLDER)
@@ -32,8 +31,7 @@ def enter(path: Path, depth: int = 1) -> int:
 
 
 def open_file(path: Path, flags: int, depth: int = 1, held: int = -1) -> int:
-    """Opens a file, which is no link either, in a folder as of ``enter``; in the one that is
-    ``held``, if any, wherever it was moved. Raises OSError."""
+    """Opens a file, no link, in a folder as of ``enter``, or in the one that is ``held``."""
     folder = os.dup(held) if held >= 0 else enter(path.parent, depth)
     try:
         return _open(path.name, flags | os.O_CREAT | os.O_CLOEXEC, folder)
@@ -63,7 +61,6 @@ def append_whole(file: int, data: bytes) -> None:
 
 
 def free_file(folder: Path, stem: str, suffix: str) -> str:
-    """The first of STEM, STEM-2... that no file has. Raises OSError."""
     for number in range(1, MOST_NAMES):
         name = f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"
         if not os.path.lexists(folder / name):
@@ -72,8 +69,7 @@ def free_file(folder: Path, stem: str, suffix: str) -> str:
 
 
 def hold(path: Path, depth: int = 1) -> int:
-    """``enter``, and no other run holds the folder until the descriptor is closed. Raises
-    OutputError."""
+    """``enter``, and hold the folder until the descriptor is closed. Raises OutputError."""
     try:
         while True:
             folder = enter(path, depth)
@@ -102,8 +98,7 @@ def is_at(path: Path, descriptor: int) -> bool:
 
 
 def take_back(camera: Path) -> None:
-    """Removes a camera's folder, and those in it, as far as they are empty; nothing while another
-    run holds it."""
+    """Removes a camera's folder and those in it, if empty and of no other run."""
     with suppress(OSError):
         folder = os.open(camera, FOLDER | os.O_NOFOLLOW)
         try:

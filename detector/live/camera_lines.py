@@ -11,9 +11,8 @@ CAUGHT_UP_S = 60.0  # without a picture that grew too old: the next one is news
 
 
 class CameraLines:
-    """``state``: gets a line when a camera comes or goes; ``say``: when something is wrong.
-    ``max_age_s``: up to which ``--live every`` promises all pictures; None under ``latest``. For
-    one thread."""
+    """``state`` gets a line when a camera comes or goes, ``say`` when something is wrong.
+    ``max_age_s``: up to which ``--live every`` promises all pictures. For one thread."""
 
     def __init__(
         self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None
@@ -23,7 +22,6 @@ class CameraLines:
         self._lag: dict[str, tuple[int, int | None]] = {}  # pictures so far, when the last one
 
     def was_told(self, name: str, error: str) -> bool:
-        """Whether this was the last that was said of the camera."""
         return self._said.get(name) == error
 
     def look(self, cameras: Mapping[str, FeedFacts], now_ns: int) -> None:
@@ -56,7 +54,6 @@ class CameraLines:
 
 
 def _again(facts: FeedFacts, now_ns: int) -> str:
-    """When a camera that waits is tried again, to be added to what is wrong with it."""
     if facts.state != WAITING or facts.next_try_ns is None:
         return ""
     return f"; retrying in {max(1, round((facts.next_try_ns - now_ns) / SECOND))} s"

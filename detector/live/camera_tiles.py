@@ -52,8 +52,6 @@ def tiling_of_cameras(asked: Tiling, cameras: Sequence[Camera]) -> Tiling:
 
 @dataclass(slots=True)
 class Look:
-    """Pictures of one camera, whole and in tiles. ``next_s``: when it may look again."""
-
     next_s: float = 0.0
     frames: int = 0
     whole: list[float] = field(default_factory=list)  # sides of objects, ``first_look.sides_of``
@@ -66,8 +64,8 @@ class Look:
 
 @dataclass(slots=True)
 class Place:
-    """One camera. ``size``: height and width of its pictures, 0 before the first. ``useful``: grids
-    that its objects ask for, the coarsest first. ``side``: of its small objects."""
+    """One camera. ``size``: height and width; 0 before the first. ``useful``: coarsest grids
+    first."""
 
     camera: Camera
     class_ids: frozenset[int] | None
@@ -97,7 +95,6 @@ class CameraTiles:
 
     @property
     def differ(self) -> bool:
-        """Whether each camera has its own number of tiles."""
         return self._tiling.most > 0
 
     # Cameras come and go.
@@ -129,7 +126,6 @@ class CameraTiles:
             return Tiling(self._tiling.grid).text if place is None else place.tiling.text
 
     def lines(self) -> list[str]:
-        """What each camera got, and why."""
         with self._lock:
             return [place.told for place in self._places.values() if place.told]
 
@@ -155,7 +151,6 @@ class CameraTiles:
         return fill
 
     def _take_look(self, place: Place, frame: Frame) -> Look | None:
-        """The look that this picture is of, if any."""
         if not place.asked.auto or frame.arrival is None:
             return None
         now_s = frame.arrival.arrived_ns / 1e9
@@ -202,7 +197,6 @@ class CameraTiles:
         return rate / self._every
 
     def _conclude(self, place: Place) -> None:
-        """What the objects of a camera ask for."""
         look, (height, width) = place.look, place.size
         assert look is not None
         if not look.sides:
@@ -257,7 +251,6 @@ class CameraTiles:
         return lines
 
     def _room(self) -> float:
-        """Inputs a second for which the engine has time."""
         if not self._times:
             return 0.0
         return SHARE * self._plan.loaded.engine.concurrency / statistics.median(self._times)

@@ -13,8 +13,7 @@ from detector.live.sources.base import FILE, Camera
 
 
 def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
-    """Width and height that most cameras want, and a line if others differ. A camera of unknown
-    size wants the model's own, which wins a tie."""
+    """Width and height that most cameras want, or the model's own; a line if others differ."""
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:
         return None, None
@@ -37,7 +36,6 @@ def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size 
 
 
 def told_size(camera: Camera) -> Size | None:
-    """A camera's width and height before it is connected: of a file (``--loop``) or webcam."""
     if camera.kind != FILE:
         return camera.size
     from detector.core import sources

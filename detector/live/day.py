@@ -35,8 +35,6 @@ def today() -> str:
 
 
 class EndOfDay(threading.Event):
-    """Set by itself or by the run's stop: what ends the loop of a day."""
-
     def __init__(self, stop: threading.Event) -> None:
         super().__init__()
         self._stop = stop
@@ -46,14 +44,11 @@ class EndOfDay(threading.Event):
 
     @property
     def came(self) -> bool:
-        """Whether it is midnight, whatever the run's stop says."""
         return super().is_set()
 
 
 @dataclass(slots=True)
 class Day:
-    """The loop of one day and what it leaves."""
-
     session: Session
     run: SourceRun
     over: EndOfDay
@@ -62,7 +57,6 @@ class Day:
 
 
 def begin_day(asked: LiveAsked, plan: Plan, path: str, stop: threading.Event) -> Day:
-    """``path``: of the run's one source, as documents name it."""
     from detector.core.session.outcome import SourceRun
     from detector.core.session.store import Session
 
@@ -105,8 +99,6 @@ class Decoded:
 
 
 class Books:
-    """What a day's summary has beside that of a file: streams, decoding, memory, capacity."""
-
     def __init__(self, status: LiveStatus, decoders: Timeline, names: tuple[str, ...]) -> None:
         self._status, self._decoders, self._names = status, decoders, names
         self._told = Decoded()  # when the last day was told

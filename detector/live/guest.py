@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class Cameras:
-    """As ``core.wings.Guest``."""
-
     def takes(self, specs: Sequence[str], config: Config, given: Container[str]) -> bool:
         found = reads_cameras(specs, config, given)
         if not found:
@@ -106,8 +104,6 @@ def _no_picture(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page of a run, and what it shows; without --serve there is none."""
-
     hub: Hub | None = None
     server: Server | None = None
 
@@ -117,7 +113,6 @@ class Page:
             self.server.controls, self.server.recordings = controls, recordings
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
-        """As ``core.wings.Around``."""
         if self.hub is None:
             return None, line
         from detector.core.errors.machine import usable_cores
@@ -131,8 +126,7 @@ class Page:
 
 
 def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = ()) -> bool:
-    """Whether these are sources of a live run, also by camera options in ``given``. Raises
-    UsageError for files among cameras, SourceError for an address that is no video."""
+    """Whether these are sources of a live run. Raises UsageError, SourceError."""
     if config.live.repeat:
         return True
     if next(_camera_flags(config, given), None) is not None:
@@ -158,8 +152,7 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
 
 
 def refuse_camera_options(specs: Sequence[str], config: Config, given: Container[str] = ()) -> None:
-    """Raise UsageError for an option that does nothing for files. ``given``: names on the command
-    line, or non-default ones of a file."""
+    """Raise UsageError for an option that does nothing for files. ``given``: names of options."""
     for flag in _camera_flags(config, given):
         if all(os.path.isfile(spec) for spec in specs):
             files = "the file as a camera" if len(specs) == 1 else "the files as cameras"
@@ -178,7 +171,6 @@ def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:
 
 
 def _ask_servers(specs: Sequence[str]) -> None:
-    """Side by side, where there are some."""
     if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
         from detector.core.sources._answers import take_all
 

@@ -1,9 +1,8 @@
 """What watchers of a run see: pictures, figures, events.
 
-The writer's thread pays for a watcher with one copy of a picture, and only while somebody looks or
-asks: ``wants_pictures`` says so before a picture is drawn, and ``show`` keeps the copy. Scaling and
-encoding happen in the thread that calls ``jpeg``, once for each picture and width; the result is
-shared. Only the newest picture is kept, so a slow watcher leaves pictures out and piles up none.
+The writer's thread pays for a watcher with one copy of a picture, and only while somebody looks
+(``wants_pictures``). Scaling and encoding happen in the thread that calls ``jpeg``, once for each
+picture and width. Only the newest picture is kept, so a slow watcher leaves pictures out.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture that nobody asks for any more i
 
 
 class Controls(Protocol):
-    """Starts and stops cameras of cameras.yaml. Safe to call from any thread."""
-
     def cameras(self) -> Collection[str]:
         """The names that ``start`` and ``stop`` know."""
 
@@ -41,8 +38,6 @@ class Controls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A drawn picture, kept for those who watch."""
-
     number: int  # counted from 1 over the pictures that were kept of this camera
     image: Image  # u8 BGR [h, w, 3]; nobody writes into it
     taken_ns: int  # perf_counter_ns of the copy
@@ -52,8 +47,6 @@ class Shot:
 
 @dataclass(slots=True)
 class _Channel:
-    """One camera, as far as watchers care."""
-
     shot: Shot | None = None
     number: int = 0
     gap_ns: int | None = None  # between pictures, for the quickest of the watchers; None: no one
@@ -72,7 +65,6 @@ class _Channel:
         return self.gap_ns is not None and now_ns >= self.due_ns - self.gap_ns // 2
 
     def give_back(self, now_ns: int) -> None:
-        """Frees a picture that nobody asks for any more."""
         if self.gap_ns is None and now_ns - self.last_wish_ns > FORGOTTEN_AFTER_NS:
             self.shot, self.jpegs = None, {}
 
@@ -106,7 +98,6 @@ class Subscription:
             return not full
 
     def take(self) -> tuple[list[tuple[int, Event]], int]:
-        """What waits, oldest first, and how many were lost since the last call."""
         with self._lock:
             waiting, lost = list(self._waiting), self._lost
             self._waiting.clear()
@@ -115,11 +106,8 @@ class Subscription:
 
 
 class Hub:
-    """Watcher and EventTarget of a run. All methods may be called from any thread.
-
-    Whoever draws asks ``wants_pictures`` before each picture and then calls ``show``. A picture
-    shown without asking is not kept: it may be undrawn and --blur not applied.
-    """
+    """All methods may be called from any thread. A picture shown without asking ``wants_pictures``
+    is not kept: it may be undrawn and --blur not applied."""
 
     name = "page"
 
@@ -145,7 +133,6 @@ class Hub:
         self._figures = provider
 
     def wants_pictures(self, camera: str) -> bool:
-        """Whether the next picture of this camera should be drawn and shown."""
         channel = self._channel(camera)
         now = self._clock_ns()
         channel.answer = channel.wanted(now)
@@ -153,7 +140,6 @@ class Hub:
         return channel.answer
 
     def show(self, frame: Frame, detections: Detections) -> None:
-        """Keeps a copy of a camera's picture, where ``wants_pictures`` said so."""
         if frame.arrival is not None:
             self.keep(frame.arrival.camera, frame, frame.arrival.utc_s, len(detections))
 
@@ -175,7 +161,6 @@ class Hub:
         self._call()
 
     def tell(self, event: Event) -> None:
-        """Keeps an event and hands it to all subscribers."""
         with self._lock:
             self._told += 1
             self._events.append((self._told, event))
@@ -184,7 +169,6 @@ class Hub:
         self._call()
 
     def lost(self) -> int:
-        """Events that slow subscribers did not get."""
         return self._lost
 
     def close(self) -> None:
@@ -193,7 +177,6 @@ class Hub:
     # For watchers.
 
     def figures(self) -> LiveFigures | None:
-        """The run at this moment; None before it has begun."""
         return None if self._figures is None else self._figures()
 
     def called_by(self, wake: Callable[[], None]) -> None:
@@ -201,7 +184,6 @@ class Hub:
         self._wake = wake
 
     def look(self) -> None:
-        """The one who was called is about to look."""
         self._woken = False
 
     def watch(self, cameras: Collection[str], rate: float = RATE) -> Watch:
@@ -234,12 +216,10 @@ class Hub:
         return None if channel is None else channel.shot
 
     def age_ns(self, shot: Shot) -> int:
-        """Since it was kept."""
         return self._clock_ns() - shot.taken_ns
 
     def jpeg(self, camera: str, width: int | None = None) -> tuple[Shot, bytes] | None:
-        """The newest picture and its JPEG, at most ``width`` pixels wide (rounded up to
-        ``WIDTHS``), or None. Encodes in this thread, unless another did so already."""
+        """The newest picture and its JPEG, at most ``width`` (rounded up to ``WIDTHS``), if any."""
         channel = self._channels.get(camera)
         if channel is None:
             return None
@@ -258,7 +238,6 @@ class Hub:
             return shot, jpegs[wide]
 
     def subscribe(self, after: int = 0) -> Subscription:
-        """The kept events above number ``after``, and all that come."""
         with self._lock:
             one = Subscription(one for one in self._events if one[0] > after)
             self._subscriptions.add(one)

@@ -1,8 +1,7 @@
 """The memory of a live run by minutes, and whether it grows.
 
-A run of months must not keep a curve of every second: a minute leaves its mean, a day its minutes.
-Growth is a straight line through the minutes (least squares) with its 95% interval. The first ten
-minutes of a run are left out: pools, caches and the connections of cameras fill in them.
+By a straight line through the minutes (least squares) with its 95% interval. The first ten minutes
+are left out: pools, caches and the connections of cameras fill in them.
 """
 
 from __future__ import annotations
@@ -50,13 +49,11 @@ class MemoryWatch:
         self._end_mb = self._peak_mb = 0.0
 
     def begin_day(self) -> None:
-        """Minutes before are the last day's. The run goes on."""
         with self._lock:
             self._minutes.clear()
             self._start_mb, self._peak_mb = None, 0.0
 
     def sample(self) -> None:
-        """To be called several times a minute."""
         size = self._resident()
         if size is None:
             return
@@ -70,7 +67,6 @@ class MemoryWatch:
             self._end_mb, self._peak_mb = mb, max(self._peak_mb, mb)
 
     def figures(self) -> LiveMemory | None:
-        """Of the day so far; None where the system does not tell."""
         with self._lock:
             return self._figures()
 
@@ -98,8 +94,8 @@ class MemoryWatch:
 
 
 def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
-    """The least-squares slope and the half width of its 95% interval by Student's t, for
-    independent points. ``xs`` [N] are not all equal; two points give infinity."""
+    """The least-squares slope and the half width of its 95% interval by Student's t. ``xs`` [N] are
+    not all equal; two points give infinity."""
     count = len(xs)
     mean_x, mean_y = fsum(xs) / count, fsum(ys) / count
     spread = fsum((x - mean_x) ** 2 for x in xs)

@@ -10,7 +10,6 @@ SHOWN = 50  # cameras before the others are asked for
 
 
 def cameras(document: SessionDocument) -> Section | None:
-    """What each camera sent, what became of it, and how old its pictures were."""
     streams = document.streams
     if not isinstance(streams, list):
         return None

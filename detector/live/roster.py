@@ -1,7 +1,4 @@
-"""The cameras of a live run: which there are, and which run.
-
-They come and go while the run lasts: as cameras.yaml changes, and as somebody at the page says.
-"""
+"""The cameras of a live run, as cameras.yaml and the page say."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ MakeFeed = Callable[[Camera, Callable[[], None]], Feed]
 
 
 class Roster:
-    """``collector`` has those that run. ``make_feed``: camera, what wakes the collector -> its
-    feed, not started. ``tiles``: of each camera's pictures."""
+    """``collector`` has those that run. ``make_feed``: makes a feed, not started."""
 
     def __init__(
         self,
@@ -63,7 +59,6 @@ class Roster:
         )
 
     def open(self, cameras: Sequence[Camera], router: Router) -> None:
-        """Checks all cameras, then starts them. ``router`` has the outputs of each."""
         self._router = router
         for camera in cameras:
             self._class_ids(camera)
@@ -75,7 +70,6 @@ class Roster:
             self.collector.end_after(self._asked.duration_s)
 
     def end(self) -> None:
-        """From here on nobody starts or stops a camera."""
         self._over = True
 
     def nms(self, candidates: Candidates) -> Detections:
@@ -99,7 +93,6 @@ class Roster:
     # What changes.
 
     def switch(self, name: str, *, on: bool) -> None:
-        """Starts or stops a camera of the list. Raises UsageError for a name that is not there."""
         with self._changing:
             if self._over:
                 return
@@ -159,17 +152,13 @@ class Roster:
 
 
 class LiveControls:
-    """Starts and stops cameras of cameras.yaml, by name. Safe to call from any thread."""
-
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
 
     def cameras(self) -> list[str]:
-        """The names that ``start`` and ``stop`` know."""
         return [camera.name for camera in self._roster.listed]
 
     def start(self, camera: str) -> None:
-        """Does nothing where it runs. Raises UsageError for a name that is not in the list."""
         self._roster.switch(camera, on=True)
 
     def stop(self, camera: str) -> None:

@@ -1,9 +1,7 @@
 """Rows of a camera: a JSON object a picture, a file a day.
 
-A row is that of ``--save jsonl`` with ``camera``, ``epoch``, ``time_utc`` and ``age_ms``. It goes
-to the file in one system call, so that a kill costs at most the row that it hits. The next run cuts
-that rest off: half a row says nothing, and no reader of JSON lines gets over it. A last row that
-lacks only its line end is completed.
+A row goes to the file in one system call, so that a kill costs at most the row that it hits. The
+next run cuts that rest off; a last row that lacks only its line end is completed.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ BLOCK = 65_536  # bytes read at once, in search of the last line end
 
 class DayRows:
     """Append lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, each file beginning with ``head``.
-    For one thread; only the constructor raises: later losses are counted, and ``notice`` reports
-    them."""
+    For one thread; later losses are counted, and ``notice`` reports them."""
 
     stem: ClassVar[str]
     suffix: ClassVar[str]
@@ -48,7 +45,6 @@ class DayRows:
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``folder``: of the run."""
         self._folder, self._camera = folder / camera.name, camera
         self._notice, self._clock = notice, clock
         self._written = self._bytes = self._lost = self._lost_now = 0
@@ -103,7 +99,6 @@ class DayRows:
         return False
 
     def _repair(self, fd: int, path: Path) -> None:
-        """Completes or cuts off a last line without its line end."""
         size = os.fstat(fd).st_size
         whole = _end_of_last_line(fd, size)
         if whole == size:
@@ -138,17 +133,13 @@ class DayRows:
         self._fd, self._day = -1, ""
 
     def counts(self) -> dict[str, int]:
-        """Of the whole run. Lost: rows that a full disk cost."""
         return {"written": self._written, "lost": self._lost, "bytes": self._bytes}
 
     def close(self) -> None:
-        """Closes the file. Nothing waits to be written. A second call does nothing."""
         self._close_file()
 
 
 class CameraRows(DayRows):
-    """A camera's detections by day of arrival. Locks the folder against other runs."""
-
     stem, suffix = "detections", ".jsonl"
 
     def _take_folder(self) -> None:

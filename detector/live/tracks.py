@@ -28,8 +28,7 @@ CLOSE_S = 2.0
 
 
 class CameraTracks:
-    """Of one camera. ``see`` and ``write`` belong to the writer's thread and never wait: another
-    encodes and writes. Losses are counted, and ``notice`` reports them."""
+    """``see`` and ``write`` never wait: another thread encodes and writes. Losses are counted."""
 
     def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
         self.folder = folder / camera.name / "tracks"
@@ -68,7 +67,6 @@ class CameraTracks:
         return {"written": self._written, "lost": self._lost}
 
     def close(self) -> None:
-        """All tracks are over. Writes what waits, within ``CLOSE_S``."""
         self._hand_over(self._best.end())
         try:
             self._waiting.put(None, timeout=CLOSE_S / 2)

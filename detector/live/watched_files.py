@@ -1,8 +1,4 @@
-"""A run over files, as a watcher sees it.
-
-It starts and stops with each source, as the line on the terminal does, and reads the same counters
-from the page's thread. The loop pays for a copy of a picture where somebody looks, else nothing.
-"""
+"""A run over files, as a watcher sees it. The loop pays for a copy of a picture, if at all."""
 
 from __future__ import annotations
 
@@ -25,8 +21,6 @@ KEPT = 64  # files that have ended and are still shown
 
 
 class Line(Protocol):
-    """What else watches the run: the line on the terminal."""
-
     def start(self, info: Any, progress: Any, timeline: Any, frames: int | None) -> None: ...
 
     def stop(self) -> None: ...
@@ -34,8 +28,6 @@ class Line(Protocol):
 
 @dataclass(slots=True)
 class _Reading:
-    """Counters at one moment."""
-
     at_s: float
     read: int
     written: int
@@ -47,8 +39,6 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Now:
-    """The file that is being detected."""
-
     name: str
     info: SourceInfo
     progress: Any
@@ -58,8 +48,6 @@ class _Now:
 
 
 class WatchedFiles:
-    """Feeds a hub from the run over files. ``cores``: of this machine, for the share of the CPU."""
-
     def __init__(
         self,
         hub: Hub,
@@ -113,7 +101,6 @@ class WatchedFiles:
     # What the page calls.
 
     def figures(self) -> LiveFigures:
-        """The run at this moment, or half a second ago."""
         with self._lock:
             at_s = self._clock()
             if self._last is None or at_s - self._last[0] >= BETWEEN_S:

@@ -1,6 +1,5 @@
 """ByteTrack: SORT, and what is left over of the tracks is looked for among boxes of low scores
-(Zhang et al., 2022, "ByteTrack: Multi-Object Tracking by Associating Every Detection Box",
-arXiv:2110.06864). A person behind a tree is such a box."""
+(Zhang et al., 2022, arXiv:2110.06864). A person behind a tree is such a box."""
 
 from __future__ import annotations
 

@@ -16,14 +16,11 @@ LEAST_SHIFT = 0.25  # share of the pixels that have another shade
 
 
 class Cuts:
-    """Of one camera or video."""
-
     def __init__(self) -> None:
         self._last: NDArray[np.int16] | None = None
 
     def here(self, frame: Frame) -> bool:
-        """Whether a cut lies between the last frame and this one. Who asks first looks, at every
-        frame, and notes it in the frame for whoever comes later."""
+        """Whether a cut lies before this frame. Who asks first looks, and notes it in the frame."""
         if frame.cut is None:
             frame.cut = self._look(frame)
         return frame.cut

@@ -41,8 +41,7 @@ WAIT_S = 0.05  # between two looks at whether the run is over
 
 @dataclass(slots=True)
 class _Place:
-    """Of one camera or video. ``looks``: how many there were. ``told``: for how long each of the
-    last ones holds, and ``first``: the number of the first of these."""
+    """``looks``: how many there were. ``told``: how long the last ones hold, from ``first`` on."""
 
     cuts: Cuts = field(default_factory=Cuts)
     epoch: int = 0
@@ -55,9 +54,8 @@ class _Place:
 
 
 class Looks:
-    """``every``: how many frames; None: auto. ``first``: how many looks in a row a scene needs at
-    its beginning. ``times``: of a frame, in seconds. ``waits``: for the look that counts, where it
-    is not known yet."""
+    """``every``: how many frames; None: auto. ``first``: looks in a row at a scene's beginning.
+    ``times``: of a frame, in seconds. ``waits``: for the look that counts."""
 
     def __init__(
         self,
@@ -129,7 +127,6 @@ class Looks:
             return place.told[0]
 
     def told(self, frame: Frame, detections: Detections) -> None:
-        """What a look has found (``core.stages.between.Schedule``)."""
         if self._every is not None:
             return
         name = frame.arrival.camera if frame.arrival else ""

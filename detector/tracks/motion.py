@@ -1,12 +1,9 @@
 """Where the boxes of many tracks will be next: Kalman filters of constant speed, all at once.
 
-A box is four numbers that move independently of each other, each with a speed. So one filter is
-four small ones, of a position and a speed, and all tracks are rows of the same arrays.
-
-The noise of SORT and ByteTrack (Bewley 2016, Zhang 2022) stands on the corners, x1, y1, x2, y2;
-that of OC-SORT (Cao 2023) on the centre, the area and the aspect ratio, which has no speed. Noise
-is given for a step of ``STEP_S``. A longer step gets what that many steps would add, so that it
-does not matter which frames between two were looked at.
+A filter is four small ones, of a position and a speed; tracks are rows. SORT and ByteTrack's noise
+(Bewley 2016, Zhang 2022) is on x1, y1, x2, y2; that of OC-SORT (Cao 2023) on the centre, the area
+and the aspect ratio, which has no speed. Noise is given for a step of ``STEP_S``; a longer one gets
+what that many steps would add.
 """
 
 from __future__ import annotations
@@ -24,9 +21,8 @@ STEP_S = 1 / 30  # the papers' frame rate
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the four numbers of a box are, and how they are thought to err (variances, [4]).
-    ``of_boxes`` and ``to_boxes`` take and give [T, 4]. ``measured``: of a detection. ``drift`` and
-    ``drift_speed``: what a step adds. ``first`` and ``first_speed``: of a new track."""
+    """What the four numbers of a box are, and their variances, [4]. ``measured``: of a detection.
+    ``drift`` and ``drift_speed``: what a step adds. ``first``, ``first_speed``: of a new track."""
 
     of_boxes: Callable[[Floats], Floats]
     to_boxes: Callable[[Floats], Floats]

@@ -76,7 +76,6 @@ class OcsortTracker(Tracker):
         return np.where(np.any(known, axis=1)[:, None], oldest, self.last)
 
     def _see(self, rows: Numbers, boxes: Floats, since: Floats) -> None:
-        """Note directions, lost tracks' ways and boxes seen, before the filter takes them in."""
         every = np.arange(len(rows))
         ways = _directions(since[rows], boxes)[every, every]
         known = (self.hits[rows] > 1) | ~np.isnan(self.direction[rows, 0])

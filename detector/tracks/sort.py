@@ -1,5 +1,4 @@
-"""SORT: boxes join the tracks whose predicted boxes they overlap most (Bewley et al., 2016,
-"Simple Online and Realtime Tracking", arXiv:1602.00763)."""
+"""SORT: boxes join the tracks whose predicted boxes they overlap most (arXiv:1602.00763)."""
 
 from __future__ import annotations
 

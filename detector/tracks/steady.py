@@ -1,9 +1,7 @@
 """Boxes drawn steadily (--smooth): filtered along their tracks, and held if one is missed.
 
-The filter is the 1 Euro filter (Casiez, Roussel and Vogel, CHI 2012, "1 Euro Filter: A Simple
-Speed-based Low-pass Filter for Noisy Input in Interactive Systems"): a low pass whose cutoff rises
-with speed, so that what stands still does not tremble, and what moves does not trail behind. Speeds
-are in units of the box, so that one setting serves small and large ones.
+By the 1 Euro filter (Casiez, Roussel and Vogel, CHI 2012): a low pass whose cutoff rises with
+speed. Speeds are in units of the box, so that one setting serves small and large ones.
 """
 
 from __future__ import annotations
@@ -31,14 +29,11 @@ class _Filter:
 
 
 class Steady:
-    """Of one camera or video."""
-
     def __init__(self) -> None:
         self._filters: dict[int, _Filter] = {}
 
     def draw(self, detections: Detections, tracker: Tracker, time_s: float) -> Detections:
-        """What pictures show instead of ``detections``, which have the ids of their tracks. Boxes
-        without an id stay as they are. Best score first."""
+        """What pictures show. Boxes without an id stay as they are. Best score first."""
         assert detections.track_ids is not None
         here = detections.track_ids
         rows = tracker.followed(time_s, HOLD_S)

@@ -1,5 +1,4 @@
-"""What ``detect-video zones`` writes: a template of zones.yaml, a still with a grid, and a page on
-which lines and zones are drawn with the mouse. The page needs no server and loads nothing."""
+"""What ``detect-video zones`` writes: a template, a still with a grid, and a page to draw on."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ zones:
 
 
 def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
-    """Template, still and page of a source, which are new files. Raises UsageError, SourceError,
-    and OutputError where a file is there already."""
+    """New template, still and page of a source. Raises UsageError, SourceError, OutputError."""
     from detector.core import sources
 
     refuse_cameras([spec])

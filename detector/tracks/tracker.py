@@ -21,8 +21,8 @@ CLOCK_S = 1e-6  # by which times of frames are rounded, at most
 
 
 class Tracker(ABC):
-    """Gives boxes of one camera or video the ids of their tracks, from 1. A box joins a track of
-    its own class only; boxes that score below ``conf`` begin none."""
+    """Gives boxes of one camera the ids of their tracks. A box joins a track of its own class;
+    boxes that score below ``conf`` begin none."""
 
     form: ClassVar[Form] = CORNERS
     least_overlap: ClassVar[float]  # IoU
@@ -45,7 +45,6 @@ class Tracker(ABC):
 
     @property
     def begun(self) -> int:
-        """Tracks that got an id."""
         return self._next - 1
 
     def update(
@@ -71,7 +70,6 @@ class Tracker(ABC):
         return found
 
     def end(self) -> None:
-        """Ends all tracks: what follows is another scene."""
         self._keep(np.zeros(len(self), bool))
 
     # Where objects are while nobody looks. Nothing of it moves a track.
@@ -85,8 +83,7 @@ class Tracker(ABC):
         return np.flatnonzero((self.ids != NONE) & (time_s - self.seen_s <= within_s + CLOCK_S))
 
     def coasting(self, rows: Numbers, time_s: float) -> Detections:
-        """Where these tracks are at ``time_s`` if they go on as they moved last; with their ids,
-        and the scores of the boxes in which they were last seen."""
+        """Where these tracks are at ``time_s`` if they go on; with their ids and last scores."""
         passed_s = 0.0 if self._time_s is None else max(0.0, time_s - self._time_s)
         return Detections(
             self.motion.ahead(rows, passed_s / STEP_S).astype(np.float32),
@@ -109,16 +106,14 @@ class Tracker(ABC):
     def matched(
         self, places: Floats, rows: Numbers, boxes: Floats, class_ids: Ids, least: float
     ) -> tuple[Numbers, Numbers]:
-        """Tracks and boxes that belong together by their overlap alone, which is ``least`` or more.
-        ``places``: boxes of the tracks ``rows``. Returns numbers into ``rows`` and ``boxes``."""
+        """Tracks and boxes that overlap by ``least``: numbers into ``rows``, ``boxes``."""
         overlap = overlaps(places, boxes) * self.same_class(rows, class_ids)
         first, second = assign(overlap)
         enough = overlap[first, second] >= least
         return first[enough], second[enough]
 
     def take(self, rows: Numbers, boxes: Floats, scores: Floats, at: Numbers, found: Ids) -> None:
-        """The tracks ``rows`` are seen in ``boxes`` of these rows; ``at``: whose place in
-        ``found`` their ids have, and their scores in ``scores``."""
+        """The tracks ``rows`` are seen in ``boxes``; ``at``: places in ``found``, ``scores``."""
         self.motion.correct(rows, boxes)
         self.hits[rows] += 1
         assert self._time_s is not None
@@ -160,7 +155,6 @@ class Tracker(ABC):
 
 
 def others(count: int, taken: Numbers) -> Numbers:
-    """The numbers below ``count`` that are not taken."""
     left = np.ones(count, bool)
     left[taken] = False
     return np.flatnonzero(left)

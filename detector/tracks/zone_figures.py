@@ -15,7 +15,6 @@ DECIMALS = 3  # of seconds
 
 
 def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneTotals]:
-    """Of each line and zone, in the order of the file."""
     from detector.core.session.document import DwellFigures, ZoneTotals
 
     found = []
@@ -47,7 +46,6 @@ def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneT
 
 
 def history_of(camera: str, counter: Counter, names: Sequence[str]) -> SceneHistory:
-    """Counts over time, and where objects were."""
     from detector.core.session.document import SceneHistory, ZoneSeries
 
     history, series = counter.history, []

@@ -1,8 +1,5 @@
 """The file of lines and zones, for all sources, and for single cameras and clips (docs/tracks.md).
-
-A section of ``cameras`` or ``clips`` inherits what stands above, except its lines and zones. Points
-are checked here, as far as they can be without the source.
-"""
+A section of ``cameras`` or ``clips`` inherits what stands above, except its lines and zones."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line (two points; "in" is from its left to its right hand, seen from the first point to the
-    second) or a zone, a polygon. ``classes``: names or ids that it counts; None: all. ``stays_s``:
-    after so long in the zone an object stays there; None: no matter how long."""
+    """A line (two points; "in" is from its left to its right hand) or a zone, a polygon.
+    ``classes``: names or ids that it counts; None: all. ``stays_s``: when an object counts as
+    staying."""
 
     name: str
     points: tuple[Point, ...]
@@ -46,8 +43,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The lines and zones of a source. ``size``: width and height that the points are of; (1, 1):
-    they are shares of the picture; None: pixels of the source, whatever its size."""
+    """``size``: width and height that the points are of; (1, 1): shares of it; None: pixels."""
 
     shapes: tuple[Shape, ...] = ()
     size: tuple[float, float] | None = None
@@ -93,7 +89,6 @@ class ZonesFile:
 
 
 def read_zones(path: str) -> ZonesFile:
-    """Raises UsageError with the place of what is wrong, and what is right there."""
     content = parse_yaml(read_text(path, "a file of lines and zones"), path)
     if not isinstance(content, dict):
         raise UsageError(f"{path}: is not a mapping with lines: and zones:; {EXAMPLE}")
@@ -286,8 +281,6 @@ def _crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
 
 
 def _meet(a: Point, b: Point, c: Point, d: Point) -> bool:
-    """Whether two stretches have a point in common."""
-
     def side(p: Point, q: Point, r: Point) -> float:
         return (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])
 

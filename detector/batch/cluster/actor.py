@@ -38,8 +38,6 @@ NOBODY = ".nobody"  # no item's name: hidden ones are left out
 
 
 class Worker:
-    """``node``: tells the id of the node; Ray's own, or a fake."""
-
     _pool: LocalPool  # once it has loaded, as is this:
     _facts: LoadedFacts
     _folder: str | None = None
@@ -65,8 +63,7 @@ class Worker:
         return to_text(Welcome(**about))
 
     def load(self, load: Load) -> LoadedFacts:
-        """Load with the settings in force; the first worker also before, to resolve them.
-        Raises DetectVideoError."""
+        """Load with the settings in force; the first worker also before, to resolve them."""
         if self._folder is None:
             self._load_first(load)
         if load.digest is not None:
@@ -105,7 +102,6 @@ class Worker:
             self._pool.submit(task)
 
     def close(self) -> None:
-        """Ends the process in order. What it works on is dropped, and nothing of it stays."""
         if self._folder is not None:
             self._pool.close()
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,7 +1,6 @@
 """Which cores of its node a worker takes: Ray counts cores, and hands out none in particular.
 
-Each core is a file, and whoever locks it has the core. The kernel gives a lock up with its process,
-so that a killed worker keeps none. Jobs of one user share the files.
+Whoever locks a core's file has the core; the kernel gives a lock up with its process.
 """
 
 from __future__ import annotations
@@ -14,12 +13,8 @@ from contextlib import suppress
 
 
 def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[list[int], list[int]]:
-    """``count`` of the usable cores that no other worker has, and the locks to hold on to.
-
-    All of them and no lock where Ray has not exactly these cores: in a container with a quota
-    others use the same ones, and the kernel shares them out better. The same where too few are
-    left, or the files cannot be made.
-    """
+    """``count`` of the usable cores that no other worker has, and the locks to hold on to. All of
+    them and no lock if Ray has not exactly these cores, as in a container with a quota."""
     if int(node_cpus) != len(usable) or count >= len(usable):
         return list(usable), []
     folder = os.path.join(tempfile.gettempdir(), f"detect-video-cores-{os.getuid()}")
@@ -43,7 +38,6 @@ def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[li
 
 
 def take_lock(path: str, flags: int = 0) -> int | None:
-    """None where another has it. Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,5 @@
-"""What travels between a job, the process that speaks to Ray, and the workers on their nodes.
-
-Names, paths, settings, records: frames and detections never travel, and neither do credentials.
-"""
+"""What travels between a job, the process that speaks to Ray, and the workers on their nodes:
+names, paths, settings, records; never frames, detections or credentials."""
 
 from __future__ import annotations
 
@@ -20,9 +18,8 @@ ORIGIN = "a message of the cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a worker loads. ``digest``: of the settings in force and the model; None while they are
-    not known. ``cores``: that it has; ``node_cpus``: that Ray knows of its node. ``folder``: for
-    its files; None is its TMPDIR."""
+    """What a worker loads. ``digest``: of settings and model, None if not known yet. ``cores``:
+    that it has; ``node_cpus``: that Ray knows. ``folder``: for its files; None is its TMPDIR."""
 
     config: dict[str, dict[str, Any]]
     digest: str | None = None
@@ -41,8 +38,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """The first message; the answer is None. ``address``: of a cluster; None starts Ray on this
-    machine, with ``cores`` of it, and with its files in ``folder``. ``hello``: for all workers."""
+    """The first message. ``address``: of a cluster; None starts Ray here, with ``cores`` of it."""
 
     address: str | None
     cores: int
@@ -54,9 +50,6 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """``tasks``: for workers that are free. ``start``: arguments of ``Pool.start``, once.
-    ``closes``: all workers are to go."""
-
     wait: float
     tasks: list[Task] = field(default_factory=list)
     start: tuple[dict[str, dict[str, Any]], str, int] | None = None
@@ -65,8 +58,6 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turned:
-    """``facts``: of the first worker that has loaded. ``room``: workers that are free."""
-
     events: list[Event] = field(default_factory=list)
     states: list[WorkerState] = field(default_factory=list)
     reports: list[WorkerReport] = field(default_factory=list)
@@ -81,9 +72,7 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a node must see. ``token_file`` in ``place`` holds ``token``; empty where the place is
-    no folder. ``paths``: sources and models that are there on the job's machine. ``addresses``:
-    sources in stores and on servers, one of each."""
+    """What a node must see: ``token`` in ``token_file``, and sources (``paths``, ``addresses``)."""
 
     place: str
     token_file: str = ""
@@ -94,8 +83,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """``version``: of detect-video. ``sees``: the job's OUT is there, and can be written.
-    ``barred``: of what lies in stores, what the node does not get at, and why."""
+    """``sees``: the job's OUT, to write. ``barred``: what in stores it does not get at, and why."""
 
     version: str
     host: str
@@ -108,8 +96,6 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """``state``: of WorkerState. ``starts``: processes that the worker took so far."""
-
     state: str
     frames: int
     starts: int

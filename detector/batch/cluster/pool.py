@@ -1,6 +1,4 @@
-"""The pool of a cluster, the job's end of it: it starts the process that speaks to Ray
-(ray_process.py), asks it, and outlives it. What is to be done there stands in workers.py.
-"""
+"""The job's end of a cluster's pool: it starts the process that speaks to Ray, and outlives it."""
 
 from __future__ import annotations
 
@@ -69,7 +67,6 @@ class ConnectionLostError(Exception):
 
 
 def check_on(on: str) -> None:
-    """Raises UsageError for what --on cannot be, or where ray is not installed."""
     host, _, port = on.removeprefix(CLIENT).rpartition(":")
     if on != RAY and not (on.startswith(CLIENT) and host and port.isdecimal()):
         raise UsageError(f"--on {on}: give local, ray, or ray://HOST:PORT (Ray's port is 10001)")
@@ -87,10 +84,9 @@ def address_of(on: str) -> str | None:
 
 @dataclass(slots=True)
 class ClusterPool:
-    """``on``: as typed. ``folder``: of the job, for temporary files. ``place``: of the outputs,
-    which all nodes see. ``token_name``: of a hidden file there, which shows that they do.
-    ``workers``: None is as many as there is room for. ``stop``: ends the wait for a first worker.
-    """
+    """``folder``: of the job, for temporary files. ``place``: of the outputs, which all nodes see.
+    ``token_name``: of a hidden file there, which shows that they do. ``workers``: None is as many
+    as there is room for. ``stop``: ends the wait for a first worker."""
 
     on: str
     folder: Path
@@ -148,7 +144,6 @@ class ClusterPool:
         return self._known.facts
 
     def _make_hello(self, config: dict[str, dict[str, Any]], pictures: Sequence[str]) -> Hello:
-        """What this machine sees every node should see: sources, and the model's files."""
         values = [value for group in config.values() for value in group.values()]
         named = [value for value in values if isinstance(value, str) and os.path.isabs(value)]
         paths = [path for path in [*pictures, *named] if os.path.exists(path)][:MOST_PATHS]
@@ -191,7 +186,6 @@ class ClusterPool:
         return events
 
     def _keep_up(self, turn: Turn) -> list[Event]:
-        """What happened. Without a connection what is under way is lost, and the job ends."""
         if self._lost:
             return []
         try:
@@ -229,8 +223,7 @@ class ClusterPool:
         self._known = self._ask(turn, turn.wait + ANSWER_S, stops=stops)
 
     def _ask(self, message: Open | Turn, seconds: float, *, stops: bool) -> Any:
-        """Send ``message`` and await the answer. ``stops``: a signal ends the wait at once. Raises
-        ConnectionLostError, and the error that the process answers."""
+        """Send ``message`` and await the answer. ``stops``: a signal ends the wait at once."""
         assert self._child is not None
         pipe, until = self._child.pipe, time.monotonic() + seconds
         patience_s = CLOSING_S if isinstance(message, Turn) and message.closes else GRACE_S
@@ -299,7 +292,6 @@ def _command_line(folder: Path, pipe: int) -> list[str]:
 
 
 def _short_folder() -> Path:
-    """For Ray's files: its sockets have long names."""
     place = tempfile.gettempdir()
     if len(place) > LONGEST_FOLDER:
         place = "/tmp"
@@ -309,7 +301,6 @@ def _short_folder() -> Path:
 
 
 def _reach(address: str) -> None:
-    """Raises EngineError where nobody answers: Ray itself would try for a minute or more."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
         return  # "auto": Ray finds it

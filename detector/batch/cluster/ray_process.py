@@ -1,9 +1,8 @@
 """The process that speaks to Ray, for one job on one machine.
 
-Ray may end the process that uses it (where the cluster's head is gone for long), handles its
-signals and prints, and its files have to go where the job is killed: so Ray is imported here only.
-The job sends a ``Turn`` and gets a ``Turned``. Where the job is gone, its pipe is closed, this
-process ends, and with it what Ray has started for it.
+Ray may end the process that uses it, handles its signals and prints, and its files have to go where
+the job is killed: so Ray is imported here only. Where the job is gone, its pipe is closed and this
+process ends.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ def main(pipe: int) -> None:
 
 
 def serve(job: Connection) -> None:
-    """Until the job has closed its end."""
     wanted: Open = job.recv()
     try:
         workers = _open(wanted)

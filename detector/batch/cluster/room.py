@@ -11,8 +11,6 @@ CORES = 2  # of a worker, as on one machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node that is alive, and all that it has, whoever uses it."""
-
     id: str
     cpus: float
     gpus: float
@@ -20,8 +18,6 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Whole cores and GPUs of one worker."""
-
     cpus: int = CORES
     gpus: int = 0
 
@@ -29,8 +25,8 @@ class Need:
 def need_of(
     config: Mapping[str, Mapping[str, Any]], nodes: Sequence[Node], workers: int | None = None
 ) -> Need:
-    """A GPU each where a GPU does the inference, with its share of the node's cores. Otherwise as
-    many cores as --threads says, or two; one where so many ``workers`` do not fit with two."""
+    """A GPU each where a GPU does the inference, with its share of the node's cores; else cores as
+    --threads says, or two, or one where ``workers`` do not fit with two."""
     runtime = config["runtime"]
     with_gpu = [node for node in nodes if node.gpus >= 1]
     device = runtime["device"]
@@ -45,7 +41,6 @@ def need_of(
 
 
 def room_of(need: Need, nodes: Sequence[Node], avoid: Collection[str] = ()) -> int:
-    """Workers that fit side by side, where nobody else uses the nodes."""
     return sum(_fit(need, node) for node in nodes if node.id not in avoid)
 
 

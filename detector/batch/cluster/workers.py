@@ -49,8 +49,6 @@ LONGEST = 400  # characters of what Ray says in a message
 
 
 class Nodes(Protocol):
-    """The nodes that the cluster's head last told of, and the seconds since."""
-
     found: Sequence[Node]
 
     def silent_s(self) -> float: ...
@@ -58,8 +56,6 @@ class Nodes(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Place(Place):
-    """A place, and the actor that has it now."""
-
     actor: Any = None
     due: float = 0.0  # when it may get one
     doing: str = ""  # the call that is under way
@@ -80,8 +76,6 @@ class _Place(Place):
 
 @dataclass(slots=True)
 class Workers(Places[_Place]):
-    """``ray``: the module. ``actor``: the class of workers, for Ray."""
-
     ray: Any
     actor: Any
     nodes: Nodes
@@ -162,7 +156,6 @@ class Workers(Places[_Place]):
         place.given = False  # the next look hands it over
 
     def _look(self, seconds: float) -> None:
-        """Asks what is to be asked, and takes the answers that come within so many seconds."""
         now = self.clock()
         for place in self._standing():
             if place.actor is None and now >= place.due:
@@ -301,7 +294,6 @@ class Workers(Places[_Place]):
         self._leave(place, why, exit_code)
 
     def _collapse(self, why: str) -> None:
-        """No cluster is left: what is under way is lost, and the job ends."""
         for place in self._standing():
             self._fail_task(place, why)
             place.enter("gone", self.clock())
@@ -310,8 +302,7 @@ class Workers(Places[_Place]):
     # ---- how many there should be
 
     def _balance(self, now: float) -> None:
-        """Asks for more workers where there is room for them, and takes back what is asked for in
-        vain. Workers that have a node are never sent away."""
+        """Asks for more workers where there is room; those that have a node are never sent away."""
         self._balanced = now
         standing = self._standing()
         waiting = [place for place in standing if place.state == "waiting"]
@@ -339,9 +330,8 @@ class Workers(Places[_Place]):
                 self._add_place()
 
     def _wanted(self, now: float, standing: int) -> int:
-        """With a number of workers that is asked for until there are so many: an autoscaling
-        cluster brings nodes for them. Without, as many as the nodes that are there can hold. One
-        at least, unless all were given up: it waits for a node that comes."""
+        """A number of workers is asked for until there are so many: an autoscaling cluster brings
+        nodes. Without, as many as the nodes can hold; one at least, unless all were given up."""
         room = room_of(self.need, self.nodes.found, self._avoid)
         if room != self._room:  # a node has come, or is gone
             self._room, self._sated = room, float("-inf")
@@ -377,8 +367,7 @@ class Workers(Places[_Place]):
     # ---- the end
 
     def close(self) -> None:
-        """Those that have a process end it themselves, so that nothing of an item under way stays.
-        One that loads has written nothing, and ends with its actor."""
+        """Those that have a process end it themselves, so that nothing under way stays."""
         closing = [place for place in self._standing() if place.facts is not None]
         for place in closing:
             with suppress(Exception):
@@ -392,7 +381,6 @@ class Workers(Places[_Place]):
 
 
 def describe(error: Exception) -> str:
-    """What Ray says in one line, without its page of advice."""
     text = str(error)
     if NOT_THERE in text:
         return NOT_INSTALLED

@@ -208,7 +208,6 @@ def _show_dry_run(request: Request, as_json: bool) -> int:
 
 @contextmanager
 def _watched(as_json: bool, quiet: bool, progress_to: str | None) -> Iterator[Watch]:
-    """A live table on a terminal, a line now and then in a pipe, JSON lines where asked for."""
     from detector.batch.job import Watch
     from detector.batch.terminal import PlainLines, live_progress
 

@@ -17,9 +17,8 @@ from detector.core.types import Detections
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``reference`` and ``other`` count detections, ``matched`` pairs. ``share`` = 2 x matched /
-    (reference + other), 1.0 if both are 0. ``mean_iou`` and ``mean_score_diff`` (absolute): over
-    pairs, NaN without any."""
+    """``matched`` pairs; ``share`` = 2 x matched / (reference + other), 1.0 if both are 0.
+    ``mean_iou`` and ``mean_score_diff`` (absolute): over pairs, NaN without any."""
 
     frames: int
     reference: int

@@ -34,14 +34,12 @@ class Truth:
 
     @property
     def wanted(self) -> int:
-        """How many of the boxes have to be found."""
         return int((~(self.ignored | self.crowd)).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One picture and class after matching. ``scores``: best first, ``outcomes``: one for each
-    (RIGHT, WRONG, NEITHER), ``wanted``: how many boxes there were to find."""
+    """After matching. ``scores``: best first, ``outcomes``: RIGHT, WRONG or NEITHER for each."""
 
     scores: NDArray[np.float64]
     outcomes: NDArray[np.int8]
@@ -96,12 +94,8 @@ def confusion(
     conf: float,
     iou: float = 0.5,
 ) -> NDArray[np.int64]:
-    """Counts [classes + 1, classes + 1], labelled classes by row, detected ones by column.
-
-    The last row holds detections without a label, the last column missed labels. Detections that
-    score ``conf`` or more, best first, each take the free box that fits best, of any class; those
-    on a box to ignore are not counted.
-    """
+    """Counts [classes + 1, classes + 1], labelled by row, detected by column; last what has no
+    pair. Detections from ``conf`` on, best first, each take the free box that fits best."""
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     for picture, one in zip(pictures, found, strict=True):
         keep = one.scores >= conf
@@ -135,7 +129,6 @@ def _count(
 def _find_excused(
     picture: LabelledPicture, boxes: NDArray[np.float32], iou: float
 ) -> NDArray[np.bool_]:
-    """[m] whether a detection lies on a box to ignore."""
     ignored = overlaps(boxes, picture.boxes[picture.ignored & ~picture.crowd])
     crowd = overlaps(boxes, picture.boxes[picture.crowd], of_found=True)
     best: NDArray[np.float64] = np.concatenate([ignored, crowd], axis=1).max(axis=1, initial=0)

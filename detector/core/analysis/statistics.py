@@ -1,8 +1,4 @@
-"""The statistics of a summary: found by their declaration (``document.statistic``) on its types.
-
-A new one is a field that declares its title and unit, and the line in summary.py that computes it.
-The schema, the report and run trackers have it from here.
-"""
+"""The statistics of a summary: found by their declaration (``document.statistic``) on its types."""
 
 from __future__ import annotations
 

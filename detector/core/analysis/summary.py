@@ -1,7 +1,4 @@
-"""The summary of a run: what ``--json`` prints, what summary.json holds, what every table shows.
-
-Below it stand the ledger, which is the summary per frame, and the precision that was executed.
-"""
+"""The summary of a run, the ledger (the summary per frame), and the precision that was executed."""
 
 from __future__ import annotations
 
@@ -205,7 +202,6 @@ def _rate(count: int, seconds: float) -> float | None:
 
 
 def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> CpuTime:
-    """Process CPU, our own threads', and the rest: threads that libraries run for themselves."""
     process = sum(run.process_cpu_s for run in runs)
     main = sum(run.main_thread_cpu_s for run in runs)
     on_main = ("main", "writer")
@@ -267,8 +263,6 @@ def _reader_first(item: tuple[str, Any]) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class SplitMs:
-    """Milliseconds a frame."""
-
     on_cpu_ms: float
     ready_ms: float
     blocked_ms: float
@@ -283,9 +277,9 @@ class SplitMs:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """One stage. ``share``: of its threads' wall time; times in milliseconds a frame.
-    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``, None if unknown.
-    ``cpu_ms``: of its own thread and of those that libraries run for it."""
+    """Times in milliseconds a frame. ``share``: of its threads' wall time. ``on_cpu_ms``,
+    ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``, None if unknown. ``cpu_ms``: with
+    libraries."""
 
     stage: str
     thread: str
@@ -308,10 +302,8 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
-    """One thread, milliseconds a frame. Busy, waits, ``preempted_ms`` and ``other_ms`` add up to
-    ``wall_ms``.
+    """Milliseconds a frame. Busy, waits, ``preempted_ms`` and ``other_ms`` add up to ``wall_ms``.
 
-    ``busy``, ``waiting`` and ``other``: on a core, ready for one, blocked; None if unknown.
     ``foreign``: other programs' part of its waits for a core, 0 to 1. ``rest``: of its wall time,
     what the kernel's counts and the splits differ by.
     """
@@ -353,14 +345,12 @@ class ThreadRow:
 
     @property
     def lock_ms(self) -> float | None:
-        """Between spans, neither on a core nor ready for one: asleep at the interpreter's lock or
-        at a queue's, which another thread of this program holds."""
+        """Asleep between spans, at the interpreter's lock or a queue's."""
         return None if self.other is None else self.other.blocked_ms
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """CPU seconds of a stage, of its own thread and of those that libraries run for it. In the
-    plain loop the first holds all that ran meanwhile."""
+    """With its libraries' threads. In the plain loop the first holds all that ran meanwhile."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)
@@ -453,8 +443,7 @@ def live_memory_text(memory: LiveMemory) -> str:
 
 
 def seconds_text(summary: Summary) -> str:
-    """Seconds of each phase, and their sum since the process started: "import" includes the
-    interpreter's start. Of the run, also the loop's; the rest opens and closes files."""
+    """Seconds of each phase, and their sum since the process started."""
     walls = [thread.wall_s for thread in summary.threads.values()]
     inside = f" (loop {max(walls):.2f})" if walls else ""
     phases = ", ".join(
@@ -477,8 +466,7 @@ SHOWN = 0.005  # a type with a smaller share is not named in the sentence
 
 
 def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
-    """None if the engine told nothing. The bytes of a layer are the numbers that it reads and
-    writes, times the size of the type in which it was executed."""
+    """None if the engine told nothing. Bytes: numbers read and written, times their type's size."""
     if not layers:
         return None
     sums: dict[str, list[int]] = {}

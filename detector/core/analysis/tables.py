@@ -153,5 +153,4 @@ def _tenth(rate: float | None) -> str:
 
 
 def streams_of(summary: Summary) -> list[StreamSummary]:
-    """Empty for runs of files."""
     return summary.streams if isinstance(summary.streams, list) else []

@@ -62,8 +62,6 @@ class Tracker(Protocol):
 
 
 class _Following:
-    """A caller's tracker as a stage of the loop."""
-
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
 
@@ -152,7 +150,6 @@ class Detector:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Class names, by class id."""
         return self._plan.network.names
 
     @property
@@ -271,7 +268,6 @@ class Detector:
     def _stream_one(
         self, source: str, progress: Progress, conf: float | None, classes: Sequence[str] | None
     ) -> Generator[tuple[Frame, Detections], None, bool]:
-        """Returns True at the end of the source."""
         from detector.core.api.results import Detections
         from detector.core.sources._addresses import is_web
         from detector.core.sources._standard_input import SPEC, standard_input
@@ -331,7 +327,6 @@ class Detector:
         self.__exit__(None, None, None)
 
     def _end(self) -> None:
-        """Ends the stream with its threads, then closes. No call begins after it."""
         self._closed.set()
         self._calling.acquire(timeout=10)
         while (running := self._running) is not None:
@@ -414,11 +409,8 @@ def _refuse_closed(closed: threading.Event) -> None:
 
 
 class _Turn:
-    """A request that waits until the engine has room.
-
-    A call and a stream together must not exceed the engine's concurrency. ``lock``: held while it
-    computes; a signal's handler may close the Detector meanwhile, in the same thread.
-    """
+    """A request that waits until the engine has room. ``lock``: held while it computes; a signal's
+    handler may close the Detector meanwhile, in the same thread."""
 
     def __init__(
         self, request: BatchRequest, turns: threading.BoundedSemaphore, closed: threading.Event

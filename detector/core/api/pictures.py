@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class PilPicture(Protocol):
-    """What is used of ``PIL.Image.Image``, which need not be installed."""
-
     @property
     def mode(self) -> str: ...
 
@@ -31,10 +29,7 @@ if TYPE_CHECKING:
 
 
 def as_image(picture: Picture, choice: Choice | None = None) -> Image:
-    """u8 BGR [h, w, 3] of any of them; an array is returned as it is.
-
-    Raises UsageError for what is no picture, and SourceError for a file that cannot be read.
-    """
+    """u8 BGR [h, w, 3]. Raises UsageError for what is no picture, SourceError for its file."""
     if isinstance(picture, (str, os.PathLike)):
         return _read_picture(os.fspath(picture), choice)
     if _is_pil(picture):

@@ -1,7 +1,4 @@
-"""What the commands share: the decorator that makes one, and their common options.
-
-A command's own file parses, calls one function and prints. Heavy imports are in its body.
-"""
+"""What the commands share: the decorator that makes one, and their common options."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ WRITING = "stopped at once; unfinished output stays under *.partial.*"
 
 @contextmanager
 def exit_codes(interrupted: str) -> Iterator[None]:
-    """End the process with the code of what the block raises. ``interrupted``: what to say after a
-    signal that nobody below handled."""
+    """End the process with the code of what the block raises."""
     with raise_on_signals():
         try:
             yield
@@ -72,7 +71,6 @@ def end(error: BaseException) -> int:
 
 
 def _sentence(message: str) -> str:
-    """Click's message on one line, with a full stop where it lacks one."""
     line = " ".join(message.split())
     return line if line.endswith((".", "?", "?)")) else f"{line}."
 
@@ -103,8 +101,7 @@ def _internal(error: BaseException) -> int:
 
 
 def _log_of(error: BaseException) -> str:
-    """The file that holds the traceback: in the session, where the run had one; else one file for
-    the last error of all runs, so that they do not pile up."""
+    """The file that holds the traceback: in the session, else one for the last error."""
     for note in getattr(error, "__notes__", ()):
         if note.startswith(LOGGED):
             return str(note.removeprefix(LOGGED))

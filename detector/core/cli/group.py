@@ -45,8 +45,7 @@ def command_names() -> list[str]:
 
 
 class DefaultGroup(click.Group):
-    """``detect-video in.mp4`` means ``detect-video detect in.mp4``. A file that is named like a
-    command is reached by its path: ``./build``."""
+    """``detect-video in.mp4`` means ``detect-video detect in.mp4``; of a file: ``./build``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return command_names()
@@ -91,8 +90,7 @@ class DefaultGroup(click.Group):
         return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """For the first word: files, commands and the options of ``detect``. Files stand first:
-        bash drops what came before them, and offers files where no word fits."""
+        """Files stand first: bash drops what came before them."""
         detect = self._detect()
         found = super().shell_complete(ctx, incomplete)
         found += detect.shell_complete(click.Context(detect), incomplete)
@@ -144,8 +142,7 @@ def _words_before(args: list[str]) -> list[str]:
 
 
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
-    """Refuse ``profle in.mp4``: it would be two sources, and the second would run. A path, or a
-    name with a suffix, is always a source."""
+    """Refuse ``profle in.mp4``: it would be two sources. A path or a suffix is always a source."""
     close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
     if close and word.isidentifier() and not os.path.lexists(word):
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)

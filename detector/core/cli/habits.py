@@ -1,8 +1,4 @@
-"""The habits of other programs' users: their options and first words, and our word for each.
-
-People come from ultralytics, YOLOv5 and ffmpeg. What means the same here is said in one line, or a
-whole command line is translated; where nothing means it, the line says why.
-"""
+"""The habits of other programs' users: their options and first words, and our word for each."""
 
 from __future__ import annotations
 
@@ -31,9 +27,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
-    """The command that another program's first word means here; None if it is none of them.
-    ``known``: a command's options (``takes_values``). A file of that name is a source. Raises
-    UsageError for ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it."""
+    """The command that another program's first word means here, if any. Raises UsageError for
+    ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it."""
     word = words[0]
     if os.path.lexists(word):
         return None
@@ -54,8 +49,7 @@ def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
-    """The answer to an option that the command does not have; None if it is nobody's. Several from
-    elsewhere are answered at once, by the whole command line."""
+    """The answer to an option that the command does not have; None if it is nobody's."""
     ours = our_option(option, known := takes_values(ctx.command))
     if ours is None:
         return None
@@ -72,7 +66,6 @@ def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command
 
 
 def takes_values(command: click.Command) -> dict[str, bool]:
-    """The options of a command, and whether each is followed by its value."""
     return {
         name: not one.is_flag
         for one in command.params
@@ -91,14 +84,12 @@ def _all_known(words: Sequence[str], known: Collection[str]) -> bool:
 
 
 def _assigns(word: str) -> bool:
-    """Whether it is ``conf=0.3``, and no file."""
     name, equals, _ = word.partition("=")
     return bool(equals) and name.isidentifier() and not os.path.lexists(word)
 
 
 def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.Context) -> None:
-    """Raises UsageError for ``in.mp4 --classes 0 2``, where 2 would be a webcam; not for a file,
-    nor for a number where all sources may be cameras."""
+    """Raises UsageError for ``in.mp4 --classes 0 2``, where 2 would be a webcam."""
     for at, word in enumerate(words):
         if word not in LISTS:
             continue
@@ -114,7 +105,6 @@ def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.
 
 
 def _is_bare(word: str) -> bool:
-    """A number or a name, and no file."""
     return word.strip(",").replace("_", "a").isalnum() and not os.path.lexists(word)
 
 

@@ -45,8 +45,7 @@ class GroupedOption(click.Option):
         common: bool = False,
         **more: Any,
     ) -> None:
-        """``bare``: the value where none of ``words`` follows the flag. ``short``: the text of one
-        line; ``common``: whether --help alone shows it."""
+        """``bare``: the value where none follows. ``common``: whether --help alone shows it."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
         self.short, self.common = short, common
@@ -90,8 +89,6 @@ class Files(click.types.StringParamType):
 
 
 class Models(Files):
-    """A file, or the name of a known model."""
-
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
@@ -102,8 +99,6 @@ class Models(Files):
 
 
 class HelpfulCommand(click.Command):
-    """A command whose --help has groups and examples, and which knows other programs' options."""
-
     examples: Sequence[str] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -141,8 +136,7 @@ class HelpfulCommand(click.Command):
         return given
 
     def take_topic(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """``args`` without the word behind --help, which is kept in the context. Raises UsageError
-        if it is neither a group nor an option; a file stays a source."""
+        """``args`` without the word behind --help, which the context keeps. Raises UsageError."""
         at = next((at for at, word in enumerate(args) if word in FLAGS), None)
         if ctx.resilient_parsing or at is None or not args[at + 1 :] or not self._is_long(ctx):
             return args
@@ -160,7 +154,6 @@ class HelpfulCommand(click.Command):
         return len(self.get_params(ctx)) > MANY
 
     def _grouped(self, ctx: click.Context) -> dict[str, list[click.Option]]:
-        """Title -> its options; those of no group come last."""
         groups: dict[str, list[click.Option]] = {}
         for one in self.get_params(ctx):
             if isinstance(one, click.Option) and not one.hidden:
@@ -234,7 +227,6 @@ def key_of(title: str) -> str:
 
 
 def make_short(text: str, most: int) -> str:
-    """The first sentence of a text, or less of it, in one line."""
     text = text.split(". ")[0].removesuffix(".")
     for end in ("; ", ": ", ", "):
         head = text.split(end)[0]

@@ -19,9 +19,8 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """One option for each leaf of the configuration, in its order; None if not given, so that lower
-    levels show through. ``groups``, ``but``: of these groups (all by default), not of these.
-    ``only``, ``without``: names of leaves. ``defaults``: the command's own, for its help."""
+    """One option for each leaf of the configuration; None if not given. ``groups``, ``but``: of
+    these groups, not of these. ``only``, ``without``: leaves. ``defaults``: for the help."""
     own = defaults or {}
     return [
         _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))

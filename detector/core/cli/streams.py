@@ -1,6 +1,4 @@
-"""Standard input, output and error, whatever the caller made of them: closed, a full disk, a pipe
-whose reader has left, a terminal that is gone.
-"""
+"""Standard input, output and error, whatever the caller made of them: closed, full, or left."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ _CLOSED: list[str] = []  # the standard streams that our caller closed
 
 
 class _Output(io.FileIO):
-    """The bytes of standard output. If nobody reads them, they go nowhere, and the exit code stays:
-    files are whole. Raises OutputError, once, if they cannot be written for another reason."""
+    """The bytes of standard output, or nowhere once nobody reads them. Raises OutputError, once."""
 
     _lost = False
 
@@ -51,7 +48,7 @@ class _Errors(_Output):
 
 def check_standard_output(owners: Mapping[str, bool]) -> None:
     """Raises UsageError if several of ``owners`` (option -> whether) write to standard output,
-    OutputError if one does and our caller closed it."""
+    OutputError if it is closed."""
     given = [option for option, writes in owners.items() if writes]
     if len(given) > 1:
         raise UsageError(
@@ -80,8 +77,7 @@ def guard_streams() -> None:
 
 
 def keep_others_out() -> None:
-    """Keep standard output ours alone: what libraries print there (cv2 logs, with OPENCV_LOG_LEVEL)
-    goes to standard error. Does nothing if the caller put another stream in its place."""
+    """Keep standard output ours alone: what libraries print there goes to standard error."""
     before = sys.stdout
     raw = getattr(getattr(before, "buffer", None), "raw", None)
     if isinstance(raw, _Output) and raw.fileno() == 1:
@@ -110,8 +106,7 @@ def _text(
 
 
 def _open_closed() -> None:
-    """Open /dev/null for every standard stream that the caller closed (`>&-`): else our first file
-    would get its number, and what a library prints."""
+    """Open /dev/null for every standard stream that the caller closed (`>&-`)."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

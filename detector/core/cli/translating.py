@@ -25,8 +25,7 @@ Known = Callable[[str], Mapping[str, bool]]  # command -> its options, and wheth
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """``use detect-video in.mp4 --size 640.``, and what has no place in it, for the ``words`` after
-    ``command``. Raises UsageError for a task that is absent."""
+    """``use detect-video in.mp4 --size 640.``, and what has no place in it. Raises UsageError."""
     line = _Line(known, ctx, command)
     rest = [*words]
     while rest:
@@ -36,8 +35,6 @@ def write_ours(
 
 
 class _Line:
-    """Our command line, while theirs is read."""
-
     def __init__(self, known: Known, ctx: click.Context, command: str) -> None:
         self.left_out: list[str] = []
         self._of, self._ctx = known, ctx

@@ -1,7 +1,4 @@
-"""What other programs call our options and commands: for the command line and for Python.
-
-People come from ultralytics, YOLOv5 and ffmpeg. The answer does the same here, or says why not.
-"""
+"""What other programs call our options and commands: for the command line and for Python."""
 
 from __future__ import annotations
 
@@ -82,10 +79,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 
 def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
-    """What another program's keyword is called from Python: ``use size=640``.
-
-    ``known``: our keywords. None where nothing means it.
-    """
+    """``use size=640``, or None. ``known``: our keywords."""
     if name in IN_PYTHON:
         return IN_PYTHON[name]
     ours = HABITS.get("--" + name.replace("_", "-"))

@@ -35,9 +35,7 @@ def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
     """The configuration of a command. Raises UsageError, naming the path of what is wrong.
-
-    ``flags``: option -> value; None: not given. ``defaults``: a command's own, above the model's.
-    """
+    ``flags``: option -> value; None: not given. ``defaults``: a command's own, above the model."""
     return merge_levels(*collect_levels(config_file, flags, defaults))
 
 
@@ -62,7 +60,6 @@ def collect_levels(
 
 
 def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
-    """Option -> where its value in force comes from."""
     return {name: origin for origin, level in levels for name, _ in _flatten(origin, level)}
 
 
@@ -116,11 +113,8 @@ def _file_beside_plan(model: str) -> Path | None:
 
 
 def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
-    """One checked, frozen tree of all levels; a later level wins, option by option.
-
-    A level is (where it comes from, options): nested in groups or flat, as in a YAML file. Raises
-    UsageError, naming the path of what is wrong.
-    """
+    """One checked, frozen tree of all levels; a later level wins, option by option. A level is
+    (where it comes from, options): nested in groups or flat. Raises UsageError."""
     values: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
     for origin, level in levels:
         for name, value in _flatten(origin, level):
@@ -140,7 +134,6 @@ def with_implied(config: Config) -> Config:
 
 
 def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
-    """A YAML file as a level for ``merge_levels``. Raises UsageError."""
     content = parse_yaml(read_text(path, "a configuration"), path)
     if content is None:
         return str(path), {}
@@ -187,7 +180,6 @@ _KINDS = {
 
 
 def _check(origin: str, name: str, value: Any) -> Any:
-    """The value in its option's own type and within its limits. Raises UsageError."""
     group, leaf = _LEAVES[name]
     if isinstance(value, str):
         Address(value, hide_path=name in SECRET_PATHS)  # its secrets are known before a message

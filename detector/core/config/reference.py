@@ -67,7 +67,6 @@ def default_yaml() -> str:
 
 
 def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
-    """(group, field) of the options that ``Detector`` takes by name."""
     return [
         (group, leaf)
         for group, leaf in options()
@@ -91,7 +90,6 @@ def python_types() -> str:
 
 
 def options_table() -> str:
-    """A Markdown table for each group: --help OPTION and cfg/default.yaml have the long texts."""
     lines = []
     for group in dataclasses.fields(Config):
         lines.append(f"\n**{group.name}**\n\n| option | default | |\n|---|---|---|\n")

@@ -1,8 +1,7 @@
 """Interchangeable engines: one file here, ``NAME.py`` or a folder ``NAME/``, is one engine.
 
-It has one subclass of ``base.Engine`` whose ``name`` is NAME. Adding an engine is that file and its
-test. The class is imported to ask what it can do, so the file must import its library, and most of
-its code, late (``Engine.start``). What engines share is ``base`` and the names that begin with "_".
+It has one subclass of ``base.Engine`` whose ``name`` is NAME, and must import its library, and most
+of its code, late (``Engine.start``). What engines share begins with "_", or is ``base``.
 """
 
 from __future__ import annotations
@@ -50,20 +49,17 @@ OTHER_NAMES = {
 
 
 def names() -> list[str]:
-    """All engines of this folder, whether they can be used here or not. Imports none of them."""
     files = wings.list_files(*__path__)
     return [name for name in files if name != "base" and not name.startswith("_")]
 
 
 def unknown(name: str) -> str:
-    """The message for a name that is no engine."""
     near = OTHER_NAMES.get(name.lower()) or next(iter(get_close_matches(name, names(), 1)), None)
     hint = f"; did you mean {near}?" if near else ""
     return f"unknown engine {name!r}; engines are {', '.join(names())}, or auto{hint}"
 
 
 def find(name: str) -> type[Engine]:
-    """The engine's class. Raises UsageError for an unknown name, EngineError if it has none."""
     if name not in names():
         raise UsageError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name}")
@@ -87,7 +83,6 @@ def usable() -> dict[str, str | None]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether the engine's library is there. Does not import it."""
     library = find(name).library
     return library is None or find_spec(library) is not None
 
@@ -100,7 +95,7 @@ def _absence(engine: type[Engine]) -> str | None:
 
 def why_absent(name: str) -> str | None:
     """Why a named engine cannot be used here, or None, without importing its library. Missing
-    hardware comes before a missing library; ``usable`` skips that: ``auto`` starts no driver."""
+    hardware comes first, which ``usable`` does not ask: ``auto`` starts no driver."""
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
@@ -122,10 +117,7 @@ def rank_engines(precision: str = "fp32") -> list[str]:
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     """The first engine that can run a precision on a device here, and a sentence that says why.
-
-    If the device is open and there is an NVIDIA GPU, engines for it come first. Raises what
-    ``graph_wanted`` raises for the first engine, or EngineError if none is installed.
-    """
+    Raises what ``graph_wanted`` raises for the first engine, or EngineError for none."""
     order, reasons = rank_engines(precision), usable()
     there = [name for name in order if reasons[name] is None]
     if not there:
@@ -145,7 +137,6 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
 
 
 def _able_on_gpu(names: Sequence[str], precision: str) -> Iterator[str]:
-    """Those of the engines that run a precision on an NVIDIA GPU of this machine."""
     if NVIDIA_DRIVER.exists():
         for name in names:
             if find(name).runs_on_gpu(precision) and _can_run(name, precision, "auto"):
@@ -182,8 +173,8 @@ def suggest_library(device: str = "auto") -> str | None:
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
-    """Raises UsageError for an unknown engine, EngineError if its library is missing, without
-    importing it. ``to_build``: a machine that can only build the engine's file will do."""
+    """Raises UsageError for an unknown engine, EngineError if its library is missing. ``to_build``:
+    a machine that can only build the engine's file will do."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
         cure = f" (this machine can build: detect-video build MODEL --engine {name})"
@@ -191,7 +182,6 @@ def check_installed(name: str, to_build: bool = False) -> None:
 
 
 def load_library(name: str, to_build: bool = False) -> None:
-    """Import the engine's library, to time that apart. Raises UsageError and EngineError."""
     check_installed(name, to_build)
     engine = find(name)
     with translated(name, f"import {engine.library} (reinstall it with: {engine.install})"):
@@ -240,7 +230,6 @@ def _other_devices(device: str) -> str:
 
 
 def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:
-    """The engine with the network. Raises UsageError for an unknown name, else EngineError."""
     load_library(name)
     engine = find(name)
     options = options or EngineOptions(batch=network.batch)
@@ -272,9 +261,8 @@ def time_layers(
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """Median ms of every layer, and of the forward pass without a profiler, in turn with equal
-    threads, ``runs`` times or until ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises
-    EngineError if there is no profiler."""
+    """Median ms of every layer, and of the forward pass without a profiler, ``runs`` times or until
+    ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError without a profiler."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)
@@ -301,7 +289,6 @@ def front_ends() -> dict[str, str]:
 
 
 def only_engine(model: str) -> str | None:
-    """The one engine that runs this model file; None for a file that becomes a graph for all."""
     from detector.core.models.base import files_in_folder  # numpy, which --help does without
 
     inside = files_in_folder(model)
@@ -310,7 +297,6 @@ def only_engine(model: str) -> str | None:
 
 
 def plan_refusal(name: str, plan: str) -> str:
-    """Why an engine does not run a file that another one built for itself, and what does."""
     able = only_engine(plan)
     assert able is not None
     return (

@@ -22,11 +22,8 @@ FEWEST = 10  # runs that a median is taken of, if there are so many
 
 
 class LayerTimes(NamedTuple):
-    """Medians over the ``counted`` quiet runs, in ms.
-
-    ``forward_ms``: a pass without the profiler; ``profiled_ms``: under it. ``run_sum_ms``: sum of
-    one run's layers, with interruptions. ``outside_ms``: profiled time in no layer.
-    """
+    """Medians over the ``counted`` quiet runs, in ms. ``forward_ms``: without the profiler;
+    ``run_sum_ms``: of one run's layers. ``outside_ms``: profiled, in no layer."""
 
     layers: list[LayerExecution]
     forward_ms: float
@@ -44,8 +41,8 @@ def measure_layers(
     runs: int,
     budget_s: float,
 ) -> LayerTimes:
-    """Run ``plain`` and ``profiler`` in turn, with equal threads, so that load falls on both.
-    ``slots``: pictures u8 RGB [B, H, W, 3]. Ends after ``runs`` of each, or after ``budget_s``."""
+    """Run ``plain`` and ``profiler`` in turn, so that load falls on both, ``runs`` times of each or
+    for ``budget_s``. ``slots``: u8 RGB [B, H, W, 3]."""
     forward: list[float] = []
     profiled: list[float] = []
     until = time.perf_counter() + budget_s
@@ -87,11 +84,8 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Match what a profiler reported with the layers that the engine lists.
-
-    ``told``: (name, type, ms) in order, for each run; equal names match in order. Timed but
-    unlisted layers get an unknown precision; listed ones without time did not run.
-    """
+    """Match what a profiler ``told`` ((name, type, ms) in order, for each run) with the engine's
+    layers. Unlisted layers get an unknown precision; listed ones without time did not run."""
     listed: dict[tuple[str, int], LayerExecution] = {}
     seen: dict[str, int] = {}
     for layer in layers:

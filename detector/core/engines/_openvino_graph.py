@@ -1,8 +1,4 @@
-"""Present an OpenVINO IR as a ``ForeignGraph``, so that the recogniser of ONNX files reads it too.
-
-Layers get the names of ONNX's operators. OpenVINO's own tools fold preprocessing into the first
-weights; ``IrEvidence.inside`` reads the traces that they leave.
-"""
+"""Present an OpenVINO IR as a ``ForeignGraph``, for the recogniser of ONNX files."""
 
 from __future__ import annotations
 
@@ -47,8 +43,6 @@ REVERSED = "Gather_"  # what PrePostProcessor.reverse_channels() calls weights t
 
 @dataclass(slots=True)
 class IrGraph(ForeignGraph):
-    """``layers``: constants, by the names of their tensors."""
-
     layers: dict[str, Any] = field(default_factory=dict)
 
     def value(self, name: str) -> NDArray[Any] | None:
@@ -65,8 +59,7 @@ class IrEvidence(Evidence):
     _inside: Inside | None = None
 
     def inside(self) -> Inside:
-        """Also what was folded into the first layer's weights: PrePostProcessor marks them, and the
-        scale of the marked ones shows whether it divides."""
+        """Also what PrePostProcessor folded into the first layer's weights, by its marks."""
         if self._inside is None:
             self._inside = self._look_inside()
         return self._inside
@@ -108,7 +101,6 @@ class IrEvidence(Evidence):
 
 
 def graph_of(model: Any, name: str) -> IrGraph:
-    """``model``: of OpenVINO, with one input."""
     from onnx import TensorProto, helper
 
     names, picture = _names(model), model.inputs[0]
@@ -204,9 +196,8 @@ def _convolution_of(layer: Any) -> Any:
 
 
 def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
-    """What ``model_info`` (Intel's Model API; Ultralytics writes it too) says of the picture, as
-    keys of ``InputDescription``; senseless values count as absent. The API reads pictures as BGR,
-    so that channels which it has to reverse are RGB."""
+    """What ``model_info`` (Intel's Model API) says of the picture, as keys of ``InputDescription``.
+    The API reads pictures as BGR, so that channels which it has to reverse are RGB."""
     found: dict[str, Any] = {}
     if (reverse := info.get("reverse_input_channels", "").upper()) in ANSWERS:
         found["colour"] = "rgb" if ANSWERS[reverse] else "bgr"

@@ -1,9 +1,7 @@
 """Front end for OpenVINO IR: NAME.xml, which describes the layers, with NAME.bin beside it.
 
-What its input and outputs mean is found as for an ONNX file (models/formats/onnx/recognise.py): by
---describe or --family, by the graph (_openvino_graph.py), by metadata.yaml or the model_info
-inside, and by a probe. Only OpenVINO reads these files, so there is no ONNX graph: ``read_ir`` puts
-our input before the network and our outputs behind it, with OpenVINO's own pre-processing.
+What its input and outputs mean is found as for an ONNX file. There is no ONNX graph: ``read_ir``
+puts our input before the network and our outputs behind it, by OpenVINO's own pre-processing.
 """
 
 from __future__ import annotations
@@ -50,7 +48,6 @@ FLOATS = ("f32", "f16")
 
 
 def read(request: ModelRequest) -> Network:
-    """The network of an IR. Raises ModelError, and EngineError where OpenVINO is not there."""
     import onnx
 
     path, batch = request.path, request.batch
@@ -98,7 +95,6 @@ def read(request: ModelRequest) -> Network:
 
 
 def describe(request: ModelRequest) -> str:
-    """``describe_graph`` of an IR. Raises ModelError and EngineError."""
     return describe_graph(request.path, _evidence(request, None), request.family)
 
 
@@ -106,8 +102,7 @@ FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_
 
 
 class End(NamedTuple):
-    """An output that the head reads: which of the file's, or those of all levels; ``shape``: with
-    the batch axis, which the file's may lack."""
+    """An output that the head reads: which of the file's; ``shape``: with the batch axis."""
 
     numbers: tuple[int, ...]
     shape: tuple[int, ...]
@@ -116,8 +111,7 @@ class End(NamedTuple):
 def read_ir(
     core: Any, path: Path, size: tuple[int, int], batch: int, pixels: Wanted, ends: Sequence[End]
 ) -> Any:
-    """The model with our input, u8 RGB [batch, height, width, 3], and those of its outputs as
-    float32. Raises ModelError."""
+    """The model with our input, u8 RGB [batch, height, width, 3], and float32 outputs."""
     from openvino import Layout, Model, Type
     from openvino.preprocess import PrePostProcessor
 
@@ -187,7 +181,6 @@ def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvi
 
 
 def _model_info(model: Any) -> dict[str, str]:
-    """What the file says of itself as Intel's Model API reads it."""
     if not model.has_rt_info(MODEL_INFO):
         return {}
     content = model.get_rt_info(MODEL_INFO).value
@@ -197,7 +190,6 @@ def _model_info(model: Any) -> dict[str, str]:
 
 
 def _labels(info: Mapping[str, str]) -> dict[str, Any]:
-    """Its labels and model type, as metadata.yaml has them."""
     found: dict[str, Any] = {"description": info.get("model_type", "")}
     if labels := info.get("labels", "").split():
         found["names"] = [label.replace("_", " ") for label in labels]
@@ -241,8 +233,6 @@ def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[En
 
 
 class _Entry(NamedTuple):
-    """The input of an IR."""
-
     kind: str
     dims: tuple[int, ...]  # -1: free
     planar: bool
@@ -331,7 +321,6 @@ def _shaped(path: Path, model: Any, entry: _Entry, size: tuple[int, int], batch:
 
 
 def _dims(port: Any) -> tuple[int, ...]:
-    """-1 for a free side."""
     return tuple(-1 if side is None else side for side in dims_of(port))
 
 

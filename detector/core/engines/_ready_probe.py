@@ -1,9 +1,5 @@
-"""A probe of a file that one engine built for itself: a plan, or an IR.
-
-There is no graph to look at, so its reading is by shapes and names alone. Where the file's own
-metadata does not prove it, its engine runs it once on a drawn picture, as onnxruntime runs an ONNX
-file, and a reading that cannot be is refused.
-"""
+"""A probe of a file that one engine built for itself: where its metadata does not prove a reading,
+its engine runs it once on a drawn picture."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The contract of an engine: a graph goes in, float32 arrays come out.
 
-One class is one engine. What the class says about itself (precisions, devices, options, the library
-that it needs) can be read without importing that library; opening it, ``Engine(network, options)``,
-imports it and compiles the graph.
-
-An engine never resizes, decodes, draws, prints or reads a clock. The loop measures it from outside.
+What the class says about itself can be read without importing its library; ``Engine(network,
+options)`` imports it and compiles the graph. An engine never resizes, decodes, draws, prints or
+reads a clock.
 """
 
 from __future__ import annotations
@@ -36,21 +34,17 @@ BuildProgress = Callable[[str, int, int], bool]
 
 
 class Request:
-    """A place for one batch, and the call that runs it. Many may be filled at once.
-
-    ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows 0..n-1. ``device_ms``: time of the
-    last ``infer`` as the device reports it, with upload and read-back; None if it reports none.
-    """
+    """A place for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows 0..n-1.
+    ``device_ms``: of the last ``infer``, with upload and read-back; None if not reported."""
 
     slot: NDArray[np.uint8]
     device_ms: float | None = None
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Run the batch and return one array per output.
+        """Run the batch and return one array per output, float32 with n rows.
 
-        Blocks until the results are there, with the GIL released; waits for this request alone.
-        Each array is float32 with n rows, valid until this request's next ``infer``. A ragged last
-        batch (n < B) runs in full and is cut.
+        Blocks with the GIL released, for this request alone; valid until its next ``infer``. A
+        ragged last batch (n < B) runs in full and is cut.
         """
         raise NotImplementedError
 
@@ -59,10 +53,9 @@ class Request:
 class EngineOptions:
     """What the user may ask of any engine. 0 threads or concurrency: the engine chooses.
 
-    ``precision``: what the user asked for. The network that comes with it is already the graph that
-    the engine wants for that precision (``Engine.precisions``). ``device``: "auto", or one of
+    ``precision``: as asked; the network is already the graph for it. ``device``: "auto", or one of
     ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that ``Engine.artefact``
-    built from this network. ``own``: options of this engine alone (``Engine.own_options``).
+    built. ``own``: options of this engine alone (``Engine.own_options``).
     """
 
     batch: int = 1
@@ -78,11 +71,9 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
-    """One layer as the engine really ran it; ``median_ms`` only if it was profiled.
-
-    ``precision``: of ``PRECISIONS``, or another type by its own name (u8, int32). ``nodes``: the
-    graph's nodes that it is; empty for the one of that name. ``view``: it moves no bytes.
-    """
+    """One layer as the engine really ran it. ``precision``: of ``PRECISIONS``, or u8, int32 and
+    so on. ``nodes``: the graph's nodes that it is; empty for its namesake. ``view``: moves no
+    bytes."""
 
     name: str
     type: str
@@ -93,16 +84,11 @@ class LayerExecution:
 
 
 class LayerProfiler(Protocol):
-    """An engine with one request, under its own profiler."""
-
     def run(self, slot: NDArray[np.uint8]) -> None:
         """One forward pass of pictures u8 RGB [B, H, W, 3]."""
 
     def times(self) -> Sequence[tuple[LayerExecution, Sequence[float]]]:
-        """Every layer with the milliseconds of each run so far.
-
-        No layer contains another one. Called once.
-        """
+        """Every layer with the milliseconds of each run so far; called once."""
 
     def close(self) -> None: ...
 
@@ -123,8 +109,7 @@ class ArtefactBuilder:
     def build(
         self, network: Network, options: EngineOptions, target: Path, progress: BuildProgress
     ) -> Mapping[str, Any]:
-        """Writes the file to ``target`` and returns facts for its manifest, as ``store.build_once``
-        takes them. Raises EngineError."""
+        """Writes the file to ``target`` and returns facts for its manifest. Raises EngineError."""
         raise NotImplementedError
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -140,8 +125,7 @@ class AutoChoice(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A device, or another way to run, that an engine's library lists on this machine. ``option``:
-    selects it (``--device gpu``). ``name``: in full, or why it cannot be used."""
+    """A device, or way to run, that a library lists. ``name``: in full, or why not usable."""
 
     option: str
     name: str
@@ -150,10 +134,7 @@ class Offer(NamedTuple):
 
 
 class Engine:
-    """An engine. A new one is one file in this folder with a subclass of this class, and its test.
-
-    Only ``refusal``, ``best_concurrency``, ``start`` and ``layer_profiler`` may import its library.
-    """
+    """``refusal``, ``best_concurrency``, ``start``, ``layer_profiler`` may import the library."""
 
     # ---- what the engine is
     name: ClassVar[str]
@@ -211,18 +192,15 @@ class Engine:
 
     @classmethod
     def absent(cls) -> str | None:
-        """Why the engine cannot be used here even with its library, or None. Must not import it or
-        start anything."""
+        """Why the engine cannot be used here even with its library; it must not import it."""
         return None
 
     @classmethod
     def reads_file(cls, file: str) -> bool:
-        """Whether it alone runs this model file."""
         return Path(file).suffix.lower() in cls.model_suffixes
 
     @classmethod
     def refusal(cls, precision: str, device: str) -> str | None:
-        """Why this precision cannot run here on this device, or None."""
         return None
 
     @classmethod
@@ -237,8 +215,7 @@ class Engine:
 
     @classmethod
     def runs_on_gpu(cls, precision: str) -> bool:
-        """Whether ``--device auto`` means an NVIDIA GPU to it. Asked where there is one, and only
-        where the library is installed; may import it."""
+        """Whether ``--device auto`` means an NVIDIA GPU to it. May import its library."""
         return False
 
     @classmethod
@@ -266,15 +243,13 @@ class Engine:
         return []
 
     def device_ms(self) -> float | None:
-        """Device time of the last request, as the device reports it; None where it reports none."""
         return None
 
     def close(self) -> None:
         """Releases everything. May be called twice. Raises EngineError where the device refuses."""
 
     def close_after(self, error: BaseException) -> None:
-        """Closes because of an error, which is the one to report: a device that failed once refuses
-        to free its memory, too. What closing says becomes a note of it."""
+        """Closes because of an error, which is the one to report; closing's own becomes a note."""
         try:
             self.close()
         except Exception as late:
@@ -323,8 +298,8 @@ MAX_STREAMS = 8
 
 
 def best_streams(options: EngineOptions) -> int:
-    """How many requests of few threads fill the cores together: threads wait for each other at
-    every layer, requests do not (docs/settings.md). At most 8, which one reader can feed."""
+    """How many requests of few threads fill the cores together, at most 8: threads wait for each
+    other at every layer, requests do not (docs/settings.md)."""
     return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 
 

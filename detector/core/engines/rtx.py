@@ -1,7 +1,4 @@
-"""TensorRT for RTX: GeForce and RTX GPUs. Builds its plans on any machine, also without a GPU.
-
-``trt/`` runs and builds them.
-"""
+"""TensorRT for RTX: GeForce and RTX GPUs. Builds its plans on any machine, also without a GPU."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ def parse_batches(text: str) -> tuple[int, int]:
 
 
 def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
-    """Build what an engine needs to run a model, unless it is there. Returns facts as JSON values.
-    Raises UsageError for a range that the engine cannot have, and whatever preparing raises."""
+    """Build what an engine needs to run a model, unless it is there. Returns JSON values."""
     config = _with_engine(config, batches)
     engine = config.runtime.engine
     engines.load_library(engine, to_build=True)
@@ -90,7 +89,6 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
 
 
 def _open_with_graph(config: Config) -> Network:
-    """The network to build a file of. Raises ModelError if one engine built its file already."""
     network = open_network(config)
     if network.plan is not None:
         only = engines.only_engine(network.plan)
@@ -148,7 +146,6 @@ def _facts(network: Network, ready: PreparedNetwork) -> dict[str, Any]:
 
 
 def _about(network: Network, variant: Network) -> dict[str, Any]:
-    """What the file was made from."""
     return {
         "model": network.name,
         "model_sha256": network.sha256,

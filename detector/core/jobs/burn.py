@@ -1,8 +1,5 @@
-"""Boxes that an overlay carries, drawn into its pictures: the video that the run would have made.
-
-The overlay's own rows are drawn by our own ``annotate``, so that the result does not depend on a
-player. Frames without a row were not looked at, and are left out.
-"""
+"""Boxes that an overlay carries, drawn into its pictures by our own ``annotate``, so that the
+result does not depend on a player. Frames without a row are left out."""
 
 from __future__ import annotations
 
@@ -51,9 +48,9 @@ class Burnt:
 def burn(spec: str, config: Config, taken: set[Path]) -> Burnt:
     """Write X-burnt.mp4 of the overlay X.mkv, or what -o names.
 
-    Of ``config`` the groups output (-o, --quality, --preset, --crf), drawing and input (--decoder)
-    count; a drawing option that is not given is as in the run. ``taken``: outputs written before.
-    Raises SourceError if ``spec`` is not an overlay, UsageError and OutputError.
+    Of ``config`` the groups output, drawing and input count; a drawing option that is not given is
+    as in the run. ``taken``: outputs written before. Raises SourceError, UsageError and
+    OutputError.
     """
     from detector.core.sinks.overlay.carried import Overlay
 
@@ -88,8 +85,7 @@ def _style(config: Config, about: Description) -> Style:
 
 
 def _target(spec: str, config: Config, taken: set[Path]) -> Path:
-    """-o as a file or a folder; without it the current folder. A name that nobody gave is taken
-    where it is free, or where the same settings wrote it; else the next number is."""
+    """-o as a file or folder; else a name that is free, or was written by the same settings."""
     output = config.output.output
     if output is not None and _is_file_name(output):
         refuse_kept(output)
@@ -114,7 +110,6 @@ def _is_file_name(output: str) -> bool:
 
 
 def _settings(spec: str, config: Config) -> str:
-    """A digest of all that decides what the video holds."""
     about = os.stat(spec)
     document = [
         "burn",

@@ -42,9 +42,8 @@ def _open(request: ModelRequest) -> Network:
 
 
 def write_description(request: ModelRequest, output: str | None) -> str:
-    """Writes the description of a model file, by default X.describe.yaml in the current folder;
-    returns its text. ``output``: a path, or "-" to write nothing. Raises ModelError, UsageError
-    where the file is there, and OutputError."""
+    """Writes the description of a model file; returns its text. ``output``: a path, or "-" to write
+    nothing. Raises ModelError, UsageError and OutputError."""
     text = models.describe(request, engines.front_ends())
     if output == "-":
         return text
@@ -58,7 +57,6 @@ def write_description(request: ModelRequest, output: str | None) -> str:
 
 
 def family_listing() -> list[dict[str, Any]]:
-    """The families of ONNX files, as their descriptions state them."""
     return [
         {
             "name": one.family,
@@ -124,7 +122,6 @@ def _describe(entry: KnownModel) -> dict[str, Any]:
 
 
 def _needs(entry: KnownModel) -> str:
-    """What the user still has to do before the model runs; "" for nothing."""
     if entry.needs:
         return entry.needs
     if entry.download is None or entry.download.target.is_file():

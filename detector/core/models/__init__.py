@@ -53,9 +53,8 @@ SUFFIXES_LINE = re.compile(r"^SUFFIXES = (\(.*\))$", re.MULTILINE)
 def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> Network:
     """The network of a model file, or of a model that is known by name.
 
-    ``engine_front_ends``: suffix -> module, like ``front_ends``, of the files that only one engine
-    can read (``engines.front_ends``).
-    Raises ModelError, and UsageError for options that do not go with the model.
+    ``engine_front_ends``: as ``front_ends``, of files that only one engine can read. Raises
+    ModelError, and UsageError.
     """
     if not 1 <= request.batch <= MAX_BATCH:
         raise ModelError(f"batch {request.batch} is out of range: --batch takes 1 to {MAX_BATCH}")
@@ -119,7 +118,6 @@ def front_ends() -> Mapping[str, str]:
 
 
 def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
-    """The request with the path of the model file, and what the package knows to belong to it."""
     model, path = request.model, request.path
     if os.path.isdir(path):
         return replace(request, model=_only_file(model, suffixes))
@@ -168,7 +166,6 @@ def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
 
 
 def _check_options(front_end: FrontEnd, request: ModelRequest) -> None:
-    """Refuses the options that do not go with this kind of file. Raises UsageError."""
     name, family, families = request.path.name, request.family, front_end.families
     if family is not None and family not in families:
         cure = (

@@ -1,8 +1,4 @@
-"""What a front end is asked (``ModelRequest``) and what it makes of a model file (``Network``).
-
-A network is one ONNX graph, which every engine runs, and a small description of its input and
-outputs.
-"""
+"""What a front end is asked (``ModelRequest``) and what it makes of a model file (``Network``)."""
 
 from __future__ import annotations
 
@@ -33,11 +29,8 @@ Dense = Callable[[list[NDArray[np.float32]]], NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class InputRules:
-    """What the network's input must look like.
-
-    ``geometry``: one of ``types.GEOMETRIES``. ``of_picture``: boxes come out as if the
-    picture filled the input, whatever padding it has.
-    """
+    """``geometry``: one of ``types.GEOMETRIES``. ``of_picture``: boxes come out as if the picture
+    filled the input, whatever padding it has."""
 
     height: int
     width: int
@@ -68,11 +61,10 @@ class Network:
     """A model, ready for any engine.
 
     ``graph``: ONNX. Its input is u8 RGB NHWC [batch, H, W, 3], all dimensions fixed. Its outputs
-    are raw float32 tensors for the head. ``path``: the exported file, where one was written.
-    ``head`` decodes one picture's outputs into candidates. ``dense`` decodes every row into
-    [1, N, 5 + classes] float32: cx, cy, w, h in network pixels, objectness, and the probabilities
-    of the classes, not multiplied with it. The front end chooses both. ``warnings`` are lines for
-    the user ("random weights: boxes are meaningless").
+    are raw float32 tensors for the head. ``head`` decodes one picture's outputs into candidates.
+    ``dense`` decodes every row into [1, N, 5 + classes] float32: cx, cy, w, h in network pixels,
+    objectness, and the probabilities of the classes, not multiplied with it. ``warnings`` are lines
+    for the user.
     """
 
     name: str
@@ -127,20 +119,13 @@ class KnownGraph(NamedTuple):
 
 
 class KnownGraphs(Protocol):
-    """Where built graphs are kept."""
-
-    def find(self, network: Network) -> KnownGraph | None:
-        """The graph of a network that is described but for its graph, if it was built before."""
-        ...
+    def find(self, network: Network) -> KnownGraph | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Everything a user can say about the model. ``open_network`` answers it; a front end reads it.
-
-    ``model`` is the path of a file or the name of a known model. A front end gets the request with
-    the path in its place, and with the weights and the class names that belong to a known model.
-    """
+    """Everything a user can say about the model. A front end gets the path in place of ``model``,
+    and the weights and class names of a known model."""
 
     model: str
     weights: Path | None = None
@@ -164,11 +149,8 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """Reads one kind of model file: the ``FRONT_END`` of a module in models/formats.
-
-    The other attributes say which options go with such a file. ``open_network`` refuses the rest,
-    so that ``read`` does not have to.
-    """
+    """Reads one kind of model file; the other attributes say which options go with it, and
+    ``open_network`` refuses the rest."""
 
     read: Callable[[ModelRequest], Network]
     families: tuple[str, ...] = ()  # what --family may say; () where the file itself tells
@@ -182,8 +164,7 @@ class FrontEnd:
 def with_graph(
     network: Network, request: ModelRequest, build: Callable[[], onnx.ModelProto]
 ) -> Network:
-    """Gives a network that is described but for its graph the graph that was built before, else the
-    one that ``build`` makes now. Raises ModelError, as ``build`` does."""
+    """Give a network the graph that was built before, else the one that ``build`` makes now."""
     known = None if request.graphs is None else request.graphs.find(network)
     if known is not None:
         network.graph = known.load
@@ -198,7 +179,6 @@ def with_graph(
 
 
 def random_weights_warning(random_seed: int | None) -> list[str]:
-    """The warning that belongs to a network with random weights; [] for stored ones."""
     if random_seed is None:
         return []
     return [f"random weights (seed {random_seed}): boxes are meaningless"]
@@ -222,10 +202,7 @@ START_BYTES = 512  # of a file: enough for ``mistaken_for``
 
 
 def mistaken_for(start: bytes) -> str | None:
-    """What a file that begins with ``start`` is when it is no model, as words that follow its name.
-
-    None where it may be a model.
-    """
+    """What a file that begins with ``start`` is when it is no model, as words; else None."""
     if not start:
         return "is empty"
     if start.startswith(b"version https://git-lfs"):

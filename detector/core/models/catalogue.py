@@ -1,7 +1,6 @@
 """The known models: files that the package carries in ``cfg``, and those that it only describes.
 
-A file that is not in the package lies in the user's cache. ``detect-video models pull`` puts it
-there (pull.py), or the user does.
+The others lie in the user's cache, where ``detect-video models pull`` puts them.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ NEWER = re.compile(r"(?i)yolov?(?:8|9|1\d|26)|rtdetr")
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An official file.
-
-    Without a sha256 it is not fetched: the user puts it at ``target`` by hand.
-    """
+    """An official file. Without a sha256 it is not fetched: the user puts it at ``target``."""
 
     url: str
     target: Path
@@ -46,10 +42,8 @@ class KnownModel:
     """One ``models/NAME.yaml``, without its ``options``, which config reads.
 
     ``path``: the model file, packaged or in the cache, perhaps not there yet. ``layers``: a
-    description for random weights if ``path`` is absent. ``calibration``: of int8. ``canvases``:
-    (height, width) that it was trained for, its own first; with any, the input takes the shape of
-    the source (run/canvas.py). ``figures``: values of ``FIGURES``; ``gflops_published`` come from
-    its makers.
+    description for random weights if ``path`` is absent. ``canvases``: (height, width) that it was
+    trained for, its own first; with any, the input takes the shape of the source (run/canvas.py).
     """
 
     name: str
@@ -98,12 +92,10 @@ def folder() -> Path:
 
 
 def cache() -> Path:
-    """Where downloaded models lie, in the user's cache."""
     return user_cache() / "models"
 
 
 def absent_model(model: str | Path) -> ModelError:
-    """For the path of a model file that is not there."""
     path = Path(model)
     if path.suffix in (".pt", "") and NEWER.match(path.stem):
         return ModelError(
@@ -121,7 +113,6 @@ def known() -> list[str]:
 
 
 def known_model(name: str) -> KnownModel:
-    """The description of a known model. Raises ModelError for any other name."""
     if name not in known():
         if NEWER.match(name) and "," not in name:
             raise absent_model(name)
@@ -164,10 +155,7 @@ def known_model(name: str) -> KnownModel:
 
 
 def network_yaml(name: str) -> Path | None:
-    """The packaged description of a YOLOv5 or YOLOv7 network by its file name (yolov5s.yaml).
-
-    None for any other name.
-    """
+    """The packaged description of a YOLOv5 or YOLOv7 network (yolov5s.yaml); else None."""
     path = folder() / "yolo" / name
     return path if Path(name).parts == (name,) and os.path.isfile(path) else None
 

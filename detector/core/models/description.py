@@ -1,9 +1,7 @@
 """What a model's input and outputs mean, as a file of YAML says it: ``--describe model.yaml``.
 
-The families that we know are such files (cfg/families): the picture that the network wants, and
-where boxes, scores and classes stand in its outputs. ``bind`` holds a description against the
-outputs of a graph, and makes the ``Reading`` of it that a head reads them by. A new family of a
-known kind is a new file, not code. docs/models.md explains every key.
+The families that we know are such files (cfg/families). ``bind`` holds a description against the
+outputs of a graph, and makes its ``Reading``. docs/models.md explains every key.
 """
 
 from __future__ import annotations
@@ -48,9 +46,8 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 class InputDescription(_Part, frozen=True):
     """What the network wants of a picture whose pixels are 0 to 255.
 
-    ``scale``: a factor on them ("1/255", or 1). ``mean``, ``deviation``: subtracted after that, and
-    divided by, a number a channel in the order of ``colour``. ``pad``: the padding's grey, or its
-    red, green and blue. ``size`` ("640x384"): where the file leaves it open.
+    ``scale``: a factor on them. ``mean``, ``deviation``: subtracted after that, and divided by, in
+    the order of ``colour``. ``pad``: grey, or red, green and blue.
     """
 
     colour: Literal["rgb", "bgr"] = "rgb"
@@ -65,12 +62,9 @@ class InputDescription(_Part, frozen=True):
 
 
 class BoxesDescription(_Part, frozen=True):
-    """``tensor``: an output by its name, one of several names, or its place among the outputs;
-    ``levels``: instead of it, an output for each stride of ``cells``, likewise.
-    ``columns``: 0-3, 4- (to the last), 4, last 32, or but last 32, where they are part of a table.
-    ``axis``: where the four numbers stand, in the last axis or before it ([1, 4, N]). ``of``: what
-    0 to 1 are of, the input or the picture inside its letterbox.
-    """
+    """``tensor``: an output by name, names, or place; ``levels``: instead of it, one for each
+    stride of ``cells``. ``columns``: 0-3, 4- (to the last), 4, last 32, or but last 32. ``axis``:
+    where the four numbers stand. ``of``: what 0 to 1 are of, the input or the picture within it."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -145,13 +139,11 @@ class OutputsDescription(_Part, frozen=True):
 
 
 class Signs(_Part, frozen=True):
-    """What a file of the family has beside the outputs; all must fit. Of the package's families
-    alone: nothing is searched for by what a user's file says here.
+    """What a file of the family has beside the outputs; all must fit. The package's families alone.
 
     ``words``: a regular expression for what the file says of itself, or for its name. ``stem``:
-    kernel side of the first convolutions. ``picture``: names of the picture's input; ``inputs``: of
-    others. ``normalises``: it subtracts a mean itself. ``sides``: how boxes come from their last
-    layer (``Evidence.sides``). ``classes``: columns for classes, background included.
+    kernel side of the first convolutions. ``inputs``: of others than ``picture``. ``normalises``:
+    it subtracts a mean itself. ``sides``: as ``Evidence.sides``. ``classes``: with background.
     """
 
     words: str = ""
@@ -208,7 +200,6 @@ def read_description(path: Path) -> Description:
 
 
 def _check(path: Path, description: Description) -> None:
-    """Raises ModelError for values that no type refuses."""
     try:
         pixel_scale(description.input)
         given_size(description.input)
@@ -277,7 +268,6 @@ def _channels(value: int | tuple[int, int, int]) -> tuple[int, ...]:
 
 @cache
 def families() -> Mapping[str, Description]:
-    """Those of cfg/families, by name."""
     return {name: family(name) for name in family_names()}
 
 
@@ -296,8 +286,8 @@ def _folder() -> Path:
 
 
 def as_yaml(description: Description, guessed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The file of a description, every key of its input and outputs spelt out. ``guessed``: key
-    ("outputs.boxes.form") -> what else it may be; such a line is marked."""
+    """The file of a description, every key spelt out. ``guessed``: key ("outputs.boxes.form") ->
+    what else it may be; such a line is marked."""
     parts = {"version": 1, "family": description.family, "about": description.about}
     lines = [f"{key}: {_scalar(value)}" for key, value in parts.items()]
     for name in ("input", "outputs"):
@@ -334,7 +324,6 @@ def _scalar(value: object) -> str:
 
 
 def pixel_scale(given: InputDescription) -> float:
-    """The factor on a pixel of 0..255. Raises ValueError."""
     match = NUMBER.fullmatch(str(given.scale).strip())
     try:
         value = float(match[1]) / float(match[2] or 1) if match else 0.0
@@ -346,7 +335,6 @@ def pixel_scale(given: InputDescription) -> float:
 
 
 def given_size(given: InputDescription) -> tuple[int, int] | None:
-    """(height, width). Raises ValueError."""
     if given.size is None:
         return None
     sides = SIDES.fullmatch(given.size)
@@ -356,7 +344,6 @@ def given_size(given: InputDescription) -> tuple[int, int] | None:
 
 
 def geometry_of(given: InputDescription) -> str:
-    """``InputRules.geometry``."""
     if given.fit == "stretch":
         return "stretch"
     if given.align == "centre":
@@ -365,7 +352,6 @@ def geometry_of(given: InputDescription) -> str:
 
 
 def listed_names(description: Description) -> tuple[str, ...] | None:
-    """The class names; None where it says none. Raises ModelError for an unknown list."""
     from detector.core.models.names import read_names
 
     names = description.names
@@ -443,8 +429,8 @@ class _MisfitError(Exception):
 def bind(
     described: OutputsDescription, dims: Mapping[str, Dims], size: tuple[int, int]
 ) -> Bound | str:
-    """``dims``: the outputs of the graph, in their order. ``size``: (height, width) of the input.
-    Returns words that say what does not fit, if something does not."""
+    """``dims``: the outputs in order. ``size``: (height, width). Returns what does not fit, in
+    words."""
     try:
         return _Binder(dims, size).bind(described)
     except _MisfitError as exc:
@@ -452,8 +438,6 @@ def bind(
 
 
 class _Binder:
-    """Finds tensors, and numbers them in the order in which they are asked for."""
-
     def __init__(self, dims: Mapping[str, Dims], size: tuple[int, int]) -> None:
         self.dims, self.size, self.outputs = dict(dims), size, list(dims)
         self.used: dict[str, int] = {}
@@ -525,7 +509,6 @@ class _Binder:
         return self._joined(levels) if levels else self._found(part.tensor)
 
     def _joined(self, levels: Sequence[str | int]) -> str:
-        """A tensor of all levels' rows, [1, N, columns], by the name that it gets."""
         found = tuple(self._found(level) for level in levels)
         if len(found) != len(self.anchors):
             raise _MisfitError(f"{len(found)} levels, but {len(self.anchors)} strides")
@@ -539,7 +522,6 @@ class _Binder:
         return name
 
     def _level(self, name: str, anchors: int) -> tuple[int, int]:
-        """Rows and columns of a level."""
         dims = self.dims[name]
         sides = [side for side in dims if side is not None]
         if len(sides) < len(dims) or len(dims) not in (2, 3, 4):

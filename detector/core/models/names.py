@@ -1,7 +1,4 @@
-"""Class names for a model file that holds none.
-
-They come from --names, from a file beside the model, or from a list that the package carries.
-"""
+"""Class names for a model file that holds none: --names, a file beside it, or a packaged list."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from detector.core.models import catalogue
 def find_names(
     model: Path, classes: int, given: Path | None = None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Names of ``classes`` classes, and warnings: ``given`` (or ModelError), else found ones."""
     beside = model.with_suffix(".names")
     if given is not None or os.path.isfile(beside):
         return _read_exactly(classes, given or beside, model), []

@@ -1,12 +1,6 @@
-"""The description that a file of ours carries: what its graph alone does not say.
-
-A graph that this program writes has raw outputs. The anchors, the class names and the shape of the
-input belong to the ``Network``, so they go into the file beside the graph, as one JSON text in the
-metadata of ONNX (``KEY``). ``describe`` writes it, ``parse_description`` reads it back, and
-``OwnFile.head`` makes the same head of it; the head's own part is its decoder's (layouts/base.py).
-
-A file may come from anywhere, so each value is checked (ModelError: build the file again).
-"""
+"""The description that a file of ours carries, as JSON in the metadata of ONNX (``KEY``): the
+anchors, the class names and the shape of the input. The head's own part is its decoder's
+(layouts/base.py). A file may come from anywhere, so each value is checked."""
 
 from __future__ import annotations
 
@@ -37,9 +31,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """What the description says. ``arguments``: of the head, restored by the decoder. ``outputs``:
-    the names of the graph's outputs in the head's order.
-    """
+    """``arguments``: of the head, restored by the decoder. ``outputs``: in the head's order."""
 
     family: Text
     precision: Text
@@ -63,9 +55,7 @@ class OwnFile(msgspec.Struct, frozen=True):
     def head(
         self, origin: object, rules: InputRules, shapes: Sequence[Shape], classes: int
     ) -> tuple[Head, Dense]:
-        """``Network.head`` and ``Network.dense`` for outputs of these shapes. Raises ModelError
-        where they are not the head's.
-        """
+        """Raises ModelError where outputs of these shapes are not the head's."""
         given = self.decoder.at_size(self.arguments, rules)
         if not self.decoder.fits(shapes, given, rules, classes):
             seen = ", ".join("x".join(map(str, shape)) for shape in shapes)
@@ -101,7 +91,6 @@ def describe(network: Network) -> str | None:
 
 
 def write_description(network: Network) -> None:
-    """Puts the description into the network's graph, in place of one that it has."""
     kept = [entry for entry in network.graph.metadata_props if entry.key != KEY]
     text = describe(network)
     del network.graph.metadata_props[:]
@@ -111,7 +100,6 @@ def write_description(network: Network) -> None:
 
 
 def parse_description(text: str, origin: object) -> OwnFile:
-    """Raises ModelError for a text that ``describe`` did not write."""
     content = parse_json(text, origin, ModelError, cure="build it again")
     version = content.get("version") if isinstance(content, dict) else None
     if version not in (1, VERSION):
@@ -136,7 +124,6 @@ def parse_description(text: str, origin: object) -> OwnFile:
 
 
 def _convert(origin: object, content: Mapping[str, Any]) -> OwnFile:
-    """The values, each of its type and within its limits. Raises ModelError that names the key."""
     try:
         own = msgspec.convert(content, OwnFile)
     except msgspec.ValidationError as exc:
@@ -154,7 +141,6 @@ def _convert(origin: object, content: Mapping[str, Any]) -> OwnFile:
 
 
 def _texts(own: OwnFile) -> Iterator[tuple[str, str]]:
-    """Key and text of all that is shown to somebody."""
     yield "family", own.family
     yield "precision", own.precision
     yield from (("names", name) for name in own.names)

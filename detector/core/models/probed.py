@@ -1,8 +1,4 @@
-"""What one drawn picture shows of a network whose outputs nobody has proved.
-
-``draw`` makes the picture; whoever can run the network does. ``doubt_outputs`` says what of the
-answer cannot be so, if the outputs are read in a certain way.
-"""
+"""What one drawn picture shows of a network whose outputs nobody has proved."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ def doubt_outputs(
     outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
 ) -> str | None:
     """What cannot be so if this is the reading, as words; else None. ``outputs``: of one picture.
-    ``size``: (width, height) of the input. ``names``: how many classes the file names, if any."""
+    ``size``: (width, height) of the input. ``names``: how many."""
     if reading.classes is None:
         with np.errstate(all="ignore"):
             return _doubt_rows(rows_dense(outputs, reading=reading)[0], size)

@@ -23,9 +23,8 @@ Progress = Callable[[int, int], None]
 
 
 def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
-    """Download or resume the official file of model ``name`` into the cache; return it, and whether
-    it was downloaded. Another file of its name becomes ``FILE.replaced``. Raises ModelError for a
-    model without checksum, for wrong content (removed), and if the server is unreachable."""
+    """Download or resume the official file of ``name``; return it, and whether it was downloaded.
+    Another file of its name becomes ``FILE.replaced``. Raises ModelError."""
     model = known_model(name)
     download = model.download
     if download is None:

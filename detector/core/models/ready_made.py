@@ -1,8 +1,5 @@
-"""What goes with a file that one engine built for itself, and that describes itself badly.
-
-A TensorRT plan and an OpenVINO IR know their tensors, by which the layout is found (``head_of``).
-Class names and the network's task stand in a header or in a file beside it.
-"""
+"""What goes with a file that one engine built for itself, and that describes itself badly: its head
+by its tensors (``head_of``), names and task by a header or a file beside it."""
 
 from __future__ import annotations
 
@@ -33,8 +30,6 @@ AS_ONNX = (
 
 @dataclass(frozen=True, slots=True)
 class PlanHead:
-    """What the outputs are read by, and what the input must look like. ``layout``: its name."""
-
     layout: str
     bound: Bound
     geometry: str
@@ -58,16 +53,12 @@ def head_of(seen: ReadyMade) -> PlanHead:
 
 
 def beside(path: Path, suffix: str) -> Path | None:
-    """The file of that suffix with the same name, where there is one."""
     found = path.with_suffix(suffix)
     return found if found.is_file() else None
 
 
 def metadata_of(path: Path, header: Mapping[str, Any]) -> Metadata:
-    """What Ultralytics wrote before or beside the file: the same keys as in its ONNX files.
-
-    Raises ModelError for a task that is not detection.
-    """
+    """What Ultralytics wrote before or beside the file. Raises ModelError for another task."""
     from detector.core.models.formats.onnx.metadata import read_metadata
 
     told = {key: value for key, value in header.items() if value is not None}
@@ -81,7 +72,6 @@ def metadata_of(path: Path, header: Mapping[str, Any]) -> Metadata:
 def known_names(
     path: Path, file: Path | None, class_names: Sequence[str], told: Metadata
 ) -> tuple[str, ...]:
-    """Class names: given one by one, by a file, by a file beside the plan, or by the header."""
     if class_names:
         return tuple(class_names)
     if file := file or beside(path, ".names"):
@@ -92,7 +82,6 @@ def known_names(
 def class_names_of(
     path: Path, bound: Bound, known: Sequence[str]
 ) -> tuple[Sequence[str], list[str]]:
-    """The names of the classes, and warnings for the user. Raises ModelError."""
     if known:
         if bound.classes not in (None, len(known)):
             raise ModelError(

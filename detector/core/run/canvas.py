@@ -37,8 +37,7 @@ def follows_source(config: Config) -> bool:
 
 
 def find_canvas(config: Config, picture: Size | None) -> Size | None:
-    """(height, width) fitted to ``picture``, or None for the model's own input. ``picture``: width
-    and height in stored pixels, rotated for display."""
+    """(height, width) fitted to ``picture`` (width, height, upright), or None for the model's."""
     if picture is None or not follows_source(config):
         return None
     declared = declared_canvases(config)
@@ -49,15 +48,13 @@ def find_canvas(config: Config, picture: Size | None) -> Size | None:
 
 
 def own_canvas(network: Network, config: Config) -> Size:
-    """(height, width) of the input at which a model was timed and calibrated: its own, if it
-    declares canvases, at whatever size it is open now; else that size."""
+    """(height, width) at which a model was timed and calibrated: its own, if it has canvases."""
     declared = declared_canvases(config)
     return declared[0] if declared else (network.input.height, network.input.width)
 
 
 def smaller_canvas(network: Network, config: Config) -> Size | None:
-    """(height, width) of the next smaller input that the model was trained for, in the shape that
-    its input has now. None where it declares none."""
+    """(height, width) of the next smaller input that the model was trained for, if any."""
     height, width = network.input.height, network.input.width
     below = [
         size for size in declared_canvases(config) if size[0] * size[1] < SMALLER * height * width
@@ -78,7 +75,6 @@ def shape_of(longest: int, network: Network, picture: Size) -> Size:
 
 
 def longest_side(network: Network, config: Config) -> int:
-    """Of the inputs of --rect, pixels."""
     size = config.runtime.size
     return int(size) if size is not None else max(own_canvas(network, config))
 
@@ -96,9 +92,8 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
     """The network as the front end makes it, before it is converted for an engine.
 
     Without ``--size`` its input is what ``find_canvas`` says. ``--size 640`` is the longest side:
-    where the picture keeps its shape in the middle of the input (geometry "centre") and the file's
-    size is not fixed, the other side is the smallest that holds ``picture`` (width, height); else
-    the input is a square. Raises UsageError and ModelError.
+    the other is the smallest that holds ``picture`` (width, height), if the picture keeps its shape
+    (geometry "centre"), else a square. Raises UsageError and ModelError.
     """
     from detector.core import engines, models
     from detector.core.stages.preprocess import smallest_input
@@ -126,8 +121,7 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
 
 
 def open_rect(config: Config, picture: Size | None) -> Network:
-    """The network of --rect, with an input for ``picture`` (width, height), or its own if None.
-    Raises UsageError if the model has only one input shape."""
+    """The network of --rect, with an input for ``picture`` (width, height), or its own if None."""
     from detector.core import engines, models
 
     runtime = config.runtime

@@ -1,9 +1,5 @@
-"""A process that this one starts, and the pipe to it.
-
-A worker of ``batch``, a variant of ``compare``, the process that speaks to Ray: it ends with its
-parent, what it prints goes to a file, and its death is told in a line. What the two say to each
-other is theirs; the parent closes its end, or says so, when the process is to go.
-"""
+"""A process that this one starts, and the pipe to it: a worker of ``batch``, a variant of
+``compare``. It ends with its parent; what it prints goes to a file."""
 
 from __future__ import annotations
 
@@ -33,8 +29,7 @@ Message = TypeVar("Message")
 
 
 class Child:
-    """``command``: of the number of its end of the pipe. ``said``: the file for all that it prints.
-    ``more``: as of subprocess.Popen."""
+    """``command``: of its end of the pipe. ``said``: the file for all that it prints."""
 
     def __init__(self, command: Callable[[int], list[str]], said: Path, **more: Any) -> None:
         self._said = said
@@ -81,8 +76,7 @@ def _name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Ends processes in order, and kills those that do not, with what they have started.
-    ``alone_s``: how long they may take to leave by themselves. May be called twice."""
+    """Ends processes in order, and kills those that do not leave within ``alone_s``."""
     _wait(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)
@@ -101,9 +95,8 @@ def _wait(children: Sequence[Child], seconds: float) -> None:
 
 
 def python(main: str, pipe: int, shared: Path | None, first: str = "") -> list[str]:
-    """A command that runs ``main``, the name of a module, with its end of the pipe. It ends with
-    this process, and then removes ``shared``, a folder of this process alone. ``first``: what it
-    does before it imports anything that takes a while."""
+    """A command that runs ``main``, a module, with its end of the pipe; it ends with this process,
+    and then removes ``shared``. ``first``: what it does before it imports anything."""
     code = (
         f"import os, sys; sys.path.insert(0, {ROOT!r}); {first}"
         "from detector.core.run.signals import end_with_parent; "
@@ -131,8 +124,7 @@ def receive(pipe: Connection, kind: type[Message]) -> Message:
 
 
 def open_pipe(number: int) -> Connection:
-    """Its own end. ``number`` stays open until the process is really over, so that who reads of its
-    end knows how it ended. What it starts does not get the pipe."""
+    """Its own end. ``number`` stays open until the process is really over. Not inherited."""
     os.set_inheritable(number, False)
     return Connection(os.dup(number))
 
@@ -140,8 +132,7 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Gives the next message, in the order in which they came. The process leaves where the parent
-    closes the pipe before the last one, whatever it is doing."""
+    """Gives the next message, in order. The process leaves where the pipe is closed early."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def hear() -> None:

@@ -39,12 +39,9 @@ UNDO = "detect-video tune --undo"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a run takes.
-
-    ``config``: with engine and precision filled in, for a measured int8 with its calibration, and
-    with ``tuned``, the options that ``tune --use`` kept. ``reason``: a sentence for the user, None
-    if the user named both. ``notes``: for the user. ``timed_s``: of the timing, if any.
-    """
+    """What a run takes. ``config``: with engine and precision, calibration, and ``tuned``, the
+    options that ``tune --use`` kept. ``reason``: a sentence, None if the user named both.
+    ``timed_s``: of the timing."""
 
     config: Config
     reason: str | None
@@ -66,10 +63,8 @@ def choose(
     """Engine and precision for ``auto``, and the options of a search.
 
     ``measured``: False leaves aside what ``--use`` kept, as ``eval`` does. ``timed``: whether a
-    timing counts; it is made where there is none yet and nothing else decides. ``ahead``: what
-    the run reads, without which a model whose losses are unknown is not timed.
-    ``kind``: what the source is, for a search; it is asked only where there is one, and None takes
-    none. Raises EngineError if no engine is installed, or where ``progress`` stops the timing.
+    timing counts; it is made where there is none yet and nothing else decides. ``ahead``: what the
+    run reads. ``kind``: what the source is, for a search; None takes none.
     """
     notes = measurements.why_not_read(config) if measured or timed else []
     kept = measurements.find(config, network, ("compare", "tune")) if measured else []
@@ -120,8 +115,7 @@ def _by_rank(config: Config) -> Choice:
 def _judge(
     record: Measurement, config: Config, by_rank: Choice, now: bool = False
 ) -> Choice | None:
-    """What it says; None if it lacks the choice by rank or any row to compare. ``now``: its
-    note is printed in this run, with the way to undo it."""
+    """What it says; None if it lacks the choice by rank or rows. ``now``: it is printed now."""
     asked, runtime = config.runtime, by_rank.config.runtime
     rows = [
         row
@@ -184,8 +178,7 @@ def _is_better(row: MeasuredRow, default: Interval, budget: float) -> bool:
 
 
 def _with(config: Config, record: Measurement, options: Mapping[str, Any]) -> Config:
-    """With the options of a record; int8 with the calibration that was measured, unless the user
-    names one."""
+    """With the options of a record; int8 with the calibration that was measured."""
     config = config.with_options(options)
     if options.get("precision") != "int8" or config.calibration.calibrate is not None:
         return config
@@ -245,7 +238,6 @@ def in_words(settings: Mapping[str, Any]) -> str:
 
 
 def as_options(settings: Mapping[str, Any]) -> list[str]:
-    """The words of a command line."""
     words: list[str] = []
     for name, value in settings.items():
         text = ",".join(value) if isinstance(value, tuple) else str(value)
@@ -257,9 +249,8 @@ def as_options(settings: Mapping[str, Any]) -> list[str]:
 
 
 def list_in_force(config: Config) -> list[dict[str, Any]]:
-    """The records that change what ``auto`` takes on this machine with these settings, the newest
-    of each model and, of searches, of each kind of source. ``model_input``: height, width;
-    ``undo``: what the user does against it."""
+    """The records that change what ``auto`` takes here, the newest of each model and, of searches,
+    of each kind of source. ``undo``: what the user does against it."""
     kinds: list[Kind] = ["self-timing", "compare", "tune"]  # a comparison goes before a timing
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda one: kinds.index(one.kind)):

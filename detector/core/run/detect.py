@@ -1,9 +1,5 @@
-"""One run of the command: every source through the loop, then its summary and session files.
-
-``detect`` is the one function. ``_resolve`` is its door: there the options become a plan (plan.py),
-and what cannot work is refused before anything is written. Then every source is driven through the
-loop; what happens to one does not end the others.
-"""
+"""One run of the command: every source through the loop, then its summary and session files. What
+cannot work is refused (``_resolve``) before anything is written."""
 
 from __future__ import annotations
 
@@ -88,8 +84,6 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What another command changes about a run, and sees of it. None changes nothing."""
-
     loaded: Callable[[LoadedModel], None] | None = None  # once warm; may put another head on it
     source: Callable[[str], Source] | None = None  # opens a spec in its own way
     detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
@@ -150,8 +144,7 @@ def _resolve(
     building: BuildProgress | None,
     rows_to: int | None,
 ) -> tuple[Plan, OutputPlan]:
-    """The door: what is refused is refused here, cheap things before a model is loaded. Sources
-    that a command opens in its own way are not looked at."""
+    """The door: what is refused is refused here, cheap things before a model is loaded."""
     asked, ours = Asked.of(config), hooks.source is None
     check_memory(config.runtime.engine)
     if ours:
@@ -271,9 +264,7 @@ def run_opened(
     detected: Callable[[Frame, Detections], None] | None = None,
 ) -> SourceRun:
     """Run one source through a loaded model, which stays open, and write into ``folder``.
-
-    ``plain``: no source and engine in names. ``detected``: sees each frame. ``error``: a failure.
-    """
+    ``plain``: no source and engine in names. ``detected``: sees each frame."""
     from detector.core.session.store import Session
 
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
@@ -303,8 +294,6 @@ def closing_session(session: Session) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What all sources of a run share."""
-
     plan: Plan
     outputs: OutputPlan
     session: Session
@@ -368,7 +357,6 @@ def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
 
 
 def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
-    """One source, from opening it to closing its last sink."""
     from detector.core.timeline import READ, WRITE
 
     plan, clock = job.plan, RunClock()
@@ -446,8 +434,7 @@ def _own_rows(job: _Job, number: int) -> Path:
 def _drive_loop(
     job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
 ) -> None:
-    """Drives the loop to its end and closes the sinks, or aborts them. ``own``: the one that is no
-    output, but the session's. ``number``: of the source."""
+    """Drives the loop to its end and closes the sinks, or aborts them. ``own``: the session's."""
     from detector.core.loop.parts import Progress
 
     plan, live, hooks = job.plan, job.live, job.hooks

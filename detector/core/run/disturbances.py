@@ -1,7 +1,4 @@
-"""What disturbed a run from outside, as far as the system tells: swap, a CPU quota, heat, governor.
-
-Counters of the kernel are read before and after the run, none during it.
-"""
+"""What disturbed a run from outside, as far as the system tells: swap, quota, heat, governor."""
 
 from __future__ import annotations
 
@@ -21,13 +18,10 @@ CGROUPS = "/sys/fs/cgroup"
 
 
 class Watch:
-    """Begins to watch; ``end`` says what happened since."""
-
     def __init__(self) -> None:
         self._hot, self._throttled_us = _hot(), _throttled_us()
 
     def finish(self, summary: Summary) -> Summary:
-        """The summary with what disturbed the run."""
         found = self.end()
         return summary if found is None else replace(summary, disturbed=found)
 
@@ -59,7 +53,6 @@ def _hot() -> int:
 
 
 def _swapped_kb() -> int:
-    """Of this process, in swap now."""
     return _number(_text(STATUS), "VmSwap:")
 
 

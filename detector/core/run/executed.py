@@ -1,9 +1,5 @@
-"""The layers that an engine ran, in which precision, and what each costs on the graph.
-
-An engine on a CPU tells the same of the same file in the same version on the same CPU. ONNX Runtime
-tells it by optimising the graph once more, and the costs are read from the graph: together a
-quarter second of every run. So it is kept beside the file, and read from there the next time.
-"""
+"""The layers that an engine ran, in which precision, and what each costs on the graph. An engine on
+a CPU tells the same of the same file, at a quarter second of every run, so it is kept beside it."""
 
 from __future__ import annotations
 
@@ -38,8 +34,7 @@ def find_layers(
     own: Mapping[str, str],
     ran: Network | None = None,
 ) -> tuple[ExecutedLayer, ...]:
-    """``executed_layers``, or what it gave before. ``path``: the exported graph that the engine
-    runs; None where there is none. ``own``: --engine-options. Raises EngineError."""
+    """``executed_layers``, or what it gave before. ``path``: of the exported graph, if any."""
     if path is None or engine.device != "cpu":
         return executed_layers(network, engine, ran)
     file, key = Path(path).with_suffix(SUFFIX), _key(engine, own)
@@ -55,10 +50,8 @@ def find_layers(
 def executed_layers(
     network: Network, engine: Engine, ran: Network | None = None
 ) -> tuple[ExecutedLayer, ...]:
-    """The layers that the engine reports, each with the cost of the nodes that it stands for.
-
-    ``network``: before conversion; ``ran``: the converted one. Added layers are omitted.
-    """
+    """Each with the cost of the nodes that it stands for. ``network``: before conversion; ``ran``:
+    the converted one. Added layers are omitted."""
     from detector.core.models.graph.build import node_costs
     from detector.core.models.graph.qdq import original_names
     from detector.core.session.outcome import ExecutedLayer
@@ -77,7 +70,6 @@ def executed_layers(
 
 
 def _key(engine: Engine, own: Mapping[str, str]) -> str:
-    """Everything but the file that decides what an engine makes of a graph."""
     parts = [
         engine.name,
         library_version(engine.name),
@@ -90,7 +82,6 @@ def _key(engine: Engine, own: Mapping[str, str]) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Key -> layers; empty where the file is not there, or is none of ours."""
     try:
         kept = store.read_kept(file.parent, file.name)
         document = from_json(kept or b"{}", dict[str, Any], file.name)

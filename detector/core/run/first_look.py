@@ -38,8 +38,7 @@ SURE = 0.25  # the least score of an object to decide by, where a command wants 
 
 @dataclass(slots=True)
 class Seen:
-    """``sides``: of the objects, in pixels of the input of the whole picture; ``input_s``: seconds
-    of one input, a median."""
+    """``sides``: of objects, in pixels of the whole picture's input; ``input_s``: a median."""
 
     info: SourceInfo
     frames: int
@@ -57,8 +56,7 @@ def small_side(sides: Sequence[float]) -> float:
 
 
 def sides_of(found: Detections, picture: tuple[int, int], network: Network) -> list[float]:
-    """Of each object, in pixels of the input of the whole picture. ``picture``: height and width
-    of the one that the boxes are of."""
+    """Of each object, in pixels of the whole picture's input. ``picture``: height and width."""
     import numpy as np
 
     rules = network.input
@@ -77,8 +75,7 @@ def tell_size(sides: Sequence[float], frames: int) -> str:
 def useful_grids(
     side: float, picture: tuple[int, int], network: Network
 ) -> tuple[list[Tiling], str]:
-    """Grids for objects of such a side, the coarsest first, and why there is no finer one where
-    that is the picture's fault. ``picture``: width and height."""
+    """Grids for objects of such a side, coarsest first, and why there is no finer one."""
     grids: list[Tiling] = []
     for grid in GRIDS:
         if side >= SMALL or (grids and side * GRIDS[len(grids) - 1][0] >= SMALL):
@@ -98,8 +95,7 @@ def load_after_look(
     looks_at: Sequence[str] = (),
     **words: Any,
 ) -> Plan:
-    """As ``Asked.load``, of --tiles auto: the plan has what the look decided. ``opens``: the source
-    of a command that has its own, by its name in ``looks_at``."""
+    """As ``Asked.load``, with what the look decided. ``opens``: a command's own source."""
     whole = Asked.of(asked.config.with_options({"tiles": NONE}))
     plan = whole.load(timer, specs=specs, **words)
     if opens is None:
@@ -115,8 +111,7 @@ def load_after_look(
 def choose_tiles(
     plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
 ) -> tuple[Tiling, str]:
-    """What --tiles auto is for these sources, and a line that says why. ``plan``: without tiles;
-    ``opens``: as of ``load_after_look``."""
+    """What --tiles auto is for these sources, and a line that says why."""
     seen = look(plan, specs, opens)
     if seen is None:
         return Tiling(), _line(NONE, "no frame could be read")
@@ -138,14 +133,12 @@ def _line(chosen: str, why: str) -> str:
 
 
 def _budget(plan: Plan, info: SourceInfo) -> float:
-    """Seconds of inference that a run may take."""
     duration = plan.reading.duration_s or info.duration_s or 0.0
     return max(BUDGET_S, float(duration))
 
 
 def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
-    """Of the inference of the run, if each input takes what it took in the look; None where nobody
-    knows how many frames there are."""
+    """Of the inference of the run; None where nobody knows how many frames there are."""
     frames = plan.reading.frames_ahead(seen.info)
     if frames is None:
         return None

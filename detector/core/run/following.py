@@ -1,8 +1,4 @@
-"""What a run asks of the tracks of objects, read once: how often the network looks.
-
-The wing of tracks carries it out. It stands here so that a wrong value, or one that contradicts
-another option, is refused before a model is loaded.
-"""
+"""What a run asks of the tracks of objects, read once: how often the network looks."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ def parse_every(text: str | None) -> int | None:
 
 
 def check_following(config: Config) -> None:
-    """Raises UsageError for what no run can do together."""
     every = parse_every(config.tracking.infer_every)
     if every == 1:
         return

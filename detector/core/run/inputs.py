@@ -1,8 +1,5 @@
-"""Which files a run reads, as far as they are known before it opens the first one.
-
-They are kept from being overwritten (``errors.guard``). What only a file itself tells, such as the
-external data of an ONNX model, is added by whoever reads that file.
-"""
+"""Which files a run reads, as far as they are known before it opens the first one. They are kept
+from being overwritten (``errors.guard``)."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ from detector.core.sources._unclaimed import is_live
 
 
 def gather_sources(specs: Sequence[str]) -> list[str]:
-    """What ``sources.gather`` makes of a command line. Videos in a folder that runs wrote there are
-    no sources. Raises SourceError for one of several that is not there, before any of them runs."""
+    """As ``sources.gather``, without videos that runs wrote. Raises SourceError."""
     gathered = sources.gather(specs, is_output)
     for spec in gathered if len(gathered) > 1 else ():
         if not (is_live(spec) or is_web(spec)):  # these answer when they are opened
@@ -56,8 +52,7 @@ def refuse_cameras(specs: Sequence[str]) -> None:
 
 
 def is_camera(spec: str) -> bool:
-    """A webcam, an address but of a file (whose server is asked), or a list of cameras. Raises
-    UsageError for a list that is no YAML."""
+    """A webcam, an address but of a file, or a list of cameras. Raises UsageError."""
     if is_web(spec):
         from detector.core.sources._answers import is_file
 

@@ -1,9 +1,5 @@
 """Limits of the system: memory, cores, threads, open files, the size of a file, lost folders.
-
-``check_threads`` and ``check_memory`` refuse a run that cannot work, before a library crashes on
-it. ``blame_limit`` names the limit behind an error that no room has explained. Nothing heavy is
-imported here: this may be all that still fits.
-"""
+Nothing heavy is imported here: this may be all that still fits."""
 
 from __future__ import annotations
 
@@ -99,8 +95,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(wanted: int) -> None:
-    """Raises EngineError if ``wanted`` more threads cannot run at once: it starts them, because the
-    limits of account, container and memory all count. OpenBLAS would answer with SIGINT."""
+    """Raises EngineError if ``wanted`` more threads cannot run at once: it starts them, because all
+    limits count. OpenBLAS would answer with SIGINT."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -147,8 +143,8 @@ def container_memory(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def keep_blas_alone() -> None:
-    """Tell OpenBLAS, before numpy loads it, to start no threads; a number set by the user stands.
-    They only spin: on two cores, three frames took 0.88 s of CPU with them and 0.63 s without."""
+    """Tell OpenBLAS, before numpy loads it, to start no threads, which only spin: on two cores,
+    three frames took 0.88 s of CPU with them and 0.63 s without."""
     if not any(name in os.environ for name in BLAS_SETTINGS):
         os.environ[BLAS_SETTINGS[0]] = "1"
 
@@ -163,11 +159,9 @@ def blas_threads() -> int:
 
 @contextmanager
 def opencv_threads(overlapped: bool) -> Iterator[None]:
-    """Keep OpenCV to the calling thread in the overlapped loop on at most two cores.
-
-    There its second thread makes the reader wait at every resize: ``--engine null --save overlay``
-    took 0.92 of the CPU without it (docs/settings.md). A number in OPENCV_FOR_THREADS_NUM stands.
-    """
+    """Keep OpenCV to the calling thread in the overlapped loop on at most two cores, where its
+    second thread makes the reader wait at every resize (docs/settings.md). A number in
+    OPENCV_FOR_THREADS_NUM stands."""
     import cv2
 
     before = cv2.getNumThreads()
@@ -208,7 +202,6 @@ def _no_threads() -> EngineError:
 
 
 def _memory_limits(before: str = ": ") -> str:
-    """The limit of the address space in words; empty where there is none."""
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     return "" if soft == resource.RLIM_INFINITY else f"{before}ulimit -v is {soft >> 10}"
 

@@ -1,8 +1,5 @@
 """Network and engine of a run: chosen, opened, built where something lacks, and warmed up, once for
-all sources.
-
-Libraries are imported when they are needed, so that a run can time its imports apart.
-"""
+all sources. Libraries are imported late, so that a run can time its imports apart."""
 
 from __future__ import annotations
 
@@ -70,8 +67,7 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. Raises nothing of the engine's: after a failure
-        of the device, the first error is the one to report."""
+        """Close the engine after its last source. A device's first error is the one to report."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
@@ -91,8 +87,7 @@ class LoadedModel:
                 runs[-1].error = runs[-1].error or late
 
     def read_layers(self) -> None:
-        """Ask the open engine how it runs each layer. Not done at the start, because ONNX Runtime
-        optimises the graph again for it. A failed engine may not answer, nor one without TMPDIR."""
+        """Ask the open engine how it runs each layer; it may not answer."""
         if self.layers or self.original is None:
             return
         from detector.core.run.executed import find_layers
@@ -105,8 +100,6 @@ class LoadedModel:
 
 
 class PhaseTimer:
-    """Adds up the seconds of each phase of a run: import, load, warmup, run, close."""
-
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(("import", "load", "warmup", "run", "close"), 0.0)
 
@@ -233,8 +226,7 @@ def load_model(
 
 
 def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> Config:
-    """``config`` with ``auto`` replaced by the engine, precision and calibration of a run.
-    ``picture``: as of ``load_model``. Raises UsageError, ModelError, EngineError."""
+    """``config`` with ``auto`` replaced by the engine, precision and calibration of a run."""
     from detector.core.run.choose import choose
 
     config, _ = _with_engine_of_the_file(config)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """``sync``: one plain loop instead of threads."""
-
     sync: bool
     queue_batches: int
     nvtx: bool
@@ -86,7 +84,6 @@ class Loop:
 
     @contextmanager
     def library_threads(self) -> Iterator[None]:
-        """The threads that OpenCV has while this loop runs."""
         with opencv_threads(overlapped=not self.sync):
             yield
 
@@ -97,8 +94,7 @@ class Loop:
         progress: Progress,
         seen: Seen = lambda frame, detections: None,
     ) -> None:
-        """Takes one source through the loop to its end and counts into ``run``; ``seen`` gets each
-        frame when it is written. Raises what a stage raises; the counts stand even then."""
+        """Takes one source through the loop and counts into ``run``, even if a stage raises."""
         run.loop = self.bounds(parts)
         try:
             with closing(self.marked(parts, run.timeline, progress)) as frames:

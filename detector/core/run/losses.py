@@ -53,7 +53,6 @@ class Known:
 
     @staticmethod
     def of(calibration: Calibration) -> Known:
-        """On this CPU."""
         from detector.core.models.graph.qdq import KINDS
         from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
 
@@ -82,8 +81,7 @@ class Known:
 
 @dataclass(slots=True)
 class Looked:
-    """Measured on some frames of the run's sources, at the default threshold of scores; at a lower
-    one if fewer than ``OBJECTS`` are above it. ``frames``: of the run, None where nobody knows."""
+    """Measured on some frames of the run's sources, at a lower threshold for few ``OBJECTS``."""
 
     are_known: ClassVar[bool] = False
     network: Network

@@ -1,10 +1,8 @@
 """engines/measured.json: what was measured on this machine. The only reader and writer of it.
 
-``compare --use``, ``tune --use`` and the self-timing each make one record (``make``) and add it
-(``keep``), the newest last; ``choose`` asks which of them count for a run (``find``). A record
-counts only if model, input, machine and settings are those of now, and a row of it only if its
-engine is here in the version that was measured (``can_run``). ``store`` says which folder and which
-file is believed.
+``compare --use``, ``tune --use`` and the self-timing each ``make`` one record and ``keep`` it, the
+newest last. A record counts only if model, input, machine and settings are those of now, and a row
+of it only if its engine is here in the version that was measured (``can_run``).
 """
 
 from __future__ import annotations
@@ -57,8 +55,7 @@ def make(
     comparable: bool | None = True,
     **about: Any,
 ) -> Measurement:
-    """A record of today, of this machine and of these settings. ``about``: the model, the rounds
-    and the source, as fields of ``Measurement``."""
+    """A record of today, this machine and these settings. ``about``: fields of ``Measurement``."""
     return Measurement(
         kind=kind,
         date=date.today().isoformat(),
@@ -80,7 +77,6 @@ def row(
     inference: Interval | None = None,
     end_to_end: Interval | None = None,
 ) -> MeasuredRow:
-    """A row with the version of the engine's library that is installed."""
     fps: dict[Metric, Interval | None] = {"inference": inference, "end_to_end": end_to_end}
     return MeasuredRow(engine, precision, library_version(engine), dict(options), fps, agreement)
 
@@ -125,7 +121,6 @@ def path(config: Config) -> Path:
 
 
 def read(config: Config) -> list[Measurement]:
-    """All records that this version can read, the newest last."""
     entries = _entries(_content(config)) or ()
     return [record for one in entries if (record := _record_of(one)) is not None]
 
@@ -133,8 +128,7 @@ def read(config: Config) -> list[Measurement]:
 def find(
     config: Config, network: Network, kinds: Collection[Kind], shape: tuple[int, int] | None = None
 ) -> list[Measurement]:
-    """The records that count for a run, the newest first. ``shape``: height and width; None is the
-    network's own."""
+    """The records that count for a run, the newest first. ``shape``: height and width."""
     shape = shape or (network.input.height, network.input.width)
     return [
         record

@@ -1,8 +1,5 @@
-"""Where a source's results go: names and folders, settled before anything is written.
-
-Which outputs there are, which suffixes they take and which of them are the default is declared by
-the sinks themselves (``sinks.base.Sink``); this file names none of them.
-"""
+"""Where a source's results go: names and folders, settled before anything is written. Which outputs
+there are is declared by the sinks themselves (``sinks.base.Sink``)."""
 
 from __future__ import annotations
 
@@ -58,8 +55,7 @@ def _name_of_file(spec: str) -> str:
 
 
 def session_name(spec: str, engine: str) -> str:
-    """IN, or IN-ENGINE if the user named the engine; a long IN is cut to fit into 255 bytes. The
-    engine that ``auto`` picks is not in the name, because it may change with later installs."""
+    """IN, or IN-ENGINE if the user named the engine; a long IN is cut to fit into 255 bytes."""
     stem = stem_of(spec)
     while len(os.fsencode(stem)) > LONGEST_STEM:
         stem = stem[:-1]
@@ -72,8 +68,7 @@ def of_engine(engine: str) -> str:
 
 
 def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha256: str) -> str:
-    """A digest of the source, the model and the options that decide what the outputs hold.
-    ``options``: as asked for, by group; the precision that ``auto`` picks does not count."""
+    """A digest of the source, the model and the options that decide what the outputs hold."""
     deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
     runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
     if options["runtime"]["rect"]:
@@ -127,11 +122,8 @@ def choose_names(
     settings: str,
     given: Path | None = None,
 ) -> dict[str, Path]:
-    """Names that nobody gave: the first of ``name("")``, ``name("-2")``, ``name("-3")``... in which
-    none is ``taken`` and all may be replaced (``settings``; "" replaces any).
-
-    ``given``: the one that the user gave, which is replaced. Raises OutputError for too many.
-    """
+    """Names that nobody gave: the first of ``name("")``, ``name("-2")``... in which none is
+    ``taken`` and all may be replaced (``settings``; "" replaces any). Raises OutputError."""
     for number in range(1, MOST_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
@@ -156,10 +148,8 @@ class OutputPlan:
         plain: bool = False,
         brought: Sequence[str] = (),
     ) -> None:
-        """``engine``: as it was asked for; names tell it where it was: IN-ENGINE-detected, else
-        IN-detected. ``streams``: whether -o - is possible. ``plain``: the source has a folder of
-        its own, in which names need not tell whose they are: detections.jsonl, video.mp4.
-        ``brought``: sinks that are opened beside those that are asked for."""
+        """``engine``: as it was asked for, for names. ``streams``: whether -o - is possible.
+        ``plain``: the source has a folder of its own: video.mp4. ``brought``: further sinks."""
         self._of_engine = of_engine(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
@@ -224,7 +214,6 @@ class OutputPlan:
         return path
 
     def _refuse_contradictions(self, given: OutputConfig) -> None:
-        """Refuses what would be asked for and not written."""
         save = given.save
         if given.lead is not None and not given.only_detections:
             raise UsageError("--lead needs --only-detections; use both or neither")
@@ -267,7 +256,6 @@ class OutputPlan:
             )
 
     def _check_options(self, given: Mapping[str, Any]) -> None:
-        """Refuses what means nothing in the outputs that are asked for."""
         saved = self._save
         if saved is None and self._file is None and not self._no_video:
             saved = tuple(sink.name for sink in sinks.defaults("video"))
@@ -278,8 +266,7 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuses outputs that show the source's own pictures where those are to be pixelated
-        (``blur``), or where no source is fit for them. Of some unfit ones, each is told in turn."""
+        """Refuses outputs of the source's own pictures with ``blur``, or without a fit source."""
         for name in self._save or ():
             sink = sinks.find(name)
             if not sink.untouched:
@@ -299,8 +286,7 @@ class OutputPlan:
         return self._save is not None and bool({*self._save} - {"jsonl", "csv", self.streamed})
 
     def may_write(self) -> bool:
-        """Whether somebody may write in the folder of the outputs, as far as permissions tell; also
-        where there are none. A folder that is not there yet is made in the one above."""
+        """Whether somebody may write in the folder of the outputs, as far as permissions tell."""
         save, streamed = self._save, self.streamed
         rows_alone = streamed is not None and not {*(save or ())} - {streamed}
         if self._nowhere or rows_alone or save == ():
@@ -383,8 +369,8 @@ class OutputPlan:
         """Output name -> final path, in the order in which the sinks are to be opened.
 
         A name that nobody gave is taken where it is free, or where a run of the same ``settings``
-        (``settings_of``) wrote it; else the next number is. "" takes any. Raises UsageError where a
-        path is a file that the command reads, or one of its session.
+        wrote it ("": any). Raises UsageError where a path is a file that the command reads, or of
+        its session.
         """
         if self._nowhere:
             self._choose_sinks(info.kind, info.path)
@@ -447,7 +433,6 @@ class OutputPlan:
         return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
 
     def imports(self, spec: str) -> list[str]:
-        """The modules that the outputs of a video will import."""
         try:
             chosen = self._choose_sinks("video", spec)
         except UsageError:  # said when its outputs are named
@@ -489,7 +474,6 @@ class OutputPlan:
         return sinks.defaults(kind)
 
     def _folder(self) -> Path:
-        """Where names that are not given lie."""
         output = self._output
         return Path() if output is None or output == "-" else Path(output)
 
@@ -503,7 +487,6 @@ class OutputPlan:
                 ) from error
 
     def _place(self, spec: str) -> tuple[Path, str]:
-        """Folder and stem of the names that are not given."""
         if self._file is not None:
             return self._file.parent, self._file.stem
         return self._folder(), f"{stem_of(spec)}{self._of_engine}"

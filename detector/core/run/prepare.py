@@ -25,10 +25,9 @@ MB = 1 << 20
 class PreparedNetwork:
     """A network ready for ``engines.open``.
 
-    ``network``: in the precision that the engine asked for, exported. ``options``: for
-    ``engines.open``. ``build_s``: seconds that this run spent on converting the graph and building
-    missing files. ``artefact_s``: the same with the build time of files that an earlier run built.
-    ``exported``: the graph's file. ``built``: the engine's own file, where it runs one.
+    ``build_s``: seconds that this run spent on converting the graph and building missing files;
+    ``artefact_s``: with the build time of files that an earlier run built. ``exported``: the
+    graph's file. ``built``: the engine's own file, where it runs one.
     """
 
     network: Network
@@ -54,10 +53,9 @@ def prepare_network(
 ) -> PreparedNetwork:
     """Does everything that comes before ``engines.open``.
 
-    ``requests``: concurrency -> how many requests the caller wants. ``one_at_a_time``: the caller
-    runs one request after the other, so that a request gets all threads unless the user says
-    otherwise. Raises UsageError and EngineError for a precision or device that this engine or
-    machine does not have, and OutputError where the folder of built files cannot be written.
+    ``requests``: concurrency -> how many requests the caller wants. ``one_at_a_time``: a request
+    gets all threads unless the user says otherwise. Raises UsageError and EngineError for a
+    precision or device that is not here, and OutputError.
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
@@ -98,7 +96,6 @@ def _prepare_in(
     progress: BuildProgress,
     folder: Path,
 ) -> PreparedNetwork:
-    """``prepare_network`` with the options and the folder of built files decided."""
     start = time.perf_counter()
     variant, notes = _variant(network, wanted, config, folder, progress)
     made_s = time.perf_counter() - start if variant is not network else 0.0
@@ -124,8 +121,7 @@ def _prepare_in(
 
 
 def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOptions) -> None:
-    """Raises UsageError for too many requests for the memory, ModelError for too large a network.
-    Otherwise the system would kill the process without a message."""
+    """Raises UsageError for too many requests, ModelError for too large a network."""
     values = sum(4 * math.prod(shape) for shape in network.output_shapes)
     each = math.prod(network.input_shape) + values
     if (size := too_much(options.requests * each)) is not None:
@@ -195,7 +191,6 @@ def _options(
 
 
 def own_options(config: Config) -> dict[str, str]:
-    """--engine-options, by name."""
     return dict(_pair(text) for text in config.runtime.engine_options or ())
 
 

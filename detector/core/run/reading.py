@@ -1,7 +1,4 @@
-"""How a run reads its sources: decoder, stride, window of time, track, rate, stillness.
-
-``Reading.of`` asks the options once, and refuses what is no time, rate or share.
-"""
+"""How a run reads its sources: decoder, stride, window of time, track, rate, stillness."""
 
 from __future__ import annotations
 
@@ -35,10 +32,9 @@ DECODER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``start_s`` and ``duration_s``: exact seconds, None where they are not given. ``still``: the
-    text and the share of --skip-still. ``batch``: frames that are in flight at least. ``shaped``:
-    whether the network's input takes the shape of a video; ``longest``: whether its longest side
-    alone is asked for. ``asked``: what the source of a wing may ask for itself."""
+    """``start_s`` and ``duration_s``: exact seconds. ``still``: the text and the share of
+    --skip-still. ``batch``: frames in flight at least. ``shaped``: whether the network's input
+    takes the shape of a video; ``longest``: whether its longest side alone is asked for."""
 
     decoder: str
     stride: int
@@ -56,7 +52,6 @@ class Reading:
 
     @classmethod
     def of(cls, config: Config) -> Reading:
-        """Raises UsageError."""
         given, size = config.input, config.runtime.size
         if config.runtime.rect and given.skip_still is not None:
             raise UsageError("--rect is for pictures, --skip-still for videos; omit one")
@@ -90,7 +85,6 @@ class Reading:
 
     @property
     def whole(self) -> Reading:
-        """Without a window of time."""
         return replace(self, start_s=None, duration_s=None)
 
     # One source.
@@ -103,9 +97,8 @@ class Reading:
         as_camera: bool = False,
         reduce: Callable[[int, int], int] | None = None,
     ) -> Source:
-        """The frames of one SOURCE. ``pixels``: "yuv420p" asks for planes where the source can give
-        them. ``as_camera``: an address is a camera's, whatever its server gives. ``reduce``: of
-        ``sources.base.Choice``. Raises SourceError and UsageError."""
+        """The frames of one SOURCE. ``pixels``: "yuv420p" asks for planes. ``as_camera``: an
+        address is a camera's, whatever its server gives. Raises SourceError and UsageError."""
         from detector.core import sources
         from detector.core.sources._unclaimed import is_live
 
@@ -176,8 +169,7 @@ class Reading:
         return None
 
     def kind_of(self, spec: str) -> str | None:
-        """What decides how fast a source is read: "1280x720 h264", "pictures". None where it does
-        not open, of which the run itself tells, and for a pipe, which can be read once."""
+        """What decides how fast a source is read: "1280x720 h264", "pictures"; or None."""
         from detector.core.sources._standard_input import SPEC
 
         if spec == SPEC:
@@ -190,8 +182,7 @@ class Reading:
 
 
 def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
-    """Raises SourceError where the frames that are in flight at least, those of a batch and one
-    that is written (``loop.parts.places``), and what decodes them can never fit into memory."""
+    """Raises SourceError where the frames in flight can never fit into memory."""
     size, pixels = f"{info.width}x{info.height}", info.width * info.height
     if (needed := too_much(pixels * (3 * (batch + 1) + DECODER_BYTES))) is not None:
         cure = "use a smaller --batch" if batch > 1 else "use a smaller picture"

@@ -40,10 +40,10 @@ def write_records(
     stop_code: int | None,
     finish: Callable[[Summary], Summary] = lambda summary: summary,
 ) -> Written:
-    """Writes summary and session files. Where no source could be opened, the session is removed.
+    """Writes summary and session files; removes the session if no source opened.
 
-    ``seconds``: of each phase; "close" grows by what this takes. ``stop_code``: the exit code of an
-    interruption. ``finish`` adds to the summary before it is written.
+    ``seconds``: of each phase. ``stop_code``: the exit code of an interruption. ``finish`` adds to
+    the summary.
     """
     from detector.core.analysis.summary import summarize
     from detector.core.session.codec import from_builtins
@@ -116,7 +116,6 @@ def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
 
 
 def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
-    """What all sources of a run share."""
     from detector.core.analysis.verdict import given_encoding
     from detector.core.session.outcome import RunFacts
     from detector.core.stages import between

@@ -31,8 +31,7 @@ class Sample:
 def sample(
     reading: Reading, specs: Sequence[str], opens: Callable[[str], Source] | None = None
 ) -> Sample | None:
-    """Up to ``FRAMES`` frames of the first source that opens; None where none does. A pipe, which
-    can be read once, is not opened. ``opens``: the source of a command that has its own."""
+    """Up to ``FRAMES`` frames of the first source that opens, no pipe."""
     for spec in specs:
         if spec == SPEC:
             continue
@@ -50,8 +49,7 @@ def sample(
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a run is going to read: a sample of it, and about how much. Addresses are not opened: a
-    server may send all of a file for it."""
+    """What a run is going to read: a sample of it, and about how much. Addresses are not opened."""
 
     reading: Reading
     specs: Sequence[str]
@@ -64,8 +62,7 @@ class Ahead:
         return sample(self.reading, self._files)
 
     def count_frames(self) -> int | None:
-        """As if all sources had as many as the first file that opens; None if unknown, 0 if there
-        is no file."""
+        """As if all sources had as many as the first file that opens; None if unknown."""
         for spec in self._files:
             with suppress(DetectVideoError), self.reading.open(spec) as source:
                 frames = self.reading.frames_ahead(source.info)

@@ -37,8 +37,7 @@ class Selection:
     def changed(
         self, conf: float | None, classes: Sequence[str] | None, names: Sequence[str]
     ) -> Selection:
-        """Return a copy with another threshold and other classes; None keeps what is there. Raises
-        UsageError for a threshold outside 0 to 1 and for an unknown class."""
+        """A copy; None keeps what is there. Raises UsageError for a wrong value."""
         changed = self
         if conf is not None:
             if not isinstance(conf, SupportsFloat) or not 0 <= float(conf) <= 1:
@@ -57,9 +56,7 @@ class Selection:
 def class_ids(
     flag: str, wanted: Sequence[str] | None, names: Sequence[str]
 ) -> tuple[int, ...] | None:
-    """Ids of classes given by name or id; None for None. ``flag``: who wants them.
-
-    Raises UsageError for a class that the model does not have."""
+    """Ids of classes given by name or id. ``flag``: who wants them. Raises UsageError."""
     if wanted is None:
         return None
     ids = []

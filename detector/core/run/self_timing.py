@@ -1,10 +1,8 @@
 """The first run of a model on a machine: which engine and precision are fastest here.
 
-Each engine that is installed runs the network alone, for a few rounds in turn, in each precision
-that needs no calibration. What a precision loses is known for a model that comes with a calibration
-(``Known``; int8 is timed too); of any other it is measured on frames of the run's own source
-(``Looked``), where the run is long enough to pay for it. The answer is kept in
-engines/measured.json, by CPU and versions. Where nothing can be written, it is measured again.
+Each installed engine runs the network alone, for a few rounds in turn, in each precision that needs
+no calibration. What a precision loses is known for a model with a calibration (``Known``), else
+measured on frames of the run's source (``Looked``), where the run is long enough to pay for it.
 """
 
 from __future__ import annotations
@@ -69,10 +67,8 @@ def find_or_make(
     progress: BuildProgress = silent,
     clock: Clock = time.monotonic,
 ) -> Timing | None:
-    """The timing of this network on this machine, one for all canvases; None if it is not timed.
-    ``ahead``: what the run reads and how, without which only a model whose losses are known is
-    timed.
-    Raises EngineError if ``progress`` stops it."""
+    """The timing of this network on this machine; None if it is not timed. ``ahead``: what the run
+    reads, if it may be looked at. Raises EngineError if ``progress`` stops it."""
     if not _is_wanted(config) or network.random_seed is not None:
         return None
     shape = own_canvas(network, config)
@@ -175,8 +171,8 @@ def time_engines(
     clock: Clock = time.monotonic,
     begun: float | None = None,
 ) -> tuple[list[MeasuredRow], int]:
-    """Inference FPS of each engine and precision that runs here, in alternating rounds, and their
-    count; no row where they cannot be compared in the time that is left since ``begun``."""
+    """Inference FPS of each engine and precision, in alternating rounds, and their count; no row
+    where there is no time left since ``begun``."""
     from detector.core.run.losses import LIMIT_S
 
     begun = clock() if begun is None else begun
@@ -232,8 +228,7 @@ def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
 
 
 def _order(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
-    """(engine, precision) of what is installed, in the order in which they are opened; the one that
-    the others are compared with is the first."""
+    """(engine, precision) of what is installed; the first is what others are compared with."""
     usable = engines.usable()
     first = runtime.engine
     if first == "auto":

@@ -1,10 +1,7 @@
 """--rect: for each picture an input of its own shape, as YOLOv5's detect gives pictures.
 
-A graph has one shape here, so each shape is the model loaded once more: ``Shapes`` keeps them. The
-loop asks for the one of a picture (``loop.parts.InputShapes``), and its request gets the slot of
-that shape until its next picture. There are few shapes: with a longest side of 640 and a stride of
-32 it is 39 at most. No more than ``MOST_OPEN`` are open at once; the one that was needed longest
-ago gives way, and is made again for its next picture.
+Each shape is the model loaded once more, 39 at most with a longest side of 640 and a stride of 32.
+No more than ``MOST_OPEN`` are open at once; the one that was needed longest ago gives way.
 """
 
 from __future__ import annotations
@@ -72,8 +69,7 @@ class ShapedRequest(Request):
 
 @dataclass(slots=True)
 class ShapeCounts:
-    """``seen``: the shapes of all pictures. ``made``: how often a model was loaded for one, beyond
-    the first; ``made_s``: seconds of that. ``pixels``: of the inputs of all pictures."""
+    """``seen``: of all pictures. ``made``: models loaded beyond the first, in ``made_s``."""
 
     seen: set[Size] = field(default_factory=set)
     made: int = 0
@@ -132,7 +128,6 @@ class Shapes:
         self._open.pop(oldest).engine.close()
 
     def give(self, request: ShapedRequest, shape: Size) -> Network:
-        """Its network. The request is free, so nobody infers with it."""
         with self._lock:
             self.prepare(shape)  # where it had to give way since
             loaded = self._open[shape] = self._open.pop(shape)
@@ -176,8 +171,6 @@ class Shapes:
 
 
 class ShapesOfRun:
-    """``loop.parts.InputShapes`` of one run."""
-
     def __init__(self, shapes: Shapes, head: Callable[[Network], Head]) -> None:
         self.requests: Sequence[ShapedRequest] = shapes.requests
         self._shapes, self._head_of = shapes, head

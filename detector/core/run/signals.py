@@ -60,9 +60,8 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))  # h
 
 
 class Stopped(BaseException):
-    """A signal ends the command. Like KeyboardInterrupt, it is no Exception: nobody handles it on
-    the way but to clean up. ``writing``: outputs were open, and stay under their partial names.
-    ``says``: what became of the command's work."""
+    """A signal ends the command; no Exception. ``writing``: outputs were open, and stay under their
+    partial names. ``says``: what became of the command's work."""
 
     def __init__(self, exit_code: int, *, writing: bool = False) -> None:
         super().__init__(exit_code)
@@ -73,8 +72,6 @@ class Stopped(BaseException):
 
 
 class Stop(threading.Event):
-    """Set by a signal; ``exit_code`` then says which."""
-
     exit_code: int | None = None
 
 
@@ -93,8 +90,7 @@ _seen = _Seen()
 
 
 def leave_on_signals() -> None:
-    """From here on a signal ends the process: one line, its exit code, no traceback. Also in a
-    destructor or C code, where Python could only report an exception of the handler."""
+    """From here on a signal ends the process: one line, its exit code, no traceback."""
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
     if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
         # No SIG_IGN, which other programs that we start would inherit.
@@ -161,10 +157,8 @@ def raise_swallowed() -> None:
 
 
 def end_with_parent(parent: int, folder: str | None = None) -> None:
-    """Let this process end when ``parent``, which started it, ends: the kernel sends it SIGTERM.
-
-    Only on Linux; elsewhere it only cleans up on SIGTERM. ``folder``: the parent's temporary files,
-    removed if the parent was killed and cannot."""
+    """Let this process end when ``parent`` ends: on Linux the kernel sends it SIGTERM. ``folder``:
+    the parent's temporary files, removed if the parent was killed."""
     signal.signal(signal.SIGTERM, _exit)
     atexit.register(remove_where_orphaned)
     _own.parent, _own.folder = parent, folder
@@ -178,8 +172,6 @@ def end_with_parent(parent: int, folder: str | None = None) -> None:
 
 
 class _Own:
-    """What a process that we started knows of where it comes from."""
-
     parent = 0
     folder: str | None = None
     terminated = False
@@ -189,8 +181,7 @@ _own = _Own()
 
 
 def leave_unwanted() -> NoReturn:
-    """End a worker whose pipe was closed, from a thread other than the main one. SIGTERM cleans up;
-    a library call that does not return is not waited for."""
+    """End a worker whose pipe was closed, from another thread; no library call is waited for."""
     _wait_for_orphaning(PARENTS_LAST_PIPE_S)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(PATIENCE_S)
@@ -252,8 +243,7 @@ def _raise(number: int, frame: FrameType | None, *, writing: bool = False) -> No
 
 
 def _is_in_extension(frame: FrameType | None) -> bool:
-    """Whether Python is importing an extension module. An exception in Python code called from its
-    C++ start ends the process by SIGABRT or SIGSEGV (seen with onnx 1.23)."""
+    """Whether Python is importing an extension module, where an exception aborts (onnx 1.23)."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
             loader = frame.f_locals.get("self")
@@ -264,8 +254,7 @@ def _is_in_extension(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Sends this process the same signal after ``AGAIN_S``: then its handler decides again. The
-    signal that arrived too early does not count as a first one (``REPEAT_S``)."""
+    """Sends this process the same signal after ``AGAIN_S``, for its handler to decide again."""
     again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
     again.daemon = True
     try:

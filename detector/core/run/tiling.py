@@ -25,9 +25,8 @@ NONE, AUTO = "none", "auto"
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """``grid``: columns and rows of tiles; None: the picture is one input. ``auto``: a look at the
-    source is still to decide that (``first_look.py``). ``most``: inputs that a frame may have where
-    it is said of each frame (cameras); 0: all have as many."""
+    """``grid``: columns and rows of tiles; None: one input. ``auto``: a look at the source is still
+    to decide that. ``most``: inputs that a frame may have (cameras); 0: all have as many."""
 
     grid: tuple[int, int] | None = None
     auto: bool = False
@@ -35,7 +34,6 @@ class Tiling:
 
     @classmethod
     def of(cls, config: Config) -> Tiling:
-        """Raises UsageError."""
         tiling = cls.parse(config.input.tiles)
         if config.runtime.rect and (tiling.auto or tiling.grid is not None):
             raise UsageError("--rect and --tiles contradict each other; omit one")
@@ -43,9 +41,7 @@ class Tiling:
 
     def reduction(self, network: Network, turns: bool) -> Callable[[int, int], int]:
         """Width and height of a picture -> to which part of them it may be decoded: the smallest of
-        1/8, 1/4 and 1/2 that still has ``SPARE`` times the pixels, each way, of what the network
-        sees of it. Of tiles that is 1/2 at most: they begin at even pixels. ``turns``: each picture
-        has an input of its own shape."""
+        1/8, 1/4 and 1/2 that keeps ``SPARE`` times the pixels seen; of tiles 1/2 (even pixels)."""
         from detector.core.stages.preprocess import place
         from detector.core.stages.tiles import tile_size
 
@@ -113,8 +109,7 @@ class Tiling:
         return min(rules.width / width, rules.height / height) > ENLARGED
 
     def check(self, picture: tuple[int, int] | None, network: Network) -> None:
-        """Raises UsageError where tiles of such a picture would only be enlarged. ``picture``:
-        width and height, None where nobody knows them yet."""
+        """Raises UsageError where tiles of such a picture would only be enlarged."""
         if self.grid is None or picture is None or not self.is_too_fine(picture, network):
             return
         (columns, rows), rules = self.grid, network.input

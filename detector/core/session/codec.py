@@ -1,8 +1,5 @@
-"""The one reader and the one writer of every JSON document that this program leaves.
-
-A document is a tree of frozen dataclasses (or ``msgspec.Struct(frozen=True)`` where a JSON key is
-no Python name). Its type is its schema: reading checks it, and docs/schema holds it as JSON Schema.
-"""
+"""The one reader and the one writer of every JSON document that this program leaves. A document is
+a tree of frozen dataclasses, whose type is its schema (docs/schema)."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ def _plain(value: Any) -> Any:
 
 
 def to_json(document: Any) -> str:
-    """The document as text, indented by one, ASCII only, with a line end.
-
-    JSON has no word for what is infinite or no number: that is null. Secrets are hidden.
-    """
+    """Indented by one, ASCII only. What is infinite or no number is null. Secrets are hidden."""
     content = to_builtins(document)
     if has_secrets():
         content = _redacted(content)
@@ -77,10 +71,7 @@ def _finite(content: Any) -> Any:
 
 
 def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Document:
-    """``content`` as a document of ``kind``. Unknown keys are ignored.
-
-    Raises UsageError that names ``origin`` (the file) and the key that is missing or wrong.
-    """
+    """``content`` as a document. Raises UsageError that names ``origin`` and the key."""
     import msgspec
 
     try:
@@ -122,8 +113,7 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes, origin: str | Path) -> Any:
-    """The content of ``text``. Raises UsageError that names ``origin`` where it is not JSON, and
-    the key of a value that no document has."""
+    """The content of ``text``. Raises UsageError that names ``origin``, and a bad value's key."""
     content = parsing.parse_json(text, origin, cure="it is damaged", halves=True)
     for key, wrong in _impossible(content):
         raise UsageError(f"{origin}: damaged: {key} {wrong}")
@@ -131,8 +121,7 @@ def parse_json(text: str | bytes, origin: str | Path) -> Any:
 
 
 def _impossible(content: Any) -> Iterator[tuple[str, str]]:
-    """(key, what is wrong) of values that are JSON, but in no document of ours. Without recursion,
-    because a document may be deeper than Python's stack."""
+    """(key, what is wrong) of values in no document of ours. Without recursion: it may be deep."""
     places = [("$", 0, content)]
     while places:
         key, depth, group = places.pop()
@@ -154,7 +143,6 @@ def _key(above: str, name: str | int) -> str:
 
 
 def check_schema(content: Any, origin: str | Path) -> None:
-    """Raises UsageError where ``content`` is no document of the schema that this version reads."""
     if not isinstance(content, dict) or "schema" not in content:
         raise UsageError(f"{origin}: damaged, or not written by this program: it has no 'schema'")
     if content["schema"] != SCHEMA:
@@ -167,8 +155,7 @@ def check_schema(content: Any, origin: str | Path) -> None:
 def json_schema(
     kind: type[Any], subtypes: Mapping[type[Any], Sequence[type[Any]]] | None = None
 ) -> dict[str, Any]:
-    """The JSON Schema of a document type. ``subtypes``: base class -> the classes that stand where
-    the document has that base."""
+    """``subtypes``: base class -> the classes that stand where the document has that base."""
     import msgspec
 
     subtypes = subtypes or {}
@@ -183,10 +170,7 @@ def json_schema(
 
 
 def dedent_descriptions(schemas: dict[str, Any]) -> None:
-    """Remove the indentation of docstrings from the descriptions of JSON Schemas, in place.
-
-    Python up to 3.12 keeps it and 3.13 removes it; a schema is the same under each.
-    """
+    """Remove docstrings' indentation from descriptions, in place: Python up to 3.12 keeps it."""
     for schema in schemas.values():
         if "description" in schema:
             schema["description"] = inspect.cleandoc(schema["description"])

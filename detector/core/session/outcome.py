@@ -1,7 +1,4 @@
-"""What happened in a run, source by source: the facts of which summary and session are made.
-
-The document's types are imported when a run has ended: they take a twentieth of a start.
-"""
+"""What happened in a run, source by source: the facts of which summary and session are made."""
 
 from __future__ import annotations
 
@@ -27,9 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SourceRun:
-    """What happened to one source. ``cut``: detections that --max-det left out; ``partial``: files
-    of a failed run that were kept under their temporary names. ``live_s``: seconds in which a
-    camera was live, of which the rates of a live run are: an outage is in no average."""
+    """``cut``: detections that --max-det left out; ``partial``: files of a failed run. ``live_s``:
+    seconds in which a camera was live, of which the rates of a live run are."""
 
     spec: str
     timeline: Timeline | OffTimeline
@@ -70,9 +66,8 @@ def exit_of(
 ) -> Exit:
     """Exit code and reason of a run. Nothing else decides them.
 
-    ``runs``: all its sources, or one of them alone. An interruption (``stop_code``: its exit code)
-    comes first, then the first source that failed, then the first session file that could not be
-    written (``unwritten``), then damage in a source.
+    An interruption (``stop_code``) comes first, then the first source that failed, then the first
+    session file that could not be written (``unwritten``), then damage in a source.
     """
     from detector.core.session.document import Exit
 
@@ -105,8 +100,7 @@ def _describe_damage(run: SourceRun) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExecutedLayer:
-    """One layer as the engine ran it, with its cost on the graph. ``macs`` and ``elements``
-    (numbers read and written) are of a whole batch."""
+    """``macs`` and ``elements`` (numbers read and written) are of a whole batch."""
 
     name: str
     precision: str  # fp32, tf32, bf16, fp16, int8, or another type's name
@@ -116,8 +110,6 @@ class ExecutedLayer:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The facts that all sources of a run share."""
-
     model: str
     family: str
     engine: str

@@ -61,9 +61,8 @@ class SplitSum:
 
 @dataclass(slots=True)
 class StageSum:
-    """All calls of one stage. Times in nanoseconds. ``told``: whether the kernel tells waits for a
-    core, without which ``split`` means nothing. ``library_ns``: what the engine's threads used, as
-    it was booked to each call; None where it was not."""
+    """Nanoseconds. ``told``: whether the kernel tells waits for a core, without which ``split``
+    means nothing. ``library_ns``: of the engine's threads, as booked; None if it was not."""
 
     threads: list[str] = field(default_factory=list)
     calls: int = 0
@@ -75,8 +74,7 @@ class StageSum:
     library_ns: int | None = None
 
     def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
-        """``burnt``: what libraries' threads used in the steady state. A call before it, or after,
-        counts as much as one within it."""
+        """``burnt``: of libraries' threads in the steady state; all calls count alike."""
         libraries = None if burnt is None else burnt.stages.get(name, StageThreads())
         calls = self.calls / libraries.calls if libraries is not None and libraries.calls else 0.0
         library_ns = None if libraries is None else libraries.cpu_ns * calls
@@ -99,8 +97,7 @@ class StageSum:
 
 @dataclass(slots=True)
 class ThreadSum:
-    """One thread's wall time and its parts: busy + waits + other = wall. Nanoseconds. ``splits``:
-    of work, both kinds of waits, and other, where the kernel tells waits for a core."""
+    """One thread's wall time: busy + waits + other. ``splits``: of work, waits, and other."""
 
     busy_ns: int = 0
     wait_input_ns: int = 0
@@ -155,8 +152,7 @@ class ThreadSum:
         )
 
     def _foreign_share(self, burnt: Burnt | None) -> float | None:
-        """Who has the cores while this thread waits for one, nobody tells. So the wait is divided
-        by what other programs and the other threads of this one used of them."""
+        """The wait, divided by what other programs and our other threads used of the cores."""
         if burnt is None or burnt.others_ns is None or not self.wall_ns:
             return None
         own = self.cpu_ns * min(1.0, burnt.wall_ns / self.wall_ns)

@@ -96,8 +96,7 @@ class _Gaps:
 
 
 def _merged(blocks: list[_Block]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """All rows as columns, by their start, each in the type that it is stored in: a run of hours
-    has millions of rows, and as one table of 64-bit numbers they took 4 kB a frame."""
+    """All rows as columns, by start, each in its stored type: a run of hours has millions."""
     sizes = [len(block.rows) for block in blocks]
     starts = _column(np.int64, sizes, _parts(blocks, "start"))
     order = np.argsort(starts, kind="stable").astype(np.uint32)
@@ -149,10 +148,8 @@ def _code(names: list[str], name: str) -> int:
 
 
 def _gaps(lives: NDArray[np.int64], blocks: Sequence[_Block], whole: bool) -> NDArray[np.int64]:
-    """[G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers.
-
-    If spans were dropped (not ``whole``), the time after the first one is unknown: no gap.
-    """
+    """[G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers; not
+    after dropped spans (not ``whole``)."""
     if not len(lives) or not whole:
         return np.zeros((0, 2), np.int64)
     starts = np.concatenate([*_parts(blocks, "start"), lives[-1:, 1]])

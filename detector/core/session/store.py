@@ -1,8 +1,8 @@
 """The folder of a run: session.json, summary.json, spans.npz, detections.jsonl.
 
-A hidden list in the folder, ``.detect-video-session``, says which process writes there and names
-every file before it is written. So a folder that is used again loses the files of the earlier run
-and nothing else, and two runs never share one: the list is locked as long as the process lives.
+A hidden list in it, ``.detect-video-session``, names every file before it is written. So a folder
+that is used again loses the files of the earlier run alone. The list is locked: two runs never
+share a folder.
 """
 
 from __future__ import annotations
@@ -76,11 +76,10 @@ class Session:
     @classmethod
     def create(cls, run_dir: str | None, name: str, *, or_temporary: bool = False) -> Session:
         """``run_dir`` itself, or a new folder runs/NAME (NAME-2, NAME-3, ... where it exists).
-        ``or_temporary``: where nobody may write in ``runs``, a temporary folder takes its place.
+        ``or_temporary``: if ``runs`` cannot be written.
 
-        Nothing in the folder is touched before ``begin``. Raises OutputError for a folder that
-        cannot be written, that another run writes, or that holds files under our names which no
-        run wrote; UsageError where a file of an earlier run is one that this command reads.
+        Nothing in the folder is touched before ``begin``. Raises OutputError for a folder that is
+        not ours to write, UsageError where this command reads a file of it.
         """
         if run_dir:
             return cls._create(Path(run_dir), new=False)
@@ -88,8 +87,7 @@ class Session:
 
     @classmethod
     def create_in(cls, parent: Path, name: str, *, or_temporary: bool = False) -> Session:
-        """A new folder PARENT/NAME (NAME-2, NAME-3, ... where it exists). Raises OutputError.
-        ``or_temporary``: as in ``create``."""
+        """A new folder PARENT/NAME (NAME-2, NAME-3, ... where it exists). Raises OutputError."""
         try:
             return cls._create(parent / name, new=True)
         except OutputError as error:
@@ -161,8 +159,7 @@ class Session:
     @classmethod
     @contextlib.contextmanager
     def reopened(cls, folder: Path) -> Iterator[Session]:
-        """The folder of a run of this process that has ended, locked again, to add to it. Raises
-        OutputError where another run has taken it meanwhile."""
+        """The folder of a run of this process that has ended, locked again. Raises OutputError."""
         try:
             lock = _open_list(folder)
         except OSError as error:
@@ -192,16 +189,12 @@ class Session:
                 )
 
     def _listed(self) -> set[str]:
-        """The files that runs wrote. A session without a list, of an earlier version or copied
-        without hidden files, is known by its session.json."""
+        """The files that runs wrote; without a list they are known by session.json."""
         listed = _listed_names(self.folder)
         return listed or (_unlisted_names(self.folder) if _is_session(self.folder) else set())
 
     def begin(self) -> None:
-        """Removes the files of the run that used the folder before: it holds one run, not two.
-
-        Called once there is something to write, so that a run that cannot start removes nothing.
-        """
+        """Removes an earlier run's files, once there is something to write."""
         if self._begun or self._lock < 0:
             return
         self._begun = True
@@ -227,10 +220,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """Lists files to be written, and makes their folder. Returns the path of the first.
-
-        Raises OutputError where somebody else's file has such a name.
-        """
+        """Lists files to be written; returns the first one's path. Raises OutputError."""
         try:
             known = self._listed()
             new = [name for name in names if name not in known]
@@ -261,14 +251,12 @@ class Session:
                 os.close(lock)
 
     def release(self) -> None:
-        """Gives up the folder: another run may use it again."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def discard(self) -> None:
-        """Removes the folder, and those above it that were made for it, after a run that could not
-        start. A folder that holds anything stays, and so does one that was there before."""
+        """Removes the folder, and empty ones above it that were made for it."""
         with contextlib.suppress(OSError):
             if self._made or not self._listed():
                 (self.folder / LIST).unlink(missing_ok=True)
@@ -367,11 +355,7 @@ def keep_session(folder: Path) -> None:
 
 
 def add_to_session(folder: Path, name: str, content: bytes) -> Path:
-    """Writes what was made of a saved session into it, as ``report`` does; another reader may do
-    the same at the same time. Raises OutputError where somebody else's file has that name.
-
-    A folder that has no list, of an earlier version, gets none.
-    """
+    """Writes what was made of a saved session into it, if it has a list. Raises OutputError."""
     if _listed_names(folder):
         Session(folder).claim(name)
     write_whole(folder / name, content, ours=True)
@@ -410,7 +394,6 @@ def _names_of_a_session(folder: Path) -> list[str]:
 
 
 def _is_session(folder: Path) -> bool:
-    """Whether session.json is one of ours."""
     path = folder / "session.json"
     try:
         content = parse_json(read_file(path), path)

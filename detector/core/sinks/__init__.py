@@ -1,7 +1,4 @@
-"""Where results go: annotated video, annotated pictures, rows. One file here is one sink.
-
-``base.Sink`` says what such a file declares. Listing the names imports nothing, so ``--help`` may.
-"""
+"""Where results go: annotated video, annotated pictures, rows. One file here is one sink."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
 def names() -> list[str]:
-    """The sinks there are, sorted: the files of this folder."""
     files = wings.list_files(*__path__)
     return [name for name in files if name != "base" and not name.startswith("_")]
 
@@ -57,8 +53,7 @@ def defaults(kind: str) -> list[type[Sink]]:
 
 
 def find_by_suffix(suffix: str, wanted: Collection[str] = ()) -> type[Sink] | None:
-    """The sink for this suffix (".json"), or None. Of several, prefer the one in ``wanted`` by
-    name, then the one with fewer other suffixes."""
+    """The sink for this suffix (".json"), if any: the ``wanted``, or that of fewest suffixes."""
     fitting = [sink for sink in find_all() if suffix.lower() in sink.suffixes]
     asked = [sink for sink in fitting if sink.name in wanted]
     return min(asked, key=lambda sink: len(sink.suffixes)) if asked else next(iter(fitting), None)
@@ -70,8 +65,7 @@ def open(name: str, path: Path, **options: Any) -> Sink:
 
 
 def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, Any]) -> list[Sink]:
-    """Open the sinks in the order of ``paths`` (name -> path), each with the options that it
-    declares. If one fails, those before it are aborted."""
+    """Open the sinks of ``paths`` (name -> path) in order. If one fails, the others are aborted."""
     from detector.core.sinks._naming import FrameNames
     from detector.core.sinks._only import only_detections
 

@@ -86,8 +86,7 @@ class Track:
 
 
 class BestPictures:
-    """Of one source or one camera. ``see`` may be called before ``add``, with the plain picture of
-    that frame; else ``add`` looks at the frame's own. For one thread."""
+    """Of one source. ``see`` may be called before ``add``, with the frame's plain picture."""
 
     def __init__(self) -> None:
         self._live: dict[int, Track] = {}

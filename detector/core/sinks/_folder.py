@@ -29,8 +29,6 @@ from detector.core.types import SourceInfo
 
 
 class FolderSink(Sink):
-    """Subclasses call ``add`` for every file."""
-
     manifest: ClassVar[str]  # hidden file in the folder with the names that we wrote, one a line
     holds: ClassVar[str]  # what the files are, for messages
 
@@ -64,7 +62,6 @@ class FolderSink(Sink):
 
     @property
     def target(self) -> Path:
-        """The folder, links followed."""
         assert self._partial is not None, "write before open"
         return self._partial.target
 
@@ -168,7 +165,6 @@ class FolderSink(Sink):
         (folder / self.manifest).unlink(missing_ok=True)
 
     def _clear_stale(self, partial: Path) -> None:
-        """Empties what a killed run left under the temporary name."""
         if not self._only_ours(partial):
             raise OutputError(
                 f"{partial} holds files that detect-video did not write; "
@@ -222,7 +218,6 @@ class FolderSink(Sink):
 
 
 def _folders_of(names: Iterable[str]) -> set[str]:
-    """The folders that these names need, those in between too."""
     return {str(folder) for name in names if "/" in name for folder in PurePath(name).parents} - {
         os.curdir
     }

@@ -30,8 +30,6 @@ def format_of_copy(path: str | PurePath, known: Sequence[str]) -> str:
 
 
 class FrameNames:
-    """Names frames, for all sinks of a source; they are opened before the first frame."""
-
     def __init__(self) -> None:
         self.folder: Path | None = None  # of the annotated pictures, where some are written
         # The frame whose picture was written last, and the picture as a final path.

@@ -1,8 +1,7 @@
 """The temporary file or folder that a sink writes, and one line for each of its errors.
 
-A sink writes to a temporary name beside its target (``x.partial.mp4`` for ``x.mp4``) and renames it
-on ``close``. So the final name always means a whole file. A lock on the temporary file refuses a
-second writer of the same target.
+``x.partial.mp4`` is renamed to ``x.mp4`` on ``close``, so the final name always means a whole file.
+A lock on the temporary file refuses a second writer of the same target.
 """
 
 from __future__ import annotations
@@ -26,11 +25,9 @@ MOST = 10_000  # temporary files of one target
 class Partial:
     """The temporary file or folder beside a target: created, locked, and renamed when it is whole.
 
-    A link is followed, so that two names of one target share one lock, and the link outlives the
-    run. What a killed run left under the temporary name is used again: the kernel dropped its lock.
-    A file of somebody else's under that name stays, and the next number is taken:
-    ``x.partial-2.mp4``. ``source`` is the file that the frames come from; it must survive, and so
-    must everything that the guard keeps.
+    A link is followed, so that two names of one target share one lock. What a killed run left is
+    used again; a stranger's file under that name stays: ``x.partial-2.mp4``. ``source`` must
+    survive, and so must everything that the guard keeps.
     """
 
     def __init__(self, target: Path, source: str = "", *, folder: bool = False) -> None:
@@ -86,11 +83,7 @@ class Partial:
         return fd
 
     def _lock(self, fd: int) -> None:
-        """Takes the lock, then checks that the name still means this file.
-
-        Its former owner may have renamed it in between. Raises OutputError when somebody else
-        writes it.
-        """
+        """Takes the lock, then checks that the name still means this file. Raises OutputError."""
         same = False
         if take_lock(fd):
             with suppress(FileNotFoundError):
@@ -99,10 +92,7 @@ class Partial:
             raise being_written(self.asked)
 
     def commit(self) -> None:
-        """Syncs the file to disk, then renames it.
-
-        After a crash there is either the old file or the whole new one.
-        """
+        """Syncs the file to disk, then renames it: a crash leaves the old or the whole new one."""
         with output_errors(self.asked):
             with suppress(OSError):
                 os.removexattr(self.fd, OURS)
@@ -110,7 +100,6 @@ class Partial:
         self.release()
 
     def release(self) -> None:
-        """Gives up the lock; the file keeps its temporary name."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -123,11 +112,8 @@ class Partial:
 
 
 def refuse_being_written(target: Path) -> None:
-    """Raises OutputError where another run is writing ``target`` at this moment, as its lock tells.
-
-    It can be asked long before the file is opened, which asks again. The lock that tells is shared
-    and given back at once, so that two that ask do not see each other.
-    """
+    """Raises OutputError where another run is writing ``target``. The lock that tells is shared and
+    given back at once, so that two that ask do not see each other."""
     real = Path(os.path.realpath(target))
     for name in {f"{real.stem}.partial{real.suffix}", f"{real.name}.partial"}:  # file, or folder
         with suppress(OSError):

@@ -15,8 +15,7 @@ from detector.core.types import Detections, Frame, SourceInfo
 
 
 class RowsSink(Sink):
-    """A text file to which each frame adds its whole lines in one system call. A killed process
-    therefore leaves whole lines, except that the kernel may cut its last write."""
+    """A text file to which each frame adds its whole lines in one system call."""
 
     header: str = ""
 
@@ -75,15 +74,13 @@ class RowsSink(Sink):
 
 
 def csv_lines(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as RFC 4180 wants them."""
     lines = io.StringIO(newline="")
     csv.writer(lines).writerows(rows)
     return lines.getvalue()
 
 
 def python_values(detections: Detections) -> Iterator[tuple[list[float], float, int, int | None]]:
-    """([x1, y1, x2, y2], score, class id, track) of each detection. float32 becomes a Python float
-    before it is rounded, so that 0.91 is not written as 0.9100000262."""
+    """([x1, y1, x2, y2], score, class id, track). float32 becomes Python float before rounding."""
     boxes, scores, ids = detections.boxes, detections.scores, detections.class_ids
     tracks = detections.track_list()
     return zip(boxes.tolist(), scores.tolist(), ids.tolist(), tracks, strict=True)

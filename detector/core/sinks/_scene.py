@@ -12,8 +12,6 @@ from detector.core.types import Detections, Frame, Scene, ZoneBook
 
 
 class SceneSink(RowsSink):
-    """``lines`` of what ``of`` takes of each frame's scene, and at the end of its book."""
-
     ending = ""
     # With --only-detections too: an object may leave in a frame without any.
     options = ("only_detections",)

@@ -1,8 +1,6 @@
 """What a run writes to standard output while it goes on: rows, or the annotated video.
 
-A frame's whole lines go out as soon as it is done. Several sources share one stream, and one
-header. A line of up to ``select.PIPE_BUF`` bytes (4096; some thirty detections) goes into a pipe
-whole or not at all, even if the process is killed then.
+A line of up to ``select.PIPE_BUF`` bytes (4096) goes into a pipe whole or not at all.
 """
 
 from __future__ import annotations
@@ -88,8 +86,6 @@ class RowStream:
 
 
 class StreamedRows(Sink):
-    """One source's rows, as ``rows`` would write them to a file."""
-
     name = "stdout"
 
     def __init__(self, rows: RowsSink, stream: RowStream) -> None:

@@ -1,9 +1,7 @@
 """The contract of a sink: frames and their detections in; one whole file or folder out, or none.
 
-A sink is a class ``NAMESink`` in ``sinks/NAME.py``. Its class attributes declare everything that
-the program needs to know before it opens one, so that a new sink is that one file (and its test):
-``--save`` offers it by its name, ``-o FILE`` recognises its suffixes, and a run opens it in its
-turn. It should import a heavy library (PyAV) only where it opens its output.
+A sink is a class ``NAMESink`` in ``sinks/NAME.py``, whose class attributes declare all that is
+asked before one is opened. It should import a heavy library (PyAV) only where it opens its output.
 """
 
 from __future__ import annotations
@@ -68,13 +66,11 @@ class Sink:
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
-        """Raises UsageError for options (of config.output) that mean nothing in an output of this
-        suffix. Asked before a model is loaded."""
+        """Raises UsageError for options (of config.output) that mean nothing for this suffix."""
 
     @classmethod
     def check_source(cls, spec: str) -> None:
-        """Raises UsageError for a source (a file) that this output can never be made of, as far as
-        its beginning tells. Asked before a model is loaded."""
+        """Raises UsageError for a source (a file) that this output can never be made of."""
 
     def open(self, info: SourceInfo) -> None:
         """Creates the temporary file. Raises OutputError where the target cannot be written."""
@@ -89,17 +85,11 @@ class Sink:
         raise NotImplementedError
 
     def close(self) -> Path | None:
-        """Finishes, checks, fsyncs and renames the file; returns its final path. None where nothing
-        was to be written, as with --only-detections where nothing was found, and there is no file.
-
-        A second call only returns the path.
-        """
+        """Finishes, checks, fsyncs and renames the file; returns its path, None if nothing was to
+        be written. A second call only returns the path."""
         raise NotImplementedError
 
     def abort(self) -> Path | None:
-        """After a failure: keeps what is whole under the temporary name and returns that path.
-
-        Where nothing is whole it removes the file and returns None. The final name is not touched.
-        May be called after a failed ``close``. Never raises.
-        """
+        """After a failure: keeps what is whole under the temporary name and returns that, if
+        any."""
         raise NotImplementedError

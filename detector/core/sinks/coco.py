@@ -59,14 +59,11 @@ def _below(path: str | Path, folder: str | Path) -> str:
 
 
 def _rectangle(x: float, y: float, width: float, height: float) -> list[list[float]]:
-    """The polygon of a box: x, y of each corner."""
     right, bottom = round(x + width, 2), round(y + height, 2)
     return [[x, y, x, bottom, right, bottom, right, y]]
 
 
 class CocoResults(RowsSink):
-    """The results list, which ``CocoSink`` writes beside its dataset."""
-
     header = "["
 
     def __init__(self, path: Path) -> None:

@@ -1,5 +1,4 @@
-"""CSV of what lines and zones counted (--zones): a row for each interval, line or zone, and class
-that was counted there before or is listed there."""
+"""CSV of what lines and zones counted (--zones): a row for each interval, shape and class."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Each detection as a picture of its own, cut out before boxes are drawn: a folder for each class.
-
-CLASS/frame_000123_0.jpg is the first detection of frame 123; pictures keep their own stem.
-"""
+"""Each detection as a picture of its own, cut out before boxes are drawn: a folder a class."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CSV: one row per detection, quoted as in RFC 4180. A frame without detections has no row.
-
-A text that a spreadsheet would take for a formula has a quote before it (errors/text.py).
-"""
+"""CSV: one row per detection, quoted as in RFC 4180. A frame without detections has no row."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ def row(
 
 
 def times_of(frame: Frame) -> dict[str, object]:
-    """``times_ms``: stage -> milliseconds. Where ``infer`` is a share of a batch's, ``batch`` says
-    of how many frames."""
+    """``times_ms``: stage -> milliseconds; ``batch``: of how many frames ``infer`` is a share."""
     times = frame.times
     if times is None:
         return {}
@@ -74,5 +73,4 @@ def rows_of(detections: Detections) -> list[dict[str, object]]:
 
 
 def encode_row(values: dict[str, object]) -> str:
-    """One whole line, with its line end."""
     return _encode(values) + "\n"

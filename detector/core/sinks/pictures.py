@@ -1,7 +1,4 @@
-"""Annotated pictures in a folder, under the names of the source's pictures; or one in one file.
-
-Beside YOLO's labels they lie in ``images/`` of one dataset, in formats that trainers read.
-"""
+"""Annotated pictures in a folder, under the names of the source's pictures; or one in one file."""
 
 from __future__ import annotations
 

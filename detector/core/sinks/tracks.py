@@ -1,8 +1,5 @@
-"""The index of a video: of each track its best picture and a row. ``--save tracks`` tracks, too.
-
-000012-person.jpg is that of track 12, cut out of the plain picture (``_best`` says which is best);
-tracks.jsonl has the rows, in the order in which tracks ended. Both are written when a track ends.
-"""
+"""The index of a video: of each track its best picture (``_best``) and a row in tracks.jsonl, both
+written when a track ends. ``--save tracks`` tracks, too."""
 
 from __future__ import annotations
 

@@ -103,7 +103,6 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _describe(names: tuple[str, ...], pictures: str | None) -> str:
-    """data.yaml, as trainers read it. ``pictures``: their folder beside it; None: not written."""
     if pictures is None:
         lines = [f"{HEAD}: the class names. Pictures are not written."]
     else:

@@ -1,7 +1,4 @@
-"""Where frames come from. One file here is one source; ``open`` asks each whether it claims a spec.
-
-``base.Source`` says what such a file declares. Importing this package imports no library.
-"""
+"""Where frames come from. One file here is one source; ``open`` asks each for its claim."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """The sources there are, sorted: the files of this folder, and what wings add."""
     files = wings.list_files(*__path__)
     here = {name for name in files if name != "base" and not name.startswith("_")}
     return sorted(here.union(*(adds.sources for adds in wings.additions())))
@@ -48,8 +44,7 @@ def find_arriving() -> type[Source]:
 
 
 def check(spec: str) -> None:
-    """Raises SourceError or UsageError where ``spec`` can never be read. Only names and folders are
-    looked at, so that it can be asked before a model is loaded."""
+    """Raises SourceError or UsageError where ``spec`` can never be read, by names and folders."""
     find_claiming(spec).check_spec(spec)
 
 
@@ -63,7 +58,6 @@ def refuse_pipe(spec: str, why: str) -> None:
 
 
 def decoders() -> list[str]:
-    """What ``decoder`` may be, for a video."""
     from detector.core.sources import video
 
     return video.decoders()
@@ -81,10 +75,9 @@ def open(
     """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or an
     ``http://`` address of a video or a picture.
 
-    Hands out every ``stride``-th frame, at most ``frames`` of them. Decodes the first here, so that
-    nothing is written for a source without one. ``pixels``: "yuv420p" asks for planes where the
-    source can give them. ``choice``: which track of a video, how fast, and which grey is black and
-    white. Raises SourceError, one line with the cure, and UsageError.
+    Hands out every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" asks for
+    planes. ``choice``: which track of a video, how fast, and which grey is black and white. Raises
+    SourceError, one line with the cure, and UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")
@@ -105,11 +98,8 @@ def open(
 
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
-    """The sources that a command line names, each with outputs of its own.
-
-    Pictures named one by one are one source. A folder or pattern with videos is one source for its
-    pictures and one for each video, except those that ``skip`` names.
-    """
+    """The sources that a command line names, each with outputs of its own. Pictures named one by
+    one, or of one folder or pattern, are one source; videos that ``skip`` names are left out."""
     from detector.core.sources._contents import PICTURE, kind_of
     from detector.core.sources._specs import NamedPictures
 

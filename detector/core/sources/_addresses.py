@@ -1,7 +1,4 @@
-"""Addresses of objects in stores and on web servers: which are read, and why another is refused.
-
-Imports no library. ``_storage.py`` opens what they name.
-"""
+"""Addresses of objects in stores and on web servers: which are read, and why another is refused."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ class Addressed(Protocol):
 
 
 class Place(NamedTuple):
-    """``host``: a bucket, or a server with its port. ``key``: what follows, without the first
-    slash."""
+    """``host``: a bucket, or a server with its port. ``key``: what follows the first slash."""
 
     scheme: str
     host: str
@@ -66,8 +62,7 @@ def local_path(text: str) -> str:
 
 
 def parse_address(text: str) -> Place:
-    """Raises UsageError for what is not read: other schemes, chains (``::``), and addresses that
-    hold what should not be kept in a manifest."""
+    """Raises UsageError for other schemes, chains (``::``), and addresses with secrets."""
     match = _SCHEME.fullmatch(text)
     scheme = match["scheme"].lower() if match else ""
     shown = Address(text).shown  # registers what is secret in it

@@ -1,8 +1,5 @@
 """What an ``http://`` address is: a file that ends, a picture, a live stream, or no video at all.
-
-One request decides, by the answer's first bytes and its headers; the name counts where no answer
-came. Cameras whose list says that they are cameras are never asked.
-"""
+One request decides, by the answer's first bytes and its headers."""
 
 from __future__ import annotations
 
@@ -53,8 +50,7 @@ _DYNAMIC = re.compile(rb"""type\s*=\s*["']dynamic""")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """``kind``: what an address is taken for. ``codec``: of a picture. ``remark``: a line where it
-    might be something else, with what to type then. ``error``: why it is refused."""
+    """``kind``: what an address is. ``remark``: a line where it might be something else."""
 
     kind: str
     remark: str = ""
@@ -138,8 +134,7 @@ class Rest:
 
 
 def take_open(spec: str) -> Rest | None:
-    """The open answer of a server that takes one client, once (``ffmpeg -listen 1``): who asked it
-    what it sends is that client. None for other servers, and from the second call on."""
+    """The open answer of a server that takes one client, once (``ffmpeg -listen 1``), once."""
     with _lock:
         answer = _open.pop(spec, None)
     return None if answer is None else Rest(answer)
@@ -205,7 +200,6 @@ def _judge(place: WebPlace, answer: Answer, named: bool) -> Taken:
 
 
 def _read(answer: Answer, length: int) -> bytes:
-    """The next bytes. Fewer at the end, and of a stream that is slow."""
     parts, until = bytearray(), time.monotonic() + SLOW_S
     while len(parts) < length and time.monotonic() < until:
         try:
@@ -221,7 +215,6 @@ def _read(answer: Answer, length: int) -> bytes:
 
 
 def _length(answer: Answer) -> int | None:
-    """Of a file that ends."""
     size = answer.size
     stated = str(size)
     is_made_up = size in ENDLESS or _NINES.fullmatch(stated) is not None
@@ -332,8 +325,7 @@ def _judge_hls(place: WebPlace, answer: Answer, head: bytes) -> Taken:
 
 
 def _read_variant(place: WebPlace, base: str, master: str) -> str:
-    """The first playlist that a list of them names, which has the login of ``place`` at its host
-    alone."""
+    """The first playlist that a list names; the login of ``place`` is for its host alone."""
     lines = [line.strip() for line in master.splitlines()]
     name = next((line for line in lines if line and not line.startswith("#")), "")
     url = urljoin(base, name)

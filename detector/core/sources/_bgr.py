@@ -34,8 +34,7 @@ LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.
 
 
 def to_bgr(reformatter: VideoReformatter, picture: Any, width: int, height: int) -> Image:
-    """[height, width, 3] u8 as stored, not turned; may be a view. On ARM64 we convert most pictures
-    ourselves, because swscale rounds otherwise: up to 2 levels in 76% of the values."""
+    """[height, width, 3] u8 as stored, not turned; may be a view."""
     if ARM64 and (picture.width, picture.height) == (width, height) and is_plain(picture):
         return _to_bgr_as_x86([pixels_of(plane) for plane in picture.planes], colours_of(picture))
     nearest = nearest_matrix(picture)
@@ -84,8 +83,7 @@ def _to_bgr_as_x86(planes: list[NDArray[np.uint8]], colours: Colours) -> Image:
 
 @lru_cache(maxsize=16)
 def _products(colours: Colours) -> tuple[NDArray[np.int16], ...]:
-    """What each Y, V, U, V and U, 0 to 255, adds to all, red, green, green and blue: factors in
-    1/8192, each product rounded down."""
+    """Of each Y, V, U, V and U: what it adds, in 1/8192, each product rounded down."""
     factors = np.rint(yuv_to_rgb(colours).astype(float) * 8192).astype(int)
     levels, black = np.arange(256), 0 if colours.full_range else 16
     taken = (factors[0, 0], black), *((factors[at], 128) for at in ((0, 2), (1, 1), (1, 2), (2, 1)))

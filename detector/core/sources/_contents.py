@@ -1,7 +1,4 @@
-"""What lies in a folder: which files are pictures, which are videos, and what is below.
-
-The suffix says which files are looked at, and their first bytes what they are. Imports no library.
-"""
+"""What lies in a folder: which files are pictures, which are videos, and what is below."""
 
 from __future__ import annotations
 
@@ -55,8 +52,7 @@ _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
 
 
 class Contents(NamedTuple):
-    """What a folder holds, or a pattern matches: files, folders that are not entered, and how many
-    names lead to neither (dead links, pipes). Hidden names are left out."""
+    """Files, folders that are not entered, and names that lead to neither (dead links, pipes)."""
 
     files: list[str]
     folders: list[str]
@@ -116,8 +112,7 @@ def kind_of_bytes(head: bytes) -> str | None:
 
 
 def holds_jpegs(data: bytes) -> bool:
-    """Whether JPEGs of one size follow each other, as in a video. A JPEG with others behind it that
-    belong to it (MPO, gain maps) says so in front."""
+    """Whether JPEGs of one size follow each other, as in a video. MPO says so in front."""
     if data[:3] != _NEXT_JPEG[2:] or (end := data.find(_NEXT_JPEG)) < 0 or b"MPF\0" in data[:end]:
         return False
     from detector.core.sources._picture_size import claimed_size
@@ -141,8 +136,7 @@ def list_folder(folder: str) -> Contents:
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """The files below a folder, at any depth, without hidden names and outputs of earlier runs.
-    ``entered`` collects real paths, so that links lead into a folder only once."""
+    """The files below a folder, without hidden names and outputs; ``entered``: each folder once."""
     entered = set() if entered is None else entered
     left = [folder]
     while left:

@@ -36,8 +36,7 @@ def is_quiet() -> bool:
 
 
 def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:
-    """``image`` flipped vertically if ``mirrored``, then turned counter-clockwise by ``degrees``,
-    into ``into`` if it fits. ``degrees``: 0, 90, 180 or 270, not 0 unless ``mirrored``."""
+    """Flipped vertically if ``mirrored``, then turned counter-clockwise by ``degrees``."""
     if not mirrored:
         rotated: Image = cv2.rotate(image, _ROTATE[degrees], dst=into)
         return rotated

@@ -1,9 +1,7 @@
 """Pictures whose samples are not 8 bits each, as cameras of industry, heat and science write them.
 
-A sample of 12 bits in 16 uses a sixteenth of its range, and is black to whoever drops the lower 8
-bits. So what is used is stretched to 0..255: integers by the bits that the largest one needs,
-floats by what their range says, and grey that uses little of it from end to end (``_grey.py``).
-Whole ranges stay as cv2 converts them.
+What is used is stretched to 0..255: integers by the bits that the largest one needs, floats by what
+their range says, and grey that uses little of it from end to end (``_grey.py``).
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ Wanted = str | GreyRange
 
 
 def decode_deep(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, str] | None:
-    """u8 BGR [h, w, 3] and a note on what was done to the samples; None for plain 8-bit samples.
-    ``wanted``: of ``--grey-range``."""
+    """u8 BGR [h, w, 3] and a note on what was done; None for plain 8-bit samples."""
     head = data[:32].tobytes()
     if head.startswith(PNG):
         return _decode_png(data, wanted) if len(head) > 24 and head[24] > 8 else None
@@ -91,7 +88,6 @@ def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[I
 
 
 def _turn(image: Image, orientation: int) -> Image:
-    """As it is shown; 1 to 8 as in EXIF."""
     image = image.transpose(1, 0, 2) if 5 <= orientation <= 8 else image
     down, across = (-1 if orientation in those else 1 for those in ((3, 4, 7, 8), (2, 3, 6, 7)))
     return np.ascontiguousarray(image[::down, ::across])
@@ -150,10 +146,10 @@ def to_8_bits(
     inverted: bool = False,
     held: int | None = None,
 ) -> tuple[Image, str]:
-    """u8 BGR of samples [h, w] or [h, w, 3], and what was done where a range was stretched.
+    """u8 BGR of samples [h, w] or [h, w, 3], and what was done.
 
-    ``cut``: whole ranges of 16 bits lose their lower 8, as in cv2's PNG; else they are rounded.
-    ``inverted``: the largest number is black. ``held``: bits; None: those that they are stored in.
+    ``cut``: 16 bits lose their lower 8, as in cv2's PNG; else rounded. ``inverted``: the largest is
+    black. ``held``: bits.
     """
     grey = samples
     if samples.ndim == 3 and not (samples[..., 1:] != samples[..., :1]).any():

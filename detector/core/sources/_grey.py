@@ -1,9 +1,7 @@
 """Samples of more than 8 bits: which of them is drawn black, and which white.
 
-A thermal camera stores counts or hundredths of a kelvin, of which a scene uses a hundredth: drawn
-over all that 16 bits can hold, it is one shade of grey. So grey that uses little of its range is
-stretched from end to end: for each picture by itself, for a video once, by a sample of its
-pictures, and for a camera slowly, as its pictures change.
+Grey that uses little of its range, as a thermal camera's, is stretched from end to end: for each
+picture by itself, for a video once, and for a camera slowly.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ FOLLOWED = 0.05  # share of its way to the ends of a camera's next picture
 
 
 def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) -> GreyRange | None:
-    """For grey [h, w], or colours [h, w, 3], which are never stretched from end to end if their
-    depth is known. ``held``: bits of integers. None: 16 bits, all in use."""
+    """For grey [h, w], or colours [h, w, 3]. ``held``: bits. None: 16 bits, all in use."""
     is_grey, is_float = samples.ndim < 3, samples.dtype.kind == "f"
     if is_grey and isinstance(wanted, GreyRange):
         return wanted
@@ -73,8 +70,7 @@ def bits_in_use(samples: Samples, held: int) -> int:
 
 
 def _was_widened(samples: Samples) -> bool:
-    """Whether 8 bits were spread over 16 when it was stored, so that the whole range is meant in a
-    dark picture, too: the lower byte of all samples is 0, or as the upper one."""
+    """Whether 8 bits were spread over 16: the lower byte is 0, or as the upper one."""
     return not int(np.bitwise_or.reduce(samples, axis=None)) & 255 or not (samples % 257).any()
 
 

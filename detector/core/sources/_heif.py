@@ -1,9 +1,5 @@
-"""HEIF pictures, AVIF among them (ISO/IEC 23008-12): grids of tiles, as telephones write them, and
-pictures that are to be cropped, turned or mirrored.
-
-PyAV hands out the tiles, one by one; only the file's boxes say how they belong together. PyAV turns
-single pictures and does not crop them; cv2 does neither.
-"""
+"""HEIF pictures, AVIF among them (ISO/IEC 23008-12): grids of tiles, cropped, turned or mirrored,
+as only the file's boxes say."""
 
 from __future__ import annotations
 
@@ -33,8 +29,7 @@ LIMITED = 1  # FFmpeg's AVCOL_RANGE: 16 is black, 235 white
 
 
 class Item(NamedTuple):
-    """``tiles``: numbers of items, row by row; a picture that is made of no others is its own.
-    ``turns``: what is done to the picture, in order."""
+    """``tiles``: numbers of items, row by row. ``turns``: what is done to the picture, in order."""
 
     width: int
     height: int
@@ -66,8 +61,7 @@ class _Bytes:
 
 
 def read_item(head: bytes, path: str) -> Item | None:
-    """The picture that is shown, by the beginning of its file; None if there are no boxes. Raises
-    SourceError."""
+    """The picture that is shown, by its file's beginning; None without boxes."""
     boxes = dict(_Bytes(head[:DESCRIBED_WITHIN]).boxes())
     if b"meta" not in boxes:
         return None

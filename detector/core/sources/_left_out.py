@@ -26,8 +26,7 @@ MOST_COUNTED = 10_000
 
 
 def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) -> str:
-    """What a run of ``spec`` leaves out, with what to type; "" where nothing is. ``videos``: these,
-    too. What earlier runs wrote does not count."""
+    """What a run of ``spec`` leaves out, with what to type. ``videos``: these, too."""
     others = [
         path
         for path in contents.files
@@ -43,7 +42,6 @@ def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) ->
 
 
 def suffix_of(path: str) -> str:
-    """In lower case; "" where it has none."""
     return os.path.splitext(path)[1].lower()[:LONGEST_SUFFIX]
 
 

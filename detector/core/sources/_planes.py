@@ -1,8 +1,5 @@
-"""PyAV's decoded pictures as planes of YUV, without a copy, and planes that may be drawn into.
-
-A decoder refers to the pictures that it handed out, so nobody may draw into them: their planes are
-read-only. ``Easel`` holds the one picture that boxes are drawn into and an encoder reads from.
-"""
+"""PyAV's decoded pictures as planes of YUV, without a copy, and planes that may be drawn into. A
+decoder refers to its pictures, so their planes are read-only."""
 
 from __future__ import annotations
 
@@ -54,9 +51,7 @@ def why_no_planes(picture: Any) -> str:
 
 
 class PlanesReader:
-    """Makes planes of the pictures of one video, all of the size of the first. A picture that
-    cannot stay planes becomes BGR, as the readers of BGR make it.
-    ``made``: BGR pictures made of planes, in any thread."""
+    """Of one video, all of the size of the first; others become BGR. ``made``: how many BGR."""
 
     def __init__(self) -> None:
         self.made = 0

@@ -1,9 +1,5 @@
 """An object of a store as a file that can be read anywhere, by ranges, never copied to the disk.
-
-A video is opened several times: for what it says of itself, for its frames, for its sound. All of
-these share one object and its blocks. They read close behind each other, so that most bytes are
-asked for once; the blocks that are kept are bounded.
-"""
+All openings of a video share one object and its blocks, which are bounded."""
 
 from __future__ import annotations
 
@@ -90,8 +86,7 @@ class RangedObject:
         return data
 
     def _persist(self, act: Any) -> Any:
-        """Tries again where that may help. What fails in the end stays: an object that has lost
-        bytes once is no shorter video."""
+        """Tries again where that may help. What fails in the end stays failed."""
         for pause_s in (*PAUSES_S, None):
             try:
                 return act()
@@ -136,11 +131,7 @@ class StoredObject(RangedObject):
 
 
 class RangeFile:
-    """One opening of an object, with a position of its own: what PyAV reads from.
-
-    PyAV hands ``name`` (of ``hold_as``) to FFmpeg, which guesses formats of raw streams by its
-    suffix and opens nothing by it.
-    """
+    """One opening of an object, for PyAV; FFmpeg guesses raw formats by ``name``'s suffix."""
 
     def __init__(self, stored: RangedObject, name: str) -> None:
         self.name, self._stored, self._at = name, stored, 0
@@ -181,8 +172,7 @@ class RangeFile:
 
 @contextmanager
 def holding(stored: RangedObject) -> Iterator[str]:
-    """Keeps an object open during the block. Gives the name by which ``errors.holding`` finds
-    it."""
+    """Keeps an object open during the block, and gives the name that finds it."""
     try:
         with hold_as(str(stored.place), stored.open) as name:
             yield name

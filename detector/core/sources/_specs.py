@@ -1,7 +1,4 @@
-"""Which pictures and videos a spec names: a folder, a pattern, files by name.
-
-Opens none of them, and imports no library.
-"""
+"""Which pictures and videos a spec names: a folder, a pattern, files by name."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ class NamedPictures(str):
 
 
 class Gathered(str):
-    """The spec of a folder or pattern, or of its first video, when all that it holds is taken care
-    of. ``note``: what was left out, in words; "" where nothing was."""
+    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
 
     note: str
 
@@ -61,9 +57,7 @@ def list_pictures(spec: str) -> list[str]:
 
 
 def look_into(spec: str) -> Contents | None:
-    """What a folder or a pattern contains; None for other specs.
-
-    Raises SourceError if the folder cannot be listed."""
+    """What a folder or a pattern contains; None for other specs. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return None
     if os.path.isdir(spec):

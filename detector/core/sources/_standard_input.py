@@ -1,11 +1,7 @@
 """Standard input as a file that can be read once, from its first byte to its last.
 
-A video is opened more than once: for its size before the model loads, for what it says of itself,
-for its frames. So the first bytes are kept until its second frame is asked for; every opening up to
-then begins at the first byte. What is read is counted in a digest.
-
-A pipe may stay silent for ever. So nobody blocks in it: whoever waits looks at ``stopped`` all the
-time, and a run that is stopped finds the end there.
+The first bytes are kept until its second frame is asked for; every opening up to then begins at the
+first byte. A pipe may stay silent for ever, so whoever waits looks at ``stopped``.
 """
 
 from __future__ import annotations
@@ -28,8 +24,7 @@ _BEFORE_INDEX = (b"ftyp", b"styp", b"free", b"skip", b"wide", b"uuid", b"pdin", 
 
 
 class StandardInput:
-    """``read`` and ``rewind`` for PyAV; ``sha256`` and ``changes`` as of a held file. ``stopped``
-    tells if the run is over."""
+    """``read`` and ``rewind`` for PyAV. ``stopped`` tells if the run is over."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self.stopped: Callable[[], bool] = lambda: False
@@ -54,8 +49,7 @@ class StandardInput:
             raise SourceError("-: standard input was already read, and can be read only once")
 
     def rewind(self) -> None:
-        """Goes back to the first byte. Raises what ``check`` raises, and SourceError for an MP4
-        that cannot be read from front to back."""
+        """Goes back to the first byte. Raises SourceError for an MP4 with its index behind."""
         self.check()
         self._at = 0
         self._refuse_index_at_end()

@@ -1,8 +1,4 @@
-"""Stores as file systems of fsspec, each opened once in a process.
-
-What a library raises becomes one line that says what to set. Credentials are the libraries' own
-business: they come from the environment, and stand in no setting of ours.
-"""
+"""Stores as file systems of fsspec, each opened once in a process."""
 
 from __future__ import annotations
 
@@ -90,8 +86,7 @@ def _settings(scheme: str) -> dict[str, Any]:
 
 
 def _session_of_aws() -> Any:
-    """One that reads dates fast: each key of a listing has one, and botocore's own way takes more
-    time than all the rest of it."""
+    """One that reads dates fast: each key of a listing has one."""
     from aiobotocore.session import AioSession
     from botocore.utils import parse_timestamp
 
@@ -114,7 +109,6 @@ def forget_stores() -> None:
 
 
 def path_in_store(place: Place) -> str:
-    """As the file system wants it."""
     return f"{place.host}/{place.key}"
 
 

@@ -85,8 +85,7 @@ _EXIF_BEGINS = re.compile(rb"(?:Exif\0\0|eXIf|EXIF....|\A)(?=II\*\0|MM\0\*)", re
 
 
 def read_taken(path: str) -> str | None:
-    """When a photo was taken, by its EXIF: ISO 8601 by the camera's clock, with the offset from UTC
-    if the camera states one. None if it states no time."""
+    """When a photo was taken, by its EXIF: ISO 8601, with the offset from UTC if stated."""
     with suppress(OSError), open(name_to_open(path), "rb") as file:
         head = file.read(EXIF_WITHIN)
         if head.startswith(b"\xff\xd8"):

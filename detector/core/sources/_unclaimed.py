@@ -1,7 +1,4 @@
-"""Why no source reads a spec: names that lead nowhere.
-
-A source that reads one of these needs no edit here: it claims the spec first.
-"""
+"""Why no source reads a spec: names that lead nowhere."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Files of web servers: one request, read on as long as it lasts.
 
-A server that gives ranges is asked again from where somebody wants to read. Of one that gives none
-the bytes are kept in a temporary file as they come. User and password (of the address, or of
-~/.netrc) go to the host of the address alone, whatever it redirects to; certificates are checked.
+Of a server without ranges the bytes are kept in a temporary file. User and password go to the host
+of the address alone, whatever it redirects to; certificates are checked.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ class WebPlace:
 
     @property
     def name(self) -> str:
-        """What a file is called that comes from there: the last part of the path, without percent
-        signs; the host where there is none."""
+        """What a file is called that comes from there: the path's last part, or the host."""
         host, _, path = str(self).partition("://")[2].partition("/")
         name = unquote(path.rstrip("/").rpartition("/")[2]) or host
         name = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
@@ -87,10 +85,8 @@ class WebPlace:
 def ask(
     place: WebPlace, start: int = 0, *, timeout_s: float = SILENT_S, checked: bool = True
 ) -> Answer:
-    """Asks for the file from byte ``start`` on. Raises as ``open_from``, and CertificateError.
-
-    ``checked``: False trusts every certificate, and sends neither user nor password nor query.
-    """
+    """Asks for the file from byte ``start`` on. ``checked``: False trusts every certificate, and
+    sends neither user nor password nor query. Raises as ``open_from``, and CertificateError."""
     url = place.whole if checked else re.split(r"[?#]", place.whole)[0]
     login = _login_of(place.whole) if checked else None
     try:
@@ -223,8 +219,7 @@ class WebFile:
 
 
 class WebObject(RangedObject):
-    """A file of a web server. Where its connection is lost for good, what came before is the file:
-    ``error`` says why it ends there."""
+    """A file of a web server; ``error`` says why it ends early, if its connection was lost."""
 
     place: WebPlace
     most_at_once = 1  # a connection goes on, so that more blocks cost no request
@@ -294,7 +289,6 @@ class WebObject(RangedObject):
         self.error = SourceError(f"{self.place}: cannot read beyond byte {position}: {why}")
 
     def close(self) -> None:
-        """Ends one use of it."""
         with _lock:
             self.users -= 1
             if self.users > 0 or _kept is self:
@@ -326,7 +320,6 @@ def open_web(place: WebPlace) -> WebObject:
 
 
 def _keep(opened: WebObject | None) -> None:
-    """In the place of what was kept before."""
     global _kept
     with _lock:
         before, _kept = _kept, opened if _keepers else None
@@ -350,8 +343,7 @@ def keeping() -> Iterator[None]:
 
 @contextmanager
 def heeding(is_stopped: Callable[[], bool]) -> Iterator[None]:
-    """A web file that is opened in the block is cut off once ``is_stopped()``. One that is opened
-    after it belongs to no run: a run that is over must not cut it off."""
+    """A web file that is opened in the block is cut off once ``is_stopped()``, if still read."""
     global stopped
     stopped = _opening.stopped = is_stopped
     try:

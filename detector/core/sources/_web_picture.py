@@ -23,7 +23,6 @@ class WebPicture(Source):
     decoder = "opencv"
 
     def __init__(self, place: WebPlace, codec: str, **how: Unpack[How]) -> None:
-        """Raises SourceError where it does not come whole, or cannot be read."""
         from detector.core.sources.pictures import PicturesSource
 
         self._shown = str(place)

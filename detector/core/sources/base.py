@@ -1,8 +1,4 @@
-"""The contract of a source: frames in order, and what it knows of itself.
-
-A source is a class ``NAMESource`` in ``sources/NAME.py``. It declares which specs it claims and
-which pictures it gives, so that a new source is that one file (and its test).
-"""
+"""The contract of a source, a class ``NAMESource`` in ``sources/NAME.py``: frames in order."""
 
 from __future__ import annotations
 
@@ -49,11 +45,9 @@ def parse_grey_range(text: str) -> str | GreyRange:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is read of a video that holds several things. ``track``: its number among the video
-    tracks, from 1; None: the default one, else the largest. ``rate``: frames a second of a raw
-    stream; None: what it states. ``grey``: of ``--grey-range``, for pictures too. ``reduce``: width
-    and height of a picture -> to which part of them it may be decoded (1, 2, 4, 8 for a half, a
-    quarter ...), where the source can; None: each pixel is wanted."""
+    """``track``: number among the video tracks, from 1; None: the default one, else the largest.
+    ``rate``: frames a second of a raw stream. ``grey``: of ``--grey-range``. ``reduce``: width and
+    height of a picture -> to which part of them it may be decoded (1, 2, 4, 8)."""
 
     track: int | None = None
     rate: Fraction | None = None
@@ -164,9 +158,8 @@ class Source:
         raise NotImplementedError
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Limit the frames to ``duration_s`` from ``start_s`` of the source's own clock; call
-        before ``read``. None: no limit. Raises SourceError if no frame is left, UsageError if
-        frames have no time."""
+        """Limit the frames to ``duration_s`` from ``start_s`` of the source's clock, before
+        ``read``. Raises SourceError if no frame is left, UsageError if frames have no time."""
         raise UsageError(
             f"{self.info.path}: --start and --duration are for sources with a clock; omit them"
         )
@@ -174,9 +167,8 @@ class Source:
     def read(self, into: Image | None = None) -> Frame | None:
         """The next frame, or None at the end (and ever after).
 
-        ``into`` is a buffer that the frame may be decoded into when its shape fits. The frame's
-        picture is ``into`` itself, a new array, or planes that are the decoder's own. Raises
-        SourceError only for what ends the whole source.
+        It may be decoded into ``into`` when its shape fits. Raises SourceError only for what ends
+        the whole source.
         """
         raise NotImplementedError
 
@@ -230,13 +222,12 @@ class SteppingSource(Source):
         return self._held
 
     def seek(self, start_s: Fraction) -> int | None:
-        """Grabs a picture before ``start_s``, or the first one from then on, where all that follows
-        is certain to be the same as without. Returns its number; None: nothing has moved."""
+        """Grabs a picture before ``start_s`` where all that follows is certain to be the same, and
+        returns its number; else None."""
         return None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Frames before the start are left out, so that those behind it are the same as without it,
-        with the same numbers. They are decoded and dropped where ``seek`` cannot help."""
+        """Frames before the start are left out; those behind it keep their numbers."""
         begins_s = self.info.start_pts * self.info.time_base
         if start_s is not None and begins_s:
             self.notes.append(
@@ -288,8 +279,7 @@ class SteppingSource(Source):
         return None
 
     def read_behind(self) -> Frame | None:
-        """Once, behind the last frame of ``read``: the first picture that the ``duration_s`` of
-        ``restrict`` leaves out. None where the source ended before."""
+        """Once, behind the last frame: the first picture that ``duration_s`` leaves out."""
         if not self._is_behind or self._closed:
             return None
         self._is_behind = False

@@ -1,7 +1,5 @@
 """Pictures: a folder, a pattern (``*.jpg``, ``frame_%04d.jpg``), files by name, or a single file.
-
-Each is one frame; frame n is at n seconds.
-"""
+Frame n is at n seconds."""
 
 from __future__ import annotations
 
@@ -259,8 +257,7 @@ def _output_names(paths: Sequence[str]) -> list[str]:
 
 
 def read_picture(path: str) -> Image | None:
-    """u8 BGR [h, w, 3] with the EXIF orientation applied; None if it cannot be read. Grey, 16-bit
-    and alpha pictures are converted."""
+    """u8 BGR [h, w, 3], upright by EXIF; None if it cannot be read."""
     picture = read_and_tell(path)[0]
     return None if picture is None else pixels_of(picture)
 
@@ -355,8 +352,7 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
 
 
 def _decode_reduced(data: NDArray[np.uint8], reduce: Callable[[int, int], int]) -> Reduced | None:
-    """A JPEG at a part of its size, as libjpeg decodes it in a fraction of the time; None for what
-    is none, or wanted whole."""
+    """A JPEG at a part of its size, as libjpeg decodes it fast; None for others."""
     from detector.core.sources._picture_size import claimed_size
 
     if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:

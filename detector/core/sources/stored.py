@@ -1,7 +1,4 @@
-"""``StoredVideo``: a video of an object store or a web server, as a batch job reads it.
-
-FFmpeg gets our file alone: it cannot open files or addresses that a playlist names.
-"""
+"""``StoredVideo``: a video of an object store or a web server, as a batch job reads it."""
 
 from __future__ import annotations
 
@@ -49,7 +46,6 @@ def open_place(place: Place) -> RangedObject:
 
 
 def look(place: Place) -> About:
-    """What its server tells of an object. Raises SourceError, one line with the cure."""
     if place.scheme in STORES:
         from detector.core.sources._storage import look as look_into_store
 

@@ -1,8 +1,4 @@
-"""Files of web servers: videos that end, pictures, finished playlists of HLS.
-
-A live stream at an address is a camera (``live/``), and a web page is refused. ``_answers.py``
-decides which one an address is; ``_web.py`` reads it. Neither is imported for a file.
-"""
+"""Files of web servers: videos that end, pictures, finished playlists of HLS."""
 
 from __future__ import annotations
 

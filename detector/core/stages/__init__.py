@@ -1,3 +1,1 @@
-"""Pure functions on arrays. They know neither threads nor clocks: the loop wraps each call in one
-span.
-"""
+"""Pure functions on arrays. They know neither threads nor clocks."""

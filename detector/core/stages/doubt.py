@@ -25,8 +25,7 @@ Read = Callable[[list[NDArray[np.float32]], float], Candidates]
 
 
 def watched(head: Read, model: str, classes: int, cure: str) -> Read:
-    """The head, which raises ModelError for what cannot be so. ``classes``: how many names there
-    are. ``cure``: what to do then."""
+    """The head, which raises ModelError, with ``cure``, for what cannot be so."""
 
     def read(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
         found = head(outputs, conf)

@@ -29,8 +29,8 @@ NO_LETTER = "\uffff"  # is no character, so every font shows its sign for "absen
 
 
 class Text(NamedTuple):
-    """One run of text as coverage u8 [h, w], 255 where ink is. ``top``: of its first row, pixels
-    below the baseline (mostly negative). ``advance``: pixels to where the next run begins."""
+    """Coverage u8 [h, w], 255 where ink is. ``top``: of its first row, pixels below the baseline.
+    ``advance``: pixels to where the next run begins."""
 
     coverage: NDArray[np.uint8]
     left: int
@@ -64,8 +64,7 @@ class Font:
         return True
 
     def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
-        """The runs of these texts with a gap between them, from left to right; a text that begins
-        right to left puts what follows to its left. Raises UsageError for a damaged letter."""
+        """The runs of these texts from left to right (or reversed). Raises UsageError."""
         size = max(SMALLEST, round(EM * scale))
         gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
         runs: list[Text] = []
@@ -84,8 +83,7 @@ class Font:
         return next((face for face in self._faces if face.has(char)), None)
 
     def _runs(self, text: str) -> list[tuple[str, _Face]]:
-        """Parts of one face each. A mark stays with its letter, a space with the one before it
-        where that face has one."""
+        """Parts of one face each. A mark stays with its letter, a space with the one before."""
         runs: list[tuple[str, _Face]] = []
         for char in text:
             if char.isspace() and not self._face(char):

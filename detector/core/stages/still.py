@@ -31,9 +31,8 @@ def parse_share(text: str) -> float:
 
 
 class Stillness:
-    """Tell frames in which nothing moved, and keep the detections that they repeat. ``is_still`` is
-    called in source order by the reading thread, ``remember`` and ``recall`` by the writing one.
-    Cameras are kept apart."""
+    """Tell frames in which nothing moved, and keep the detections that they repeat. Threads:
+    ``is_still`` in the reader's, the rest in the writer's."""
 
     def __init__(self, share: float) -> None:
         """``share``: of the network's input, 0..1, that may change in a still frame."""

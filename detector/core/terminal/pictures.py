@@ -30,8 +30,7 @@ HEAD = f"picture, size, input: found; {' + '.join(TIMED)}"
 
 
 class PictureLines:
-    """Called with each frame. On a terminal with a live line (``console``) it prints above that
-    line, else through ``say``, which writes one line to standard error."""
+    """Called with each frame; prints above a live line (``console``), else through ``say``."""
 
     def __init__(self, console: SafeConsole | None, say: Callable[[str], None]) -> None:
         self._console, self._say, self._headed = console, say, False

@@ -51,12 +51,11 @@ def print_run(
     closing: Sequence[str] = (),
     faster: Sequence[str] = (),
 ) -> None:
-    """Print what a person is told after a run, most wanted first: what was found and where it is,
-    the two rates, what limits the run, and where a frame's time went.
+    """Print what a person is told after a run, most wanted first.
 
     ``verbose`` adds percentiles, threads and the seconds of each phase; else brief.py decides.
-    Pictures have no steady state, so no limit is named. ``closing``: lines that others have to say;
-    ``faster``: what they measured to be faster. Sets ``console`` to at least 80 columns.
+    ``closing``: lines that others have to say; ``faster``: what they measured to be faster. Sets
+    ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):

@@ -1,5 +1,4 @@
-"""Tables on a terminal. What does not fit is left out, column by column: a word is never broken as
-long as a column can go, because broken words cannot be read."""
+"""Tables on a terminal. What does not fit is left out, column by column."""
 
 from __future__ import annotations
 
@@ -30,7 +29,6 @@ class _Shown(NamedTuple):
 
 
 def print_pieces(console: Console, pieces: Iterable[Table | str]) -> None:
-    """Tables and lines, one below the other."""
     console.print(Group(*(draw_piece(console, one) for one in pieces)))
 
 
@@ -51,7 +49,6 @@ def draw_table(console: Console, table: Table, one_line: bool = False) -> Render
 
 
 def table_fits(console: Console, table: Table) -> bool:
-    """Whether no column must be left out."""
     return fits(console, [_show(table, column) for column in table.columns])
 
 

@@ -49,11 +49,8 @@ IDLE_SHARE = 0.02
 
 @dataclass(slots=True)
 class Variant:
-    """What is known of one variant. ``error`` with ``exit_code``: why it has no figures.
-
-    ``facts``: what its process said once it was open. ``frames_digest``: of all decoded pictures.
-    ``ap``: average precision, where there are labels.
-    """
+    """What is known of one variant. ``error`` with ``exit_code``: why it has no figures. ``facts``:
+    what its process said once open. ``frames_digest``: of all decoded pictures."""
 
     engine: str
     precision: str
@@ -145,7 +142,6 @@ def compare_variants(
 
 
 def is_decided(document: Comparison) -> bool:
-    """Whether no row is open, in any of the rates that it has."""
     verdicts = [each for row in document.rows for each in row.verdict.values() if each is not None]
     return all(each.outcome != "open" for each in verdicts)
 
@@ -153,7 +149,6 @@ def is_decided(document: Comparison) -> bool:
 def _judge_rows(
     base: Variant, ran: Sequence[Variant], about: About, look: Look
 ) -> tuple[Noise, dict[int, dict[Metric, Verdict | None]]]:
-    """The verdicts by the id of their variant."""
     others = [variant for variant in ran if variant is not base]
     found: dict[int, dict[Metric, Verdict | None]] = {id(one): {} for one in others}
     floors: dict[Metric, float] = {}
@@ -241,11 +236,8 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Verdict |
 
 
 def _contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
-    """Rows that the noise does not tell from the one with the highest median, that one first.
-
-    A winner has to beat each of the others, so no test among these needs a correction (Berger,
-    Technometrics 24, 1982). Differences within the noise floor of two processes are none.
-    """
+    """Rows that the noise does not tell from the one with the highest median, that one first. Not
+    corrected: a winner has to beat each of the others (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
         (one for one in ran if _series(one, metric)), key=lambda one: -median(_series(one, metric))
     )
@@ -341,7 +333,6 @@ def _frame_ms(variant: Variant) -> float:
 
 
 def _different_frames(ran: Sequence[Variant]) -> list[str]:
-    """Rows that were not given the pictures that the first row was given."""
     first = ran[0]
     odd = [variant.name for variant in ran if variant.frames_digest != first.frames_digest]
     counts = {turn.frames for variant in ran for turn in variant.rounds}
@@ -355,8 +346,7 @@ def _different_frames(ran: Sequence[Variant]) -> list[str]:
 
 
 def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Stages that no engine can change, but whose cost differs from the first row's: by more than
-    the rounds of either row differ, and by enough of a frame's time to matter."""
+    """Stages that no engine can change, but whose cost differs noticeably from the first row's."""
     warnings = []
     for variant in ran:
         # Another model finds other boxes, which are drawn and written; reading is the same work.
@@ -382,7 +372,6 @@ def _why_different(stage: str, variant: Variant, base: Variant) -> str:
 
 
 def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
-    """Variants that used a core while the others had their turn."""
     warnings = []
     for variant in ran if len(ran) > 1 else ():
         idle = median([turn.idle_cpu for turn in variant.rounds])
@@ -392,7 +381,6 @@ def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
 
 
 def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Variants beside which other programs took more or less of the cores than beside the first."""
     first, cores = _others(base), base.rounds[0].cores
     told = [
         f"{own:.1f} during {variant.name}"
@@ -411,6 +399,5 @@ def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
 
 
 def _others(variant: Variant) -> float | None:
-    """Cores that other programs used beside it, in the middle one of its rounds."""
     told = [turn.others for turn in variant.rounds if turn.others is not None]
     return median(told) if told else None

@@ -112,7 +112,7 @@ def diff(before: SavedSession, after: SavedSession) -> list[Change]:
 
 
 def periods_ms(session: SavedSession) -> NDArray[np.float64]:
-    """[N] float64: milliseconds between the ends of successive frames, over every source."""
+    """[N] float64: milliseconds between the ends of successive frames."""
     parts = [
         np.diff(frames_written(activities_of(session.spans, source))) / 1e6
         for source in np.unique(session.spans["source"]).tolist()
@@ -136,7 +136,6 @@ def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -
 
 
 def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
-    """Settings, libraries and computers that differ and may explain a change, a line each."""
     first, second = _settings(before.document), _settings(after.document)
     pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
     lines = [f"{name}: {_shown(a)} -> {_shown(b)}" for name, (a, b) in pairs.items() if a != b]
@@ -150,7 +149,6 @@ def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
 
 
 def _settings(document: SessionDocument) -> dict[str, Any]:
-    """What should be the same in both runs, by the name under which it is printed."""
     environment = document.environment
     return {
         **{name: getattr(document, name) for name in SETTINGS},

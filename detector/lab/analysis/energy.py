@@ -37,7 +37,6 @@ class Metered:
         }
 
     def whole(self) -> dict[str, float]:
-        """Joules by tag from the first reading to the last."""
         return {tag: float(values[-1]) for tag, values in self.joules.items()}
 
 
@@ -48,7 +47,6 @@ def subtract_idle(joules: Mapping[str, float], seconds: float, idle: Metered) ->
 
 
 def sum_joules(joules: Mapping[str, float]) -> float:
-    """Of everything in the computer that has a counter, each part once."""
     return sum(joules.get(tag, 0.0) for tag in SUMMED)
 
 
@@ -60,7 +58,6 @@ def energy_row(
     joules: Mapping[str, float],
     frames: int | None,
 ) -> EnergyRow:
-    """One line of energy.csv. Its joules per frame are None without ``frames``."""
     return EnergyRow(
         timestamp=metered.at + (start_ns - int(metered.times_ns[0])) / 1e9,
         tag=tag,

@@ -35,7 +35,6 @@ class FoundOverTime:
 
 
 def count_classes(document: SessionDocument) -> list[ClassCount]:
-    """The most frequent first."""
     found, frames = document.detections, document.frames.written
     return [
         ClassCount(name, count, count / found.total, count / frames if frames else 0.0)
@@ -45,7 +44,6 @@ def count_classes(document: SessionDocument) -> list[ClassCount]:
 
 
 def count_over_time(rows: SessionRows) -> FoundOverTime:
-    """Time is that of the video. Several sources, and pictures, are counted in frames."""
     whens, unit = _whens(rows.frames)
     total = Counter[str]()
     for frame in rows.frames:
@@ -74,7 +72,6 @@ def _bins(frames: int) -> list[tuple[int, int]]:
 
 
 def _whens(frames: Sequence[FrameCounts]) -> tuple[list[float], str]:
-    """When each frame was, and in which unit."""
     times = [frame.time_s for frame in frames]
     one_source = len({frame.source for frame in frames}) == 1
     rising = all(a < b for a, b in itertools.pairwise(times))

@@ -1,8 +1,4 @@
-"""The network's facts: layers beside the roofline of this computer, and a GPU's busy and idle time.
-
-Engines time their own layers; every engine's layers become rows of one schema here. First come the
-rows of layers, then the roofline that places them, then the GPU's time.
-"""
+"""The network's facts: layers, the roofline that places them, and a GPU's busy and idle time."""
 
 from __future__ import annotations
 
@@ -36,10 +32,8 @@ ALIKE = 0.1  # of a forward pass: by so much the sum of its layers may differ fr
 
 @dataclass(frozen=True, slots=True)
 class TimedLayer:
-    """A layer as the engine timed it. ``macs`` and ``elements`` (numbers read and written) are of a
-    whole batch, and 0 where the layer stands for no node of the graph. ``nodes``: the nodes that it
-    stands for. ``parameters``: its weights. ``shape``: of what it writes; empty where unknown.
-    ``view``: it moves nothing."""
+    """A layer as the engine timed it, of a whole batch; ``macs`` and ``elements`` (numbers read and
+    written) are 0 where it stands for none of the graph's ``nodes``. ``view``: it moves nothing."""
 
     name: str
     type: str
@@ -97,7 +91,6 @@ def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerR
 
 
 def sum_by_type(rows: Sequence[LayerRow]) -> list[TypeRow]:
-    """The rows of each type together, longest first."""
     of_type: dict[str, list[LayerRow]] = {}
     for row in rows:
         of_type.setdefault(row.type, []).append(row)
@@ -115,7 +108,6 @@ def sum_by_type(rows: Sequence[LayerRow]) -> list[TypeRow]:
 
 
 def sum_by_block(rows: Sequence[LayerRow]) -> list[BlockRow]:
-    """The rows of each block together, in the model's order."""
     of_block: dict[str, list[LayerRow]] = {}
     for row in rows:
         of_block.setdefault(row.block or row.name, []).append(row)
@@ -156,9 +148,8 @@ def explain_sum(
 ) -> tuple[float, str | None]:
     """How far the sum of the layers is off the forward pass (0.1: 10% more), and why, if too far.
 
-    ``sum_ms``: of the layers' medians. ``run_sum_ms``: median of single runs' sums, interruptions
-    included. ``profiled_ms``: a pass under the profiler, ``outside_ms`` of it in no layer.
-    ``on_gpu``: with copies, maybe as one CUDA graph.
+    ``run_sum_ms``: median of single runs' sums, interruptions included. ``profiled_ms``: a pass
+    under the profiler, ``outside_ms`` of it in no layer.
     """
     if not forward_ms:
         return 0.0, None
@@ -213,8 +204,7 @@ LEAST_SHARE = 0.1  # of its roof: a layer that reaches less is not explained by 
 
 
 def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
-    """The row with its rates, its share of the roof and what limits it. ``launch_ms``: what
-    starting any layer costs. A share above ``ABOVE`` is flagged: the measured peak is too low."""
+    """The row with its rates, its share of the roof and what limits it; flagged above ``ABOVE``."""
     row, peak = _with_rates(row), peaks.gflops_s.get(row.precision)
     if not row.ms:
         return replace(row, flag="not measured")
@@ -233,14 +223,12 @@ def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
 
 
 def above_roof(rows: Sequence[LayerRow]) -> list[str]:
-    """Names of the layers that come out above it, beyond the noise."""
     return [row.name for row in rows if (row.utilisation or 0.0) > ABOVE]
 
 
 def place_model(
     rows: Sequence[LayerRow], peaks: Peaks, forward_ms: float, batch: int = 1
 ) -> RooflineFacts:
-    """The sums of the model's layers over the time of a forward pass, per picture."""
     flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
     least_ms = sum(max(_least_ms(row, peaks)) for row in rows)
     by_bound: dict[str, float] = {}
@@ -266,10 +254,7 @@ def place_model(
 def place_on_sheet(
     rows: Sequence[LayerRow], precision: str, sheet: Peaks, forward_ms: float
 ) -> SheetRoof | None:
-    """The forward pass below a data sheet's roof; None if nothing was counted or timed.
-
-    If the pass reaches little of both limits, neither bounds it.
-    """
+    """The forward pass below a data sheet's roof; None if nothing was counted or timed."""
     flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
     if not (flops and moved and forward_ms):
         return None
@@ -318,7 +303,6 @@ def parse_sheet(peak: str | None, bandwidth: str | None) -> tuple[float, float] 
 
 
 def describe_uncounted(nodes: int) -> str:
-    """What is in no row, and in no sum of them."""
     return (
         f"the output size of {counted(nodes, 'node')} depends on the picture: their MACs and "
         "bytes are not counted, so the sums are too low"
@@ -326,7 +310,6 @@ def describe_uncounted(nodes: int) -> str:
 
 
 def describe_above_roof(layers: int) -> str:
-    """Why so many layers may be faster than the measured peaks allow."""
     return f"layers above their roofline: {layers} (peak measured too low)"
 
 
@@ -369,10 +352,7 @@ def device_facts(
     waits: Sequence[Interval] = (),
 ) -> DeviceFacts:
     """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU; ``waits``: of
-    them, those that only wait for the GPU (an event, a stream), which launch nothing.
-
-    Busy and idle time add up to the window, from the first of both to the last. A run is
-    launch-bound if the GPU is idle for more than half of it, and mostly while the host works.
+    them, those that only wait for the GPU. Idle time goes to what the host did for most of a gap.
     """
     busy, working, waiting = merge(kernels), merge(host), merge(waits)
     everything = merge([*busy, *working, *waiting])
@@ -422,7 +402,6 @@ def overlap(one: Interval, others: Sequence[Interval]) -> float:
 
 
 def _find_cause(gap: Interval, working: Sequence[Interval], waiting: Sequence[Interval]) -> str:
-    """What the host did for most of the gap."""
     half, waited = (gap[1] - gap[0]) / 2, overlap(gap, waiting)
     if waited > half:
         return WAITING

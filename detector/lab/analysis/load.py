@@ -1,8 +1,7 @@
 """Two runs beside different amounts of other programs' work: whose time is the difference?
 
-What others take of the cores slows every stage down, and says nothing about the run itself. So
-wall times of such a pair are no verdict. CPU times are: a stage pays for its own work alone,
-whoever else runs. They grow a little all the same, since cores that are shared lose their caches.
+Wall times of such a pair are no verdict; CPU times are: a stage pays for its own work alone. They
+grow a little all the same, since cores that are shared lose their caches.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class CpuChange:
-    """CPU milliseconds a frame of a stage, with the threads that libraries run for it, or of the
-    whole process. ``all_ms``: of the whole process before."""
+    """CPU milliseconds a frame of a stage with its libraries' threads, or of the process."""
 
     what: str
     before: float
@@ -77,7 +75,6 @@ def others_cores(summary: Summary) -> float | None:
 
 
 def compare_load(before: Summary, after: Summary) -> Load | None:
-    """None where one of both does not tell, or ran on other cores."""
     first, second = others_cores(before), others_cores(after)
     if first is None or second is None or before.cpu.cores != after.cpu.cores:
         return None
@@ -88,7 +85,6 @@ WHOLE = "the whole process"
 
 
 def compare_cpu(before: Summary, after: Summary) -> list[CpuChange]:
-    """CPU time a frame: of the whole process, then of every stage that both ran."""
     first, second = _cpu_ms(before), _cpu_ms(after)
     return [
         CpuChange(name, first[name], second[name], first[WHOLE])
@@ -98,7 +94,6 @@ def compare_cpu(before: Summary, after: Summary) -> list[CpuChange]:
 
 
 def most_grown(changes: Sequence[CpuChange], limit: float) -> CpuChange | None:
-    """The one that regresses by most milliseconds: a stage, where one of them does."""
     grown = [one for one in changes if one.regresses(limit)]
     stages = [one for one in grown if one.what != WHOLE]
     return max(stages or grown, key=lambda one: one.after - one.before, default=None)

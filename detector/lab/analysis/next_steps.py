@@ -1,8 +1,7 @@
 """What to type next: the options that would change this run's speed, each as a whole command.
 
-What limits the run, and so what may help, is the verdict's to say (``core/analysis/verdict.py``);
-here its advice becomes commands with the figures that what-if measured. Nothing is estimated, and
-what was not faster in every round is not offered. ``tune`` measures all else.
+The verdict (``core/analysis/verdict.py``) says what may help, what-if by how much. Nothing is
+estimated, and what was not faster in every round is not offered.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ MEASURED, AT_MOST = "measured", "at most"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Frames a second, end to end. ``kind``: MEASURED, of this change; AT_MOST, measured of a stage
-    that costs nothing, where this change leaves some of it. ``basis``: the row that it is from.
-    ``apart``: from the slowest round to the fastest. ``helps``: it was faster than now, beyond the
-    noise."""
+    """Frames a second, end to end. ``kind``: MEASURED, of this change; AT_MOST, measured of a
+    stage that costs nothing, where this change leaves some of it. ``basis``: the row that it is
+    from. ``apart``: from the slowest round to the fastest. ``helps``: faster than now, beyond
+    the noise."""
 
     fps: float
     kind: str
@@ -122,7 +121,6 @@ def drop_options(words: Sequence[str], valued: Sequence[str], alone: Sequence[st
 
 
 def _option(document: SessionDocument, group: str, name: str) -> Any:
-    """Of the resolved configuration; None where an older session lacks it."""
     return document.config.get(group, {}).get(name)
 
 

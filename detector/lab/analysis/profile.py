@@ -8,7 +8,6 @@ from detector.lab.session.read import SavedSession
 
 
 def describe_cost(cost: Interval) -> str:
-    """What the instruments cost, or that the rounds do not tell it from nothing."""
     between = f"between {cost.low:+.1%} and {cost.high:+.1%} of a frame's time"
     if cost.low <= 0:
         return f"too small to measure: the rounds differed by more ({between})"
@@ -16,7 +15,6 @@ def describe_cost(cost: Interval) -> str:
 
 
 def profile_document(session: SavedSession) -> ProfileDocument:
-    """Facts of the run, then those of each pass by its name."""
     passes, document = session.passes, session.document
     return ProfileDocument(
         session=str(session.folder),

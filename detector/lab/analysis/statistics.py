@@ -66,7 +66,6 @@ def _critical_sum(count: int, alpha: float) -> int:
 
 
 def fewest_rounds(rows: int, share: float = 1.0) -> int:
-    """So many rounds can tell one of ``rows`` from the baseline, if all of them agree."""
     return max(2, math.ceil(1 - math.log2(ALPHA * share / max(1, rows))))
 
 
@@ -125,7 +124,6 @@ class Judged:
 
     @property
     def largest(self) -> float:
-        """No larger difference is compatible with the rounds, as a share."""
         return max(abs(self.low - 1), abs(self.high - 1))
 
 
@@ -211,7 +209,6 @@ class Means:
 
 
 def compare_means(before: Floats, after: Floats) -> Means:
-    """``before`` and ``after``: positive times in their order, two values at least."""
     first, before_error = _block_mean(before)
     second, after_error = _block_mean(after)
     error = max(math.hypot(before_error, after_error), 1e-12)
@@ -254,7 +251,6 @@ def student_tail(t: float, freedom: int) -> float:
 
 
 def student_quantile(p: float, freedom: int) -> float:
-    """t with P(T <= t) = p, for p from 0.5 on."""
     low, high = 0.0, 1e9
     for _ in range(100):
         middle = (low + high) / 2

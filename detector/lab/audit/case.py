@@ -27,7 +27,6 @@ class Case:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether anything says so: the facts that were given, a heading, or a device."""
         return self.machine.card is not None or any(
             one.has("cuda", "gpu")
             or any("gpu" in text.lower() or "cuda" in text.lower() for text in one.texts)

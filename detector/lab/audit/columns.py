@@ -1,6 +1,4 @@
-"""What a column of a table holds, by its title and its unit. What is ambiguous is said, not
-guessed: ``--columns`` gives a column another title.
-"""
+"""What a column of a table holds, by its title and its unit. Ambiguity is reported, not guessed."""
 
 from __future__ import annotations
 
@@ -136,7 +134,6 @@ class Meaning(NamedTuple):
 
 
 def clean(text: str) -> str:
-    """A cell or title without Markdown and HTML."""
     text = html.unescape(re.sub(r"<br\s*/?>", " ", text))
     text = re.sub(r"</?su[bp](?:\s[^<>]{0,200})?>", " ", text)
     text = re.sub(r"</?(?:b|i|em|strong|code|a|span|div|p)(?:\s[^<>]{0,200})?>", "", text)
@@ -185,7 +182,6 @@ def _unit_of(plain: str) -> tuple[str, tuple[str, float] | None]:
 
 
 def _common_suffix(cells: Sequence[str]) -> str | None:
-    """The unit that stands behind every number of the column."""
     ends = [SUFFIX.fullmatch(cell) for cell in cells]
     found = {one[1].lower() for one in ends if one}
     if len(found) != 1 or not all(ends):
@@ -195,7 +191,6 @@ def _common_suffix(cells: Sequence[str]) -> str | None:
 
 
 def _power_of(plain: str) -> str:
-    """``params (M)``: a power of ten."""
     found = re.search(r"[(\[]\s*([kmgb])\s*[)\]]", plain, re.IGNORECASE)
     return found[1] if found else ""
 

@@ -13,13 +13,11 @@ from detector.lab.session.audit import SEVERITIES, Finding
 
 
 def findings_of(summary: Summary) -> Iterator[Finding]:
-    """The worst first."""
     found = [one for rule in RULES for one in rule.findings(summary, "")]
     yield from sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 
 def closing_line(summary: Summary, verbose: bool) -> str | None:
-    """What the end of the run's output says: errors; with -v warnings, too."""
     found = list(findings_of(summary))
     counts = [
         counted(sum(one.severity == severity for one in found), severity)

@@ -28,8 +28,6 @@ SPELLED = "cores=8 peak=8.1TFLOPS bandwidth=320GB/s clock=3.2GHz flops_per_cycle
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """``given``: every fact that was given. Rates are in FLOP/s, bytes/s and Hz."""
-
     given: dict[str, float | str] = field(default_factory=dict)
 
     def number(self, name: str) -> float | None:

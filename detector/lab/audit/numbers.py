@@ -1,7 +1,6 @@
 """Numbers of a table as a person wrote them: with the interval that rounding leaves open.
 
-``1,234`` is 1234 or 1.234. Other cells of the same table prove which: ``12,5`` and ``0,123`` can
-only have a decimal comma, ``3.14`` and ``1,234.5`` only a decimal point. Otherwise it is not read.
+``1,234`` is 1234 or 1.234. Other cells of the same table prove which; else it is not read.
 """
 
 from __future__ import annotations
@@ -76,12 +75,10 @@ def exact(value: float) -> Number:
 
 
 def total(numbers: Iterable[Number]) -> Number:
-    """Their sum; each may be off by its own rounding."""
     return sum(numbers, exact(0.0))
 
 
 def shown(value: float) -> str:
-    """Four figures, and all of a whole number."""
     size = abs(value)
     if not math.isfinite(value) or size >= 1e9 or 0 < size < 1e-3:
         return f"{value:.3e}"
@@ -90,8 +87,6 @@ def shown(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a table writes its numbers, as far as its cells prove it."""
-
     comma: bool  # a decimal comma is proved
     point: bool
 
@@ -105,7 +100,6 @@ class Writing:
         return cls(comma, point)
 
     def why_unread(self, text: str) -> str | None:
-        """Why the number in this cell has two readings; None where it has one."""
         found = FORM.fullmatch(text)
         for part in found.group("number", "spread", "least", "most", "to") if found else ():
             digits = (part or "").lstrip("+-")
@@ -119,7 +113,6 @@ class Writing:
         return None
 
     def read(self, text: str) -> Number | None:
-        """None where the cell holds no number, or one of two readings."""
         if len(text) > LONGEST or (found := FORM.fullmatch(text)) is None or self.why_unread(text):
             return None
         value, half = self._plain(found["number"])

@@ -106,7 +106,6 @@ def _add_run(found: Ours, name: str, run: Summary) -> None:
 
 
 def tables_of_runs(runs: Mapping[str, Summary]) -> Iterator[Table]:
-    """Several runs side by side: whoever audits them at once compares them."""
     if len(runs) < 2:
         return
     titles = (
@@ -222,7 +221,6 @@ def _is_rows(value: Any) -> bool:
 
 
 def _of_dicts(name: str, rows: Any) -> Table:
-    """A list of flat objects. What is nested is left out."""
     if not _is_rows(rows) or len(rows) > MOST_ROWS:
         raise UsageError(f"{name}: not a list of rows, or more than {MOST_ROWS} rows")
     flat = [dict(_flat(row)) for row in rows]

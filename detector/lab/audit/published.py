@@ -1,8 +1,5 @@
-"""What is published of models that benchmarks are often about: parameters, and FLOPs of a picture.
-
-Millions of parameters; 10^9 FLOPs (2 x MACs) at ``side`` x ``side``. From the model zoos of the
-projects themselves: YOLOv5 v6 and v7, YOLOv7, YOLOv8, YOLOX and darknet's yolov4-tiny.
-"""
+"""Published millions of parameters, and 10^9 FLOPs (2 x MACs) at ``side`` x ``side``, from the
+model zoos of YOLOv5 v6 and v7, YOLOv7, YOLOv8, YOLOX and darknet (yolov4-tiny)."""
 
 from __future__ import annotations
 
@@ -40,7 +37,6 @@ SAME_PARAMS = 0.03  # as a share: heads of other class counts are other models
 
 
 def find_published(text: str, params: float | None = None) -> Published | None:
-    """Of the model that a cell names; None where it is unknown, or has other parameters."""
     name = re.sub(r"[ _]", "-", text.strip().lower())
     name = re.sub(r"\.(pt|onnx|engine|weights)$", "", name).replace("yolo-v", "yolov")
     found = MODELS.get(name)

@@ -1,8 +1,4 @@
-"""Tables out of files that anybody may have written: CSV, and every table of a Markdown file.
-
-A file that cannot be read as tables is one line with exit code 3; what is larger than a table that
-a person typed is refused before it is taken apart.
-"""
+"""Tables out of files that anybody may have written: CSV, and every table of a Markdown file."""
 
 from __future__ import annotations
 
@@ -56,7 +52,6 @@ def read_tables(path: str | Path, titles: Titles | None = None) -> list[Table]:
 def parse_tables(
     text: str, name: str, *, markdown: bool | None = None, titles: Titles | None = None
 ) -> list[Table]:
-    """``markdown``: None decides by what the text looks like."""
     if found := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
         line = text.count("\n", 0, found.start()) + 1
         code = ord(found[0])
@@ -118,7 +113,6 @@ def _csv(text: str, name: str) -> list[list[str]]:
 
 
 def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
-    """Every table, called by the heading above it."""
     lines = text.splitlines()
     heading, number, at, fenced = "", 0, 0, False
     while at < len(lines):

@@ -1,8 +1,7 @@
 """What a rule is: one mistake, and the function that finds it.
 
-The rules stand in the files of ``rules/``, in their lists ``RULES``, and are found by standing
-there. A rule over tables brings its own examples: ``bad`` fires it, ``clean`` does not
-(tests/conformance/test_audit_rules.py tries both, and ``audit --explain`` shows them).
+Rules are found by standing in a list ``RULES`` of a file in ``rules/``. A rule over tables brings
+its own examples: ``bad`` fires it, ``clean`` does not.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ MOST_HITS = 40  # of one rule; a table of thousands of rows says the same thousa
 
 
 class Hit(NamedTuple):
-    """``where``: names of tables or runs; ``rows``: labels of their rows."""
-
     evidence: str
     where: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
@@ -31,13 +28,9 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``what``: the mistake, in a line. ``cure``: what to do. ``find``: of one table
-    (``tables.Table``), of all (``over`` = "all": ``case.Case``), of a finished run ("run":
-    ``session.document.Summary``), of its folder ("session": ``SavedSession``), or of what compare
-    printed ("comparison": ``Comparison``).
-
-    ``bad``, ``clean``: Markdown or CSV tables. ``machine``: facts that the examples need.
-    """
+    """``find`` takes one table, all of them (``over`` = "all": ``Case``), a finished run ("run":
+    ``Summary``), its folder ("session": ``SavedSession``) or "comparison": ``Comparison``. ``bad``,
+    ``clean``: Markdown or CSV tables. ``machine``: facts that the examples need."""
 
     id: str
     severity: Severity
@@ -51,7 +44,6 @@ class Rule:
     machine: Mapping[str, float | str] = field(default_factory=dict)
 
     def findings(self, what: Any, name: str = "") -> Iterator[Finding]:
-        """``name``: of the table or run, where the rule looks at one."""
         for number, hit in enumerate(self.find(what)):
             if number == MOST_HITS:
                 return
@@ -61,7 +53,6 @@ class Rule:
 
 @cache
 def list_rules() -> tuple[Rule, ...]:
-    """All of them, by file and place in it."""
     package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
     names = wings.list_files(str(FOLDER))
     modules = [importlib.import_module(f"{package}.{name}") for name in names]

@@ -62,7 +62,6 @@ class Table:
         return [one for one in self.columns if one.quantity in quantities]
 
     def one(self, quantity: str, *words: str, but: Sequence[str] = ()) -> Column | None:
-        """The first column of a quantity whose title has one of the words, and none of ``but``."""
         return next(
             (
                 one
@@ -74,7 +73,6 @@ class Table:
 
     @cached_property
     def labels(self) -> list[str]:
-        """What a person calls each row."""
         named = [one for one in self.columns if one.quantity in LABELS]
         named = named or [one for one in self.columns if one.quantity == TEXT][:1]
         batch = [f"batch {text}" for text in self.texts(kinds.BATCH)]
@@ -90,7 +88,6 @@ class Table:
         return labels
 
     def texts(self, quantity: str) -> Sequence[str]:
-        """The cells of the first column of a quantity; empty ones where there is none."""
         found = self.one(quantity)
         return found.texts if found else [""] * self.rows
 
@@ -99,7 +96,6 @@ class Table:
         return WHOLE.search(self.labels[row]) is not None
 
     def setting(self, row: int) -> dict[str, str]:
-        """What the row ran with, as far as the table tells."""
         found = {}
         for one in self.all(*SETTINGS):
             if one.texts[row] and one.quantity not in found:
@@ -122,7 +118,6 @@ class Table:
 
 
 def precision_of(text: str) -> str | None:
-    """The one numeric type that a text names."""
     found = {one.lower() for one in kinds.PRECISION_TEXT.findall(text)}
     return kinds.PRECISIONS.get(one := found.pop(), one) if len(found) == 1 else None
 
@@ -169,7 +164,6 @@ def _column(title: str, cells: list[str], writing: Writing) -> tuple[Column, str
 
 
 def _scaled(number: Number, meaning: Meaning) -> Number:
-    """In the base unit. A unit in the cell itself counts for more than the title's."""
     scale = meaning.scale
     if number.unit:
         own = UNITS.get(number.unit)
@@ -181,7 +175,6 @@ def _scaled(number: Number, meaning: Meaning) -> Number:
 
 
 def _facts(table: Table, writing: Writing) -> dict[str, tuple[str, Number]]:
-    """Of a table with the columns quantity, value and, perhaps, unit."""
     by_title = {one.title.lower(): one for one in table.columns}
     names = by_title.get("quantity") or by_title.get("metric") or by_title.get("what")
     if names is None or "value" not in by_title:

@@ -56,7 +56,6 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
 def _is_meant(
     name: str, row: Mapping[str, str | None], words: Sequence[str], every: Mapping[str, Rows]
 ) -> bool:
-    """Whether a row is to be shown: where nothing was asked for, all are."""
     text = " ".join([name, *(value for value in row.values() if value)]).lower()
     return not words or any(
         name == plain if (plain := _plain(word)) in _names(every) else _holds(text, word)

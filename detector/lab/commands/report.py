@@ -58,7 +58,6 @@ def command(run: str | None, kind: str, output: str | None, trackers: tuple[str,
 
 
 def _newest() -> str:
-    """The folder in runs/ of the run that ended last. Raises UsageError where there is none."""
     documents = [path for path in Path("runs").glob("*/session.json") if path.is_file()]
     if not documents:
         raise UsageError("runs/: no saved run found; give one: detect-video report RUN")
@@ -75,7 +74,6 @@ def _print_tables(session: SavedSession) -> None:
 
 
 def _render(session: SavedSession, kind: str, output: str | None) -> dict[str, bytes]:
-    """File name -> content."""
     if kind == "csv":
         from detector.core.errors.writing import utf8
         from detector.lab.report.tables import csv_files
@@ -97,7 +95,6 @@ def _render(session: SavedSession, kind: str, output: str | None) -> dict[str, b
 
 
 def _write(folder: Path, name: str, content: bytes, output: str | None, many: bool) -> None:
-    """Writes a whole file or none. ``many``: OUT is a folder."""
     from detector.core.errors.writing import is_null_device, write_whole
     from detector.core.session.store import add_to_session
 

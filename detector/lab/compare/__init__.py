@@ -1,8 +1,4 @@
-"""``compare``: engines, precisions and batches on the same frames.
-
-The command line becomes a plan here, and the result becomes an exit code and a record.
-
-"""
+"""``compare``: engines, precisions and batches on the same frames."""
 
 from __future__ import annotations
 
@@ -45,12 +41,9 @@ def compare_command(
     dataset: str | None = None,
     seconds: float = 300.0,
 ) -> tuple[Comparison, int]:
-    """Return the document, and the exit code: 0 if a row has figures, else the first error's.
+    """The document, and the exit code: 0 if a row has figures, else the first error's.
 
     ``labels`` and ``mapping`` are ``eval``'s; ``dataset`` judges in place of the frames.
-    ``rounds``: None for as many as decide it, within ``seconds``. By default every usable engine
-    runs in fp32, next to what a plain run takes. Raises UsageError and SourceError before a model
-    is loaded.
     """
     refuse_cameras([source])
     refuse_rect(config)
@@ -81,7 +74,6 @@ def compare_command(
 
 
 def _with_usual(plan: Plan) -> Plan:
-    """With the variant that a run takes. Where the model cannot be opened, the rows say so."""
     try:
         usual = choose_as_a_run(plan.config, Reading.of(plan.config).picture_size([plan.source]))
     except DetectVideoError:
@@ -109,7 +101,6 @@ def preview_choice(document: Comparison, config: Config) -> str | None:
 
 
 def _record_of(document: Comparison, config: Config) -> Measurement | str:
-    """The record of a comparison, or why it makes none."""
     if document.models:
         return "not kept: auto chooses for one model, but this compared several"
     if document.random_weights is not None:
@@ -173,7 +164,6 @@ def _split(text: str, option: str) -> list[str]:
 
 
 def parse_models(text: str | None) -> list[str]:
-    """The models of ``--model A,B``; none for one file, whose name may have a comma."""
     if text is None or "," not in text or os.path.exists(text):
         return []
     words = _split(text, "--model")
@@ -184,7 +174,6 @@ def parse_models(text: str | None) -> list[str]:
 
 
 def parse_rounds(text: str) -> int | None:
-    """How many; None for as many as decide it ("auto")."""
     if text == "auto":
         return None
     if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST_ROUNDS:

@@ -1,6 +1,5 @@
-"""A data set that judges each row of a comparison, as ``eval`` does: a process for each row, after
-all were timed. A crash costs that row its average precision, and nothing else.
-"""
+"""A data set that judges each row of a comparison, as ``eval`` does: a process for each row, so
+that a crash costs that row its average precision alone."""
 
 from __future__ import annotations
 
@@ -32,7 +31,6 @@ class JudgedData:
     boxes: int = 0
 
     def judge(self, variant: Variant, config: Config, source: str) -> None:
-        """Set the variant's average precision; an error becomes a note."""
         facts = variant.facts
         assert facts is not None
         found, why = _ask(Opening(config.as_dict(), source, ""), self.given)
@@ -60,14 +58,12 @@ class JudgedData:
 
 
 def open_dataset(dataset: str, mapping: str | None) -> JudgedData:
-    """Raises SourceError and UsageError for what cannot be read."""
     opened, classes = open_labels(EvalOptions(dataset, mapping=mapping))
     opened.check_readable()
     return JudgedData(DataSet(dataset, mapping), opened, classes)
 
 
 def _ask(opening: Opening, data: DataSet) -> tuple[Judged | None, str | None]:
-    """What a new process finds, or why it finds nothing."""
     try:
         with temporary_folder("detect-video-judge-") as place:
             # What it leaves of temporary files, where it dies, goes with the folder.
@@ -90,12 +86,10 @@ def _ask(opening: Opening, data: DataSet) -> tuple[Judged | None, str | None]:
 
 
 def main(pipe: int) -> None:
-    """Serves until ``close``, or until the parent's end of the pipe is closed."""
     serve(pipe, judge_data)
 
 
 def judge_data(command: Command) -> Judged:
-    """Raises DetectVideoError."""
     from detector.core.config.levels import merge_levels
     from detector.lab.evaluate.study import Study, run_study
 

@@ -1,8 +1,5 @@
-"""Labels of a comparison's source, checked first; then each row's average precision.
-
-They are read, mapped and scored as ``eval`` does (``detector.lab.evaluate``), in a pass at its
-thresholds: average precision needs the low scores that ``--conf`` keeps out of a timed round.
-"""
+"""Labels of a comparison's source: read, mapped and scored as ``eval`` does, in a pass of its own,
+since average precision needs the low scores that ``--conf`` keeps out of a timed round."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Labels:
-    """``bound``: the mapping, once the model's classes are known. ``pictures``, ``boxes`` and
-    ``notes`` are set by the first row that is scored."""
+    """``bound``: the mapping, once the model's classes are known."""
 
     dataset: Dataset
     mapping: ClassMap | None
@@ -52,9 +48,7 @@ class Labels:
     def score(
         self, seen: Sequence[SeenFrame], found: Sequence[Detections], whole: bool
     ) -> MeanAccuracy:
-        """``eval``'s figures of the labelled frames in ``seen``. ``whole``: all of the source was
-        readable. Raises SourceError if no frame is labelled, or if labelled frames are missing from
-        a whole video."""
+        """``eval``'s figures; ``whole``: all of the source was readable. Raises SourceError."""
         assert self.bound is not None
         dataset = self.dataset
         place_of = self._match_frames(seen)
@@ -81,7 +75,6 @@ class Labels:
         return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
 
     def _match_frames(self, seen: Sequence[SeenFrame]) -> dict[int, SeenFrame]:
-        """Place in the dataset -> the frame that it labels."""
         lookup = Lookup(self.dataset)
         place_of = {}
         for one in seen:
@@ -108,9 +101,7 @@ class Labels:
 def open_labels_of(
     labels: str, mapping: str | None, source: str, opened: Source, config: Config
 ) -> Labels:
-    """The labels of ``source``. ``opened``: the same, with its first frame read. Raises SourceError
-    for labels that are unreadable or of other pictures, and UsageError for a damaged mapping or if
-    --frames and --stride leave no labelled frame."""
+    """``opened``: of ``source``, its first frame read. Raises SourceError and UsageError."""
     from detector.core import sources
     from detector.lab.analysis.accuracy.average_precision import check_installed
 

@@ -1,6 +1,5 @@
-"""All variants are opened side by side, each in its own process. Then they take turns, one at a
-time, for several rounds. The order within each round is drawn anew: that is what lets
-``analysis.statistics`` tell a difference from noise of any kind."""
+"""All variants are open side by side, each in its own process, and take turns for several rounds.
+Each round draws a new order: ``analysis.statistics`` needs that."""
 
 from __future__ import annotations
 
@@ -54,12 +53,11 @@ Watch = Callable[[str, int, int], object]  # what is being done, steps done, ste
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every engine with every precision and every batch.
+    """Every engine with every precision, batch and model.
 
-    ``config``: the other options, the same for all. ``rounds``: timed turns of each variant; None:
-    until every row is decided, or ``seconds`` have passed. ``labels``: of a round's frames, if any.
-    ``models``: side by side; none: ``config``'s. ``dataset``: for average precision. ``usual``: a
-    plain run's engine and precision, which have a row too. ``dice``: draws the order of turns.
+    ``rounds``: timed turns of each variant; None: until every row is decided, or ``seconds`` have
+    passed. ``usual``: a plain run's engine and precision, which have a row too. ``dice``: draws the
+    order.
     """
 
     source: str
@@ -80,7 +78,6 @@ class Plan:
         return LOOKS[-1] if self.rounds is None else self.rounds
 
     def variants(self) -> list[Variant]:
-        """Models outermost, batches innermost. A variant that was named twice gets a number."""
         made: list[Variant] = []
         models: Sequence[str | None] = self.models or (None,)
         choices = [*product(models, self.engines, self.precisions, self.batches)]
@@ -96,9 +93,8 @@ class Plan:
 
 
 def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
-    """Run the plan. Return the document, and the variants with their raw rounds. No process or file
-    is left behind. A variant that fails has its ``error``; the others continue. Raises SourceError
-    and UsageError for labels that do not fit the model, before timing."""
+    """Run the plan; return the document, and the variants with their raw rounds. A variant that
+    fails has its ``error``. Raises SourceError and UsageError for labels that do not fit."""
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
     turns = len(variants) + (plan.rounds is None)  # with the baseline's twin
@@ -135,7 +131,6 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
 def take_rounds(
     crew: Crew, variants: Sequence[Variant], plan: Plan, step: Callable[[str], None]
 ) -> Look:
-    """Runs the rounds, and says how the last look at them was taken."""
     turns = list(enumerate(variants))
     twin = _open_twin(crew, variants, plan) if plan.rounds is None else None
     if twin is not None:
@@ -168,10 +163,8 @@ def run_in_turns(
     opens: Callable[[int], bool],
     stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
-    """Whole configurations, measured as the rows of a comparison are, and what each detected in its
-    first round. A variant that fails has its ``error``. ``opens``: asked before the one with this
-    number is opened; after a no, neither it nor those that follow take part. ``stays``: the numbers
-    of those that have another round, asked after each; it ends when there are none."""
+    """Run whole configurations in turns; return what each detected in its first round. ``opens``:
+    asked before the one with this number is opened; ``stays``: after each round, which go on."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
@@ -215,8 +208,7 @@ def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant |
 
 
 def _place_on_roofs(variants: Sequence[Variant], plan: Plan) -> None:
-    """Each variant's rate below peaks that its cores reach together; none on a GPU, whose peaks are
-    not measured."""
+    """Set each variant's rate below the measured peaks; none on a GPU, which has none."""
     known: dict[tuple[str, str, int], Peaks] = {}
     for variant in variants:
         facts, rates = variant.facts, [turn.fps["inference"] for turn in variant.rounds]
@@ -236,8 +228,6 @@ def _place_on_roofs(variants: Sequence[Variant], plan: Plan) -> None:
 
 
 class Crew:
-    """The worker processes, by the number of their variant, and the folder that they share."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._children: dict[int, Process] = {}
@@ -246,7 +236,6 @@ class Crew:
         self.open_as(at, variant, plan.source, _config_of(plan, variant))
 
     def open_as(self, at: int, variant: Variant, source: str, config: Config) -> None:
-        """``config``: of the whole run, with its number of frames."""
         place = self._folder / str(at)
         place.mkdir()
         self._children[at] = Process(place, self._folder)
@@ -287,7 +276,6 @@ def _crew() -> Iterator[Crew]:
 
 
 def with_frames(config: Config) -> Config:
-    """With the number of frames of a round, where the user names none."""
     frames = config.input.frames if config.input.frames is not None else FRAMES
     return replace(config, input=replace(config.input, frames=frames))
 
@@ -305,8 +293,7 @@ def _config_of(plan: Plan, variant: Variant) -> Config:
 def _check_all(
     crew: Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
 ) -> str | None:
-    """Compare what the variants of one model detect in the same pictures with fp32, untimed.
-    Returns the name of the reference; None if no engine here can run fp32."""
+    """Compare each model's variants with its fp32 on the same pictures, untimed."""
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)
     for at, variant in numbered:
@@ -344,7 +331,6 @@ def _check_all(
 def _run_reference(
     crew: Crew, plan: Plan, engines: Sequence[str], model: str | None, first: int
 ) -> tuple[str, list[Detections]] | None:
-    """fp32 on the first engine that can run it, the default engine last. It is never timed."""
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
         at = -1 - number - 100 * first  # no number of another process
         named = f"{label(engine, 'fp32', 1, model)} (reference)"
@@ -361,7 +347,6 @@ def _run_reference(
 
 
 def _by_model(variants: Sequence[Variant]) -> list[list[tuple[int, Variant]]]:
-    """With their numbers, those of each model together."""
     found: dict[str | None, list[tuple[int, Variant]]] = {}
     for at, variant in enumerate(variants):
         found.setdefault(variant.model, []).append((at, variant))

@@ -1,8 +1,5 @@
-"""One variant in a process of its own, and the parent's end of it.
-
-The parent sends a ``Command``, as JSON; the worker answers each with a ``Reply``, until the parent
-lets it go. A crash, a leak and the peak of memory are then this variant's alone.
-"""
+"""One variant in a process of its own, and the parent's end of it: a crash, a leak and the peak of
+memory are this variant's alone. The worker answers each ``Command`` with a ``Reply``."""
 
 from __future__ import annotations
 
@@ -44,8 +41,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """``config``: all options, by group. ``folder``: the worker's own, which exists."""
-
     config: dict[str, Any]
     source: str
     folder: str
@@ -53,16 +48,12 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class MappedClasses:
-    """The scored classes, and the model's classes for each (``datasets.classmap.Bound``)."""
-
     targets: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """``path`` and ``mapping`` as ``eval`` takes them."""
-
     path: str
     mapping: str | None
 
@@ -78,9 +69,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``answer``: VariantFacts to ``open``, Check to ``check``, Round to ``round``, Judgement to
-    ``judge``, Judged to ``judge_data``; None where ``error`` with ``exit_code`` says why.
-    ``memory_mb``: the peak so far."""
+    """``answer``: by the command; None where ``error`` says why. ``memory_mb``: the peak so far."""
 
     answer: Any = None
     memory_mb: float | None = None
@@ -90,16 +79,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the variant detected, and a digest of all pictures that it was given."""
-
     frames_digest: str
     detections: str
 
 
 @dataclass(frozen=True, slots=True)
 class SeenFrame:
-    """A frame that was judged, by its number. ``path``: of a picture; None in a video."""
-
     frame: int
     path: str | None
     width: int
@@ -138,7 +123,6 @@ def save_detections(path: Path, found: Sequence[Detections]) -> None:
 
 
 def read_detections(path: str) -> list[Detections]:
-    """What ``save_detections`` wrote, a Detections for each frame."""
     with np.load(path) as arrays:
         ends = np.cumsum(arrays["lengths"]).tolist()
         boxes, scores, class_ids = arrays["boxes"], arrays["scores"], arrays["class_ids"]
@@ -152,9 +136,7 @@ def read_detections(path: str) -> list[Detections]:
 
 
 class Process:
-    """A variant's. ``folder`` is its own; it must exist. ``shared``: a folder of this process
-    alone, which the worker removes where this process is killed. ``module``: whose ``main`` it
-    runs. ``more``: as of ``Child``."""
+    """A variant's. ``folder`` is its own; ``shared``: removed when this process is killed."""
 
     def __init__(
         self, folder: Path, shared: Path | None = None, module: str = __name__, **more: Any
@@ -164,7 +146,6 @@ class Process:
         )
 
     def ask(self, command: Command, kind: type[Wanted]) -> tuple[Wanted | None, Reply]:
-        """The answer, and the whole reply; no answer where the worker refused, or died."""
         pipe = self._child.pipe
         try:
             send(pipe, command)
@@ -178,14 +159,12 @@ class Process:
         return codec.from_builtins(reply.answer, kind, "a worker of compare"), reply
 
     def close(self) -> None:
-        """Lets it go in order; may be called twice."""
         with suppress(OSError):
             send(self._child.pipe, Command("close"))
         self._child.pipe.close()
         end([self._child], alone_s=GRACE_S)
 
     def stop(self) -> None:
-        """Ends it now, whatever it is doing."""
         end([self._child])
 
 
@@ -195,7 +174,6 @@ SHORT_PAUSE_S = 0.2
 
 
 def main(pipe: int) -> None:
-    """Serves until ``close``, or until the parent's end of the pipe is closed."""
     variant: _OpenVariant | None = None
 
     def answer(command: Command) -> Answer:
@@ -211,7 +189,6 @@ def main(pipe: int) -> None:
 
 
 def serve(pipe: int, answer: Callable[[Command], Answer]) -> None:
-    """Answers until ``close``. What goes wrong is an answer, too."""
     parent = open_pipe(pipe)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     next_command = listen(parent, Command, lambda command: command.do == "close")
@@ -236,8 +213,6 @@ def _describe_failure(error: Exception) -> Reply:
 
 
 class _OpenVariant:
-    """The variant, warmed up."""
-
     def __init__(self, opening: Opening) -> None:
         from detector.core.config.levels import merge_levels
         from detector.core.run.loading import PhaseTimer
@@ -327,8 +302,7 @@ class _OpenVariant:
         return Judgement(tuple(seen), bool(damaged), str(path))
 
     def round(self, keeps: bool = False) -> Round:
-        """Timed, all of it: read, infer, annotate, write and close the files, which are deleted
-        afterwards. ``keeps``: what it detects, in a file."""
+        """Timed: read, infer, annotate, write, close. ``keeps``: detections in a file."""
         import shutil
 
         from detector.core.run.detect import run_opened
@@ -359,7 +333,6 @@ class _OpenVariant:
         return self.plan.reading.open(self.source, "yuv420p")
 
     def _detect(self, plan: Plan, source: Any) -> Iterator[tuple[Frame, Detections]]:
-        """Every frame of the source with its detections; nothing is drawn or written."""
         from detector.core.loop.parts import Progress
         from detector.core.timeline import OffTimeline
 
@@ -370,8 +343,7 @@ class _OpenVariant:
         self._left = (time.perf_counter(), time.process_time())
 
     def _idle_cpu(self) -> float:
-        """Cores that this process kept busy since its last answer. After a short pause it is 0:
-        writing the answer itself would count for too much."""
+        """Cores that this process kept busy since its last answer, without the writing of it."""
         wall, cpu = time.perf_counter() - self._left[0], time.process_time() - self._left[1]
         return cpu / wall if wall > SHORT_PAUSE_S else 0.0
 
@@ -381,8 +353,6 @@ class Digest(Protocol):
 
 
 class HashingSource:
-    """A source that feeds every picture to a digest: equal digests mean equal pictures."""
-
     def __init__(self, source: FrameSource, digest: Digest) -> None:
         self.info = source.info
         self._source, self._digest = source, digest
@@ -396,7 +366,6 @@ class HashingSource:
 
 
 def round_of(run: SourceRun, idle_cpu: float) -> Round:
-    """FPS as a run's summary defines them, and CPU of each stage, milliseconds a frame."""
     from detector.core.session.recording import record
 
     recording = record(run.timeline)
@@ -434,8 +403,7 @@ def _count(network: Network) -> ModelCounts:
 
 
 def peak_memory_mb() -> float | None:
-    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None). Not
-    ``ru_maxrss``, which starts at the size of the process that made this one."""
+    """Peak resident 10^6 bytes (Linux). Not ``ru_maxrss``, which starts at the parent's size."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

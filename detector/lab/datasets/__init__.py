@@ -1,8 +1,7 @@
 """Labelled data for ``eval``, and detections that were written before.
 
-Each file here holds one format, or two that are alike, in its ``FORMATS``; a format is found by
-being there. ``open`` reads labels (a ``LabelFormat``), ``open_detections`` reads detections (a
-``DetectionFormat``). ``classmap`` says which classes of the two sides mean the same.
+Each file holds one format, or two that are alike, in its ``FORMATS``; a format is found by being
+there. ``classmap`` says which classes of the two sides mean the same.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def _formats(kind: type[Kind]) -> dict[str, Kind]:
 def open(
     spec: str, *, format: str = "auto", images: str | None = None, split: str = "val"
 ) -> Dataset:
-    """Labels with their pictures. ``images``: their folder, or the video. ``split``: of a
-    data.yaml. Raises SourceError for what cannot be read, has no picture, or names missing ones."""
+    """Labels with their pictures. ``images``: their folder, or the video. Raises SourceError."""
     path = Path(spec)
     if not os.path.exists(path):
         raise SourceError(
@@ -73,8 +71,7 @@ def open(
 def open_detections(
     spec: str, dataset: Dataset, *, format: str = "auto", names: tuple[str, ...] | None = None
 ) -> StoredDetections:
-    """Detections that a sink wrote, for a dataset's pictures. ``names``: of class numbers, if the
-    file has none. Raises SourceError."""
+    """Detections that a sink wrote. ``names``: of class numbers, if the file has none."""
     path = Path(spec)
     if not os.path.exists(path):
         raise SourceError(

@@ -1,8 +1,4 @@
-"""The two contracts of this room, and what every format needs to fulfil them.
-
-A LabelFormat reads a Dataset of labelled pictures. A DetectionFormat reads StoredDetections: the
-detections of a file, laid on the pictures of a Dataset.
-"""
+"""The contracts of this room: one format of labels, and one of detections."""
 
 from __future__ import annotations
 
@@ -61,8 +57,7 @@ class Dataset:
 
 @dataclass(slots=True)
 class StoredDetections:
-    """Detections of a file, one entry for each picture of the dataset. ``names``: of their class
-    ids."""
+    """Detections of a file, one entry for each picture of the dataset."""
 
     path: str
     names: tuple[str, ...]
@@ -71,8 +66,6 @@ class StoredDetections:
 
 
 class Format:
-    """One format, listed in ``FORMATS``. ``suffixes``: of its files, if it is one file."""
-
     name: str
     suffixes: tuple[str, ...] = ()
 
@@ -83,14 +76,12 @@ class Format:
 
 class LabelFormat(Format):
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
-        """``images``: the pictures' folder, or the video; None: where the labels say. ``split``:
-        part of the data, for formats that have several. Raises SourceError."""
+        """``images``: the pictures' folder, or the video; None: where the labels say."""
         raise NotImplementedError
 
 
 class DetectionFormat(Format):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """``lookup``: the pictures. ``names``: of class numbers. Raises SourceError."""
         raise NotImplementedError
 
 
@@ -121,8 +112,6 @@ def picture(
 
 
 class Lookup:
-    """Which picture of the dataset a row of a detections file means."""
-
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         pictures = dataset.pictures
@@ -180,15 +169,12 @@ def real_path(path: str) -> str:
 
 
 def _ends(path: str) -> Iterator[str]:
-    """c.jpg, b/c.jpg, a/b/c.jpg."""
     parts = Path(path[-MAX_PATH:]).parts
     for count in range(1, min(len(parts), MAX_PARTS) + 1):
         yield "/".join(parts[-count:])
 
 
 class Collector:
-    """Gathers rows of a detections file into one Detections a picture of the dataset."""
-
     def __init__(self, path: Path, lookup: Lookup, every_picture_listed: bool) -> None:
         """``every_picture_listed``: the format names pictures without detections too."""
         self._path, self._lookup, self._complete = path, lookup, every_picture_listed
@@ -197,7 +183,6 @@ class Collector:
         self._listed: set[int] = set()
 
     def place(self, at: int | None, said: Any) -> int | None:
-        """Notes that the file lists this picture. ``said``: what the file calls it."""
         if at is None:
             self._unknown.add(said)
         else:
@@ -205,7 +190,6 @@ class Collector:
         return at
 
     def add(self, at: int, box: Sequence[float], score: float, class_id: int, where: str) -> None:
-        """``box`` xyxy pixels. ``where``: file and line, for errors."""
         good = len(box) == 4 and all(abs(value) <= MAX_PIXELS for value in (*box, score))  # not NaN
         if not good or box[2] < box[0] or box[3] < box[1]:
             raise SourceError(
@@ -255,7 +239,6 @@ def _detections(
 
 @contextmanager
 def translate_read_errors(path: Path) -> Iterator[None]:
-    """A refusal of the system becomes a SourceError of one line."""
     try:
         yield
     except OSError as error:
@@ -265,7 +248,6 @@ def translate_read_errors(path: Path) -> Iterator[None]:
 
 
 def read_label_text(path: Path) -> str:
-    """A file of labels or detections. Raises SourceError."""
     return read_text(
         path,
         "a file of labels",
@@ -276,7 +258,6 @@ def read_label_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Raises SourceError that names the line where the JSON is wrong."""
     cure = "is the file truncated? download or write it again"
     return parse_json(read_label_text(path), path, SourceError, cure=cure)
 
@@ -288,7 +269,6 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[float]:
-    """The columns of one row. Raises SourceError that names file and line."""
     try:
         values = [float(part) for part in parts]
     except ValueError:
@@ -302,7 +282,6 @@ def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[flo
 
 
 def box_of(values: Any) -> list[float]:
-    """Four numbers. Raises ValueError or TypeError for anything else."""
     first, second, third, fourth = map(float, values)
     return [first, second, third, fourth]
 

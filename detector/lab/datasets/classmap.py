@@ -40,7 +40,6 @@ class Bound:
 
     @property
     def merges(self) -> bool:
-        """Whether several classes of the model become one."""
         return any(len(group) > 1 for group in self.groups)
 
 
@@ -106,8 +105,7 @@ def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, t
 
 
 def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> Bound:
-    """Bind a mapping (None: equal names) to both sides' classes. Raises UsageError for a name on
-    neither side, and if nothing is left to score."""
+    """Bind a mapping (None: equal names) to both sides' classes. Raises UsageError."""
     if mapping is None:
         return _by_name(model, labels)
     _refuse_unknown(mapping, {*model, *labels})

@@ -103,7 +103,6 @@ def _number(path: Path, row: dict[str, Any], key: str, kind: str) -> int:
 def _rows(
     path: Path, annotations: list[dict[str, Any]], images: set[int], class_of: dict[int, int]
 ) -> tuple[dict[int, list[Row]], int]:
-    """Image id -> its rows; and how many boxes have no area."""
     rows: dict[int, list[Row]] = {}
     unknown: list[int] = []
     dropped = 0
@@ -141,7 +140,6 @@ def _rows(
 
 
 def _box(path: Path, row: dict[str, Any]) -> list[float]:
-    """[x, y, w, h] -> xyxy."""
     box = row.get("bbox")
     try:
         x, y, width, height = box_of(box)
@@ -157,7 +155,6 @@ def _box(path: Path, row: dict[str, Any]) -> list[float]:
 
 
 def _area(path: Path, row: dict[str, Any]) -> float | None:
-    """In pixels; None where the row states none: the box's own counts then."""
     area = row.get("area")
     if area is None:
         return None
@@ -183,7 +180,6 @@ def _frame_index(entry: dict[str, Any]) -> int | None:
 
 
 def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> str | None:
-    """The video whose frames are labelled; None for pictures."""
     if images is not None and images.is_file():
         return str(images)
     if not entries or _frame_index(entries[0]) is None:

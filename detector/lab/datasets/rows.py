@@ -1,7 +1,4 @@
-"""Our own JSONL and CSV, as detections; they hold no labels.
-
-JSONL has a line for each frame. CSV has a row for each detection, and none for an empty picture.
-"""
+"""Our own JSONL (a line a frame) and CSV (a row a detection), as detections without labels."""
 
 from __future__ import annotations
 
@@ -36,8 +33,6 @@ class DetectionRow(Struct, frozen=True):
 
 
 class FrameRow(Struct, frozen=True):
-    """A line of our JSONL, as far as it is read."""
-
     source: str
     frame: int
     detections: list[DetectionRow]
@@ -97,7 +92,6 @@ class CsvDetections(DetectionFormat):
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line, columns and raw text of each row. Raises SourceError for other content."""
     table = csv.DictReader(io.StringIO(text, newline=""))
     try:
         for row in table:

@@ -48,8 +48,6 @@ Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has
 
 @dataclass(slots=True)
 class Rows:
-    """What the rows of one dataset mean."""
-
     names: tuple[str, ...]
     keypoints: int = 0  # numbers after each box
     polygons: set[int] = field(default_factory=set)  # counts of numbers in rows read as such
@@ -170,10 +168,7 @@ def _of_folder(path: Path, images: Path | None) -> tuple[Rows, Pairs, list[Path]
 
 def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
     """Files with one of the suffixes, at any depth, in order of path; links to folders are not
-    followed. What vanishes during the walk was never there.
-
-    Raises SourceError for the root folder, which a slip of the keys names (``val: /``) and which
-    takes minutes to walk, and for a folder that cannot be listed."""
+    followed. Raises SourceError for the root folder (``val: /``) and for an unreadable one."""
     if os.path.samefile(folder, "/"):
         raise SourceError(f"{folder} is the root of the file system; give the pictures' folder")
 
@@ -236,7 +231,6 @@ def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
 
 
 def _frames(folders: list[Path], rows: Rows, video: Path) -> list[LabelledPicture]:
-    """Labels of a video's frames: NAME_000123.txt is frame 123."""
     import cv2
 
     capture = cv2.VideoCapture(str(video))
@@ -326,8 +320,7 @@ class YoloDetections(DetectionFormat):
         return path.is_dir() and _own_labels(path) is not None
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """A folder that the sink wrote, or the dataset around it: NAME.txt for picture NAME, also
-        in folders, and frame_000123.txt for frame 123 of a video."""
+        """NAME.txt for picture NAME, and frame_000123.txt for a video's frame 123."""
         folder = _own_labels(path) or path
         if names is None:
             names = tuple(text for _, text in read_lines(folder / "classes.txt"))
@@ -359,7 +352,6 @@ class YoloDetections(DetectionFormat):
 
 
 def _own_labels(path: Path) -> Path | None:
-    """The folder with the labels of our sink; None where there is none."""
     places = (path, path / "labels")
     return next((place for place in places if (place / "classes.txt").is_file()), None)
 

@@ -1,8 +1,4 @@
-"""``eval``: a dataset goes through the loop of ``detect``; labels judge its detections.
-
-study.py    a dataset on its way through one engine
-scoring.py  detections, of a run or of a file, held against the labels
-"""
+"""``eval``: a dataset goes through the loop of ``detect``; labels judge its detections."""
 
 from __future__ import annotations
 
@@ -42,8 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """``dataset``: the labels. ``images``: their pictures or video, if the labels do not tell.
-    ``detections``: a file to score instead of a run. ``min_ap50``: the gate."""
+    """``images``: pictures or video, if the labels do not tell. ``detections``: a file to score."""
 
     dataset: str
     format: str = "auto"
@@ -63,8 +58,7 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """One row for each engine and number of tiles, or for a detections file. ``plots`` draws a row:
-    file name -> text. Raises DetectVideoError; ``exit`` shows a failed gate or interruption."""
+    """One row for each engine and number of tiles, or for a detections file."""
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
     check_installed()
@@ -98,7 +92,6 @@ def evaluate(
 
 
 def _check_engines(configs: Sequence[Config]) -> None:
-    """Report a missing engine before the first one runs. Raises EngineError and UsageError."""
     from detector.core import engines
 
     usable = engines.usable()
@@ -111,7 +104,6 @@ def _check_engines(configs: Sequence[Config]) -> None:
 
 
 def with_usual(config: Config) -> list[Config]:
-    """``config``, and the engine and precision that a run would take by itself, if others."""
     from detector.core import engines
     from detector.core.run.loading import choose_as_a_run
 
@@ -129,8 +121,7 @@ def with_usual(config: Config) -> list[Config]:
 def configs_of_rows(
     config: Config, engines: Sequence[str], tiles: Sequence[str] = ()
 ) -> list[Config]:
-    """The configuration of each engine and number of tiles, each of several with a session of its
-    own. Raises UsageError for duplicates and invalid tiles."""
+    """Each engine and number of tiles, each of several with its own session. Raises UsageError."""
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):
             raise UsageError(f"{flag} {','.join(names)}: lists one twice; give each once")
@@ -149,7 +140,6 @@ def configs_of_rows(
 
 
 def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassMap | None]:
-    """The labels of the pictures that --frames and --stride leave, and the mapping."""
     dataset, mapping = open_labels(options)
     refuse_window(config)
     stride, frames = config.input.stride, config.input.frames
@@ -161,7 +151,6 @@ def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassM
 
 
 def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
-    """The labels of --split and --subset, and the mapping. Raises SourceError and UsageError."""
     from detector.core.models.catalogue import folder
     from detector.lab import datasets
 
@@ -194,7 +183,6 @@ def refuse_window(config: Config) -> None:
 
 
 def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
-    """Drop labels of frames that --stride and --frames skip. Raises UsageError if none is left."""
     end = math.inf if frames is None else frames * stride
     dataset.pictures = [
         one
@@ -206,7 +194,6 @@ def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
 
 
 def _add_differences(results: Sequence[Result]) -> list[Result]:
-    """Every row after the first with its distance from the first; none where one is unscored."""
     from detector.lab.analysis.accuracy.average_precision import difference
 
     scored = [row for row in results if isinstance(row, EngineResult)]
@@ -236,7 +223,6 @@ def _settings(options: EvalOptions, config: Config) -> Settings:
 
 
 def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | None) -> Exit:
-    """An interruption counts first, then a failed gate, then a damaged input."""
     for row in results:
         if isinstance(row, InterruptedResult):
             return replace(row.exit, reason=f"{row.exit.reason}; nothing was scored")

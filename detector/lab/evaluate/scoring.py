@@ -40,7 +40,6 @@ def score(
 def score_tracks(
     dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
 ) -> TrackAccuracy | UnsetType:
-    """Figures of the ids, where the run tracked."""
     from detector.lab.analysis.accuracy.tracking import track_accuracy
 
     if not found or found[0].track_ids is None:
@@ -62,7 +61,6 @@ def refuse_untracked(dataset: Dataset) -> None:
 
 
 def map_labels(one: LabelledPicture, bound: Bound) -> LabelledPicture:
-    """The picture with its labels in the classes that are scored, without boxes of others."""
     target_of = {**bound.label_ids, **bound.ignored_ids}
     looked_for = None
     if one.labelled is not None:
@@ -102,7 +100,6 @@ def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
 def score_file(
     path: str, config: Config, dataset: Dataset, mapping: ClassMap | None, plots: Plots | None
 ) -> FileResult:
-    """Figures of detections that another program, or an earlier run, wrote."""
     from detector.core.session.store import Session
     from detector.lab import datasets
 
@@ -133,14 +130,12 @@ def score_file(
 def save_result(
     session: Session, row: EngineResult | FileResult, plots: Plots | None
 ) -> dict[str, str]:
-    """Writes evaluation.json and the plots into the session. Returns name -> file of each plot."""
     session.write_json("evaluation.json", to_builtins(row))
     drawn = plots(row) if plots else {}
     return {Path(name).stem: str(session.write_text(name, text)) for name, text in drawn.items()}
 
 
 def _read_names(config: Config) -> tuple[str, ...] | None:
-    """--names: a file, or a list that the package carries."""
     from detector.core.models.catalogue import folder
     from detector.core.models.names import read_names
 

@@ -1,8 +1,7 @@
 """Study: a dataset on its way through one engine.
 
-A frame goes through what every run has (``run.detect``): source, preprocess, engine, NMS, timeline,
-session. Two things differ: the head gives every class of a box as a detection of its own, mapped to
-the classes that are scored, and nothing is drawn.
+A frame goes through what every run has (``run.detect``), but the head gives every class of a box as
+a detection of its own, mapped to the classes that are scored, and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ TOLERANCE = 2  # pixels by which a picture's size may differ from the size that 
 def run_study(
     study: Study, config: Config, command: Sequence[str], live: Live | None, plots: Plots | None
 ) -> tuple[Result, EngineResult | InterruptedResult]:
-    """One engine over the dataset, and its figures. Raises what ended the run early."""
     dataset = study.dataset
     config = replace(
         config,
@@ -85,8 +83,6 @@ def decided_tiles(config: Config, inputs: int) -> str:
 
 
 class Study:
-    """The hooks that a run calls, and the detections that they gather."""
-
     def __init__(self, dataset: Dataset, mapping: ClassMap | None) -> None:
         self.dataset = dataset
         self.mapping = mapping
@@ -105,7 +101,6 @@ class Study:
         machine.change_network(partial(with_mapped_head, bound=bound))
 
     def open_source(self, config: Config, spec: str) -> Source:
-        """The labelled pictures, or the video up to its last labelled frame."""
         from detector.core import sources
         from detector.core.sources.pictures import PicturesSource
 
@@ -174,7 +169,6 @@ def with_mapped_head(network: Network, bound: Bound) -> Network:
 
 
 def find_size_mismatch(one: LabelledPicture, width: int, height: int) -> str | None:
-    """A sentence where the picture's size (pixels) is not the size that its labels state."""
     far = abs(one.width - width) > TOLERANCE or abs(one.height - height) > TOLERANCE
     if one.width and far:
         return f"{one.name} is {width}x{height}, but the labels say {one.width}x{one.height}"
@@ -182,7 +176,6 @@ def find_size_mismatch(one: LabelledPicture, width: int, height: int) -> str | N
 
 
 def note_size_mismatches(mismatches: Sequence[str]) -> list[str]:
-    """One note for all of them; none where there is no mismatch."""
     if not mismatches:
         return []
     return [

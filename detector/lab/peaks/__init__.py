@@ -1,9 +1,8 @@
 """The peaks of this computer: what its caches and memory move, and what an engine's kernels reach.
 
-A first measurement takes three seconds for each number of threads up to those of the run (1, 2,
-4, ...), and one to two for each engine and precision. A peak is a maximum: disturbances make it too
-low. So another measurement, made if layers come out above the roof, only raises peaks. What was
-measured for another precision (fp32 always is), and bandwidths for other engines, count, too.
+A first measurement takes three seconds for each number of threads up to those of the run (1, 2, 4,
+...), and one to two for each engine and precision. A peak is a maximum, so another measurement,
+made if layers come out above the roof, only raises peaks.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from detector.lab.session.network import Bandwidth, Peaks, higher_of
 
 @dataclass(frozen=True)
 class PeaksOf:
-    """Whose peaks. ``own``: options of the engine alone."""
-
     engine: str
     precision: str
     threads: int
@@ -28,7 +25,6 @@ class PeaksOf:
 
 
 def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
-    """As they were kept on this machine, else measured now and kept."""
     key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
     peaks = kept.find(config, key)
     if peaks is None:
@@ -40,7 +36,6 @@ def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
 
 
 def measure_again(wanted: PeaksOf, config: Config, before: Peaks) -> Peaks:
-    """Measures, and keeps the higher of what is found and what was there ``before``."""
     key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
     peaks = higher_of(before, measure_peaks(wanted))
     kept.keep(config, key, peaks)

@@ -1,8 +1,7 @@
 """How fast threads read and write a working set: the bandwidth of its cache, or of the memory.
 
-Two kernels: the maximum over an array, which only reads, and a copy, which reads half and writes
-half. The faster one is the roof, since layers read more than they write. Both loop inside numpy and
-the C library; one call reads small sets many times, so that the call itself costs little.
+The faster of two kernels is the roof: the maximum over an array, and a copy. Both loop inside numpy
+and the C library; one call reads small sets many times.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ PART = 8  # of the machine's memory, the largest set may take one part of so man
 
 
 def measure(threads: int) -> list[Bandwidth]:
-    """For 1, 2, 4 ... threads, and all of them: smallest working set first."""
     counts = sorted(
         {*(1 << at for at in range(threads.bit_length()) if 1 << at < threads), threads}
     )
@@ -39,7 +37,6 @@ def measure(threads: int) -> list[Bandwidth]:
 
 
 def sizes(largest: int) -> list[int]:
-    """16 kB, 32 kB, 64 kB ... as far as the machine's memory allows."""
     most = min(largest, machine_bytes() // PART)
     found, size = [], SMALLEST
     while size <= max(most, SMALLEST):
@@ -87,7 +84,6 @@ def _copier(place: Any, repeats: int) -> Callable[[], object]:
 def _rates(
     kernel: Kernel, places: Sequence[Any], repeats: int, moved: int, threads: int
 ) -> list[float]:
-    """GB/s of every pass."""
     runs = [kernel(place, repeats) for place in places]
     rates: list[float] = []
     with ThreadPoolExecutor(threads) as pool:
@@ -110,7 +106,6 @@ def _rates(
 
 
 def of_memory(curve: Sequence[Bandwidth], threads: int) -> float:
-    """Of the largest working set."""
     return max((one for one in curve if one.threads == threads), key=lambda one: one.bytes).gbytes_s
 
 

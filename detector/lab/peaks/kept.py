@@ -1,7 +1,4 @@
-"""peaks.json in the engines' folder: the peaks of this machine. Its only reader and writer.
-
-As in ``core/run/measurements.py``, a record counts only for its machine, version, settings.
-"""
+"""peaks.json in the engines' folder: the peaks of this machine. Its only reader and writer."""
 
 from __future__ import annotations
 
@@ -97,7 +94,6 @@ def _key(entry: Any) -> Any:
 
 
 def _entries(content: bytes | None) -> list[Any]:
-    """What the file lists; nothing where it is absent, or of another version."""
     try:
         document = from_json(content or b"{}", dict[str, Any], FILE)
     except UsageError:

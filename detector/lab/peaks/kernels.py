@@ -1,8 +1,7 @@
 """What an engine's own convolutions reach, timed by the profiler that times its layers.
 
-A matrix product of another library says little about them: its kernels, its threads and its clock
-are others. The graph is a chain of convolutions in shapes for which kernels are made: 64 to 256
-channels, 3x3 and 1x1, maps of 64 to 16 pixels.
+The graph is a chain of convolutions in shapes for which kernels are made: 64 to 256 channels, 3x3
+and 1x1, maps of 64 to 16 pixels.
 """
 
 from __future__ import annotations
@@ -125,7 +124,6 @@ def _nodes(layer: LayerExecution, network: Network) -> list[str]:
 
 
 def chain() -> Network:
-    """The convolutions, each with a Relu, which every engine fuses."""
     dice = np.random.default_rng(1)
     made = GraphBuilder("peaks")
     x, before = made.input_u8(1, SIDE, SIDE), 3
@@ -172,7 +170,6 @@ def _conv(
 
 
 def _converted(network: Network, wanted: str) -> Network:
-    """In the precision that the engine wants (``engines.graph_wanted``)."""
     if wanted == network.precision:
         return network
     if wanted in ("fp16", "bf16"):

@@ -1,15 +1,12 @@
 """The passes of ``detect-video profile``: one module of this folder each, run one after the other.
 
-A module ``NAME.py`` holds ``PASS``, a ``base.Pass``: what it does, its place in the order, the
-function that measures, and the type of its facts. ``--only NAME``, the help and passes/NAME.json
+A module ``NAME.py`` holds ``PASS``, a ``base.Pass``; ``--only NAME``, the help and passes/NAME.json
 follow from it. ``critical_path.py`` is the shortest example. A pass imports its profiler inside its
-function. Facts that reports use have their type in detector/lab/session/passes.py.
+function; the types of facts stand in detector/lab/session/passes.py.
 
-A pass measures what the run was: ``Occasion.config`` holds what ``auto`` decided, ``again`` and
-``batches.open_with_batches`` note what ran, and the record says so ("openvino int8, like the run").
-A pass declares in ``varies`` what it changes on purpose; anything else is refused. If it slows the
-run down, its facts have ``slowdown``: its time a frame, or a forward pass, over the plain one's.
-Otherwise ``undisturbed`` gives the reason.
+A pass measures what the run was: ``Occasion.config`` holds what ``auto`` decided. It declares in
+``varies`` what it changes on purpose; anything else is refused. If it slows the run down, its facts
+have ``slowdown``; otherwise ``undisturbed`` gives the reason.
 """
 
 from __future__ import annotations
@@ -46,13 +43,11 @@ BESIDE = ("base", "batches", "nvml", "recorder", "stand_ins")
 
 
 def list_passes() -> list[str]:
-    """The names of all passes, in the order in which they run. Imports all of them."""
     return _in_order(_list_files())
 
 
 def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
-    """The passes asked for, in order, and ``more``; by default all but those on request. Imports no
-    other pass. Raises UsageError for an unknown name."""
+    """The passes asked for, in order, and ``more``; by default all but those on request."""
     files = _list_files()
     for name in only or ():
         if name not in files:
@@ -86,7 +81,7 @@ def profile(
     say: Say = lambda text, whole: None,
 ) -> SavedSession:
     """The plain run, then every pass, in one session with the plain run's outputs. ``seconds``: for
-    what-if. ``sheet``: GFLOP/s and GB/s of a data sheet. Raises UsageError for an unknown pass."""
+    what-if. ``sheet``: GFLOP/s and GB/s. Raises UsageError for an unknown pass."""
     wanted = choose_passes(only, more)
     if config.output.only_detections:
         raise UsageError("--only-detections: profile needs every frame of the video; omit it")
@@ -130,7 +125,6 @@ def _keep_video_in_session(config: Config) -> Config:
 
 
 def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
-    """Run the passes and write each record; a failure becomes its reason, and the others go on."""
     for number, name in enumerate(wanted, 1):
         one = open_pass(name)
         say(f"pass {number} of {len(wanted)}, {name}: {one.what} ... ", False)

@@ -37,8 +37,7 @@ WHAT_IF_S = 60.0  # what-if, where nobody says otherwise
 
 
 class Varies(NamedTuple):
-    """What a pass changes about the run on purpose: fields of ``Execution``, and it in words that
-    go on after "as the run". The engine is never among them."""
+    """Fields of ``Execution`` that a pass changes on purpose, and that in words."""
 
     fields: tuple[str, ...]
     words: str
@@ -96,11 +95,9 @@ class Occasion:
 
     @property
     def period_ms(self) -> float:
-        """Milliseconds a frame of the plain run, end to end."""
         return 1e3 * self.plain.document.fps.frame_s
 
     def sheet_of(self, precision: str) -> Peaks | None:
-        """The data sheet's roof, for what runs in this precision."""
         if self.sheet is None:
             return None
         peak, bandwidth = self.sheet
@@ -109,18 +106,14 @@ class Occasion:
         )
 
     def again(self, **loop: Any) -> SavedSession:
-        """The same run once more, with other settings of the loop. Its outputs are thrown away.
-
-        Raises what the run raises.
-        """
+        """The same run once more, with other settings of the loop. Its outputs are thrown away."""
         config = replace(self.config, loop=replace(self.config.loop, **loop))
         session = run_again(self.source, config)
         self.seen.append(Execution.of(session.document))
         return session
 
     def describe_ran(self, varies: Varies) -> Ran:
-        """What ran since ``seen`` was emptied. Raises NotHereError where it was another thing than
-        the run, beyond what ``varies`` allows: such figures must not stand beside the run's."""
+        """What ran since ``seen`` was emptied. Raises NotHereError beyond ``varies``."""
         run = Execution.of(self.plain.document)
         # The engine null has no precision.
         what = f"{run.engine} {run.precision}".removesuffix(" none")
@@ -148,16 +141,12 @@ class Occasion:
         )
 
     def slowdown(self, session: SavedSession) -> float:
-        """Time a frame of another run over the plain run's: 1.1 = 10% slower."""
         return session.document.fps.frame_s / self.plain.document.fps.frame_s
 
 
 def pin_choices(config: Config, document: SessionDocument, device: str | None = None) -> Config:
     """``config`` with everything that the run chose, so that a pass changes one thing only.
-
-    ``config``: best with what ``auto`` took (``LoadedModel.config``), since a document lacks int8's
-    calibration. ``device``: of the engine, if known.
-    """
+    ``config``: best as ``LoadedModel.config``, since a document lacks int8's calibration."""
     runtime = config.runtime
     if runtime.engine == "auto":
         runtime = replace(runtime, engine=document.engine, precision=document.precision)
@@ -173,7 +162,6 @@ def pin_choices(config: Config, document: SessionDocument, device: str | None = 
 
 
 def execution_of(machine: LoadedModel) -> Execution:
-    """Of a network that is open, without a loop around it."""
     network, engine = machine.network, machine.engine
     return Execution(
         engine=engine.name,
@@ -199,7 +187,6 @@ def output_within(folder: Path, output: OutputConfig) -> OutputConfig:
 
 
 def run_again(source: str, config: Config, hooks: Hooks | None = None) -> SavedSession:
-    """The session of another run; its folder is gone when this returns."""
     with temporary_folder("detect-video-pass-") as place:
         output = output_within(place, config.output)
         result = detect([source], replace(config, output=output), hooks=hooks or Hooks())

@@ -44,7 +44,6 @@ def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
 
 
 def time_batches(request: Request, batches: Sequence[Batch], count: int) -> Iterator[float]:
-    """Milliseconds of each of ``count`` forward passes."""
     for batch in islice(cycle(batches), count):
         np.copyto(request.slot, batch)
         start = time.perf_counter()

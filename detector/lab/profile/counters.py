@@ -43,7 +43,6 @@ def count_events(occasion: Occasion) -> CountersFacts:
 
 
 def _count(perf: str, command: list[str], report: Path) -> dict[str, float]:
-    """What perf counts of the command. Raises NotHereError where perf or the command fails."""
     options = ["stat", "-x", ";", "-o", str(report), "-e", ",".join(EVENTS), "--"]
     try:
         done = subprocess.run(
@@ -68,7 +67,6 @@ def _count(perf: str, command: list[str], report: Path) -> dict[str, float]:
 
 
 def _command(occasion: Occasion, folder: Path) -> list[str]:
-    """The same run as a command of its own, with its options in a file."""
     import yaml
 
     config = occasion.config
@@ -113,7 +111,6 @@ def refuse_no_cycles(counts: dict[str, float]) -> None:
 
 
 def compute_rates(counts: dict[str, float], frames: int, slowdown: float) -> CountersFacts:
-    """Raises NotHereError where cycles were not counted."""
     refuse_no_cycles(counts)
     instructions, references = counts.get("instructions"), counts.get("cache-references")
     misses = counts.get("cache-misses")

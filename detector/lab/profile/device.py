@@ -1,7 +1,4 @@
-"""How long a GPU is busy while the network runs, and what it is idle for.
-
-Kineto (torch.profiler, CUPTI) records a few batches, whichever engine runs them.
-"""
+"""How long a GPU is busy while the network runs (by Kineto), and what it is idle for."""
 
 from __future__ import annotations
 

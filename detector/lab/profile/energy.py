@@ -1,7 +1,4 @@
-"""Joules of a run by the computer's own counters: RAPL of the processor, NVML of the GPU.
-
-Nothing is estimated: without a counter the pass does not run.
-"""
+"""Joules of a run by the computer's own counters, never estimated: RAPL and NVML."""
 
 from __future__ import annotations
 
@@ -113,7 +110,6 @@ def _domain_name(folder: Path, name: str) -> str:
 
 
 def explain_absence(root: Path) -> str:
-    """Why there is no counter, and what the user can do."""
     domains = [folder for folder in root.glob("*rapl*:*") if (folder / "energy_uj").exists()]
     if not domains:
         return (
@@ -124,7 +120,6 @@ def explain_absence(root: Path) -> str:
 
 
 def open_gpu(device: str) -> Gpu | None:
-    """The GPU that runs the network, or the first one, if it has an energy counter."""
     try:
         gpu = Gpu(device)
         gpu.joules()
@@ -150,7 +145,6 @@ class Meter(Sampler[tuple[list[int], float]]):
         return super().__enter__()
 
     def metered(self) -> Metered:
-        """Raises NotHereError where a counter no longer answers."""
         samples = self.samples()
         joules: dict[str, Any] = {}
         for at, counter in enumerate(self._counters):
@@ -164,7 +158,6 @@ class Meter(Sampler[tuple[list[int], float]]):
 
 
 def joules_between(before_uj: int, after_uj: int, range_uj: int) -> float:
-    """The energy between two readings, also where the counter started again at 0 in between."""
     return (after_uj - before_uj + (range_uj if after_uj < before_uj else 0)) / 1e6
 
 

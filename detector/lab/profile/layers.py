@@ -95,7 +95,6 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
 def _below_peaks(
     occasion: Occasion, machine: LoadedModel, layers: list[TimedLayer]
 ) -> tuple[Peaks, list[LayerRow]]:
-    """Kept or newly measured peaks, measured again while too many layers are above them."""
     engine, options = machine.engine, machine.options
     assert options is not None
     wanted = PeaksOf(engine.name, engine.precision, engine.threads, options.own)
@@ -113,8 +112,7 @@ def _below_peaks(
 def _with_costs(
     occasion: Occasion, machine: LoadedModel, told: LayerTimes
 ) -> tuple[list[TimedLayer], int | None, int | None, int]:
-    """The layers with MACs and bytes, the graph's MACs a picture and parameters, and the number of
-    uncountable nodes. Counted on the front end's graph; a plan has none, only times."""
+    """The layers with costs, the graph's MACs a picture, parameters, and uncountable nodes."""
     groups = [list(layer.nodes or (layer.name,)) for layer in told.layers]
     costs = [NodeCost(0, 0)] * len(groups)
     macs, parameters, left_out = None, None, 0

@@ -1,5 +1,4 @@
-"""What the computer did at each frame of the plain run: times of threads, page faults, clock, and
-Python's garbage collections. ``why`` reads it. A recorder listened meanwhile."""
+"""What the computer did at each frame of the plain run, for ``why``; a recorder listened to it."""
 
 from __future__ import annotations
 

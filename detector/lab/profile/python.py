@@ -1,7 +1,6 @@
 """Where the interpreter spends its time: cProfile's functions, and pyinstrument's call tree.
 
-The run is one plain loop, since cProfile sees only the thread that it was switched on in. Both
-profilers slow the run down, so read shares of Python's time off them, never a rate.
+In one plain loop, since cProfile sees one thread. Read shares off them, never a rate.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def profile_python(occasion: Occasion) -> PythonFacts:
 
 
 def fold_by_owner(stats: Mapping[tuple[str, int, str], Any]) -> dict[str, float]:
-    """Self seconds by room of this program and by library, longest first."""
     sums: dict[str, float] = defaultdict(float)
     for (file, _, name), (_, _, own, _, _) in stats.items():
         sums[owner(file, name)] += own
@@ -89,7 +87,6 @@ def shorten_path(file: str) -> str:
 
 
 def _call_tree(occasion: Occasion) -> str | None:
-    """pyinstrument's tree of another run; None where it is not installed."""
     try:
         from pyinstrument import Profiler
     except ImportError:

@@ -1,8 +1,7 @@
 """Listens to a run: what the computer did at each frame.
 
-A row is taken in the writer's thread behind each frame, between two spans. It reads one small file
-of /proc a thread and one of /sys a core, and getrusage. Its cost is measured, and stands in the
-facts. Garbage collections cost nothing but when there is one.
+A row is taken in the writer's thread after each frame, between two spans: a small file of /proc a
+thread and of /sys a core, and getrusage. Its cost is measured, and stands in the facts.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ class Recorder:
             self._collections.append(Collection(self._collecting, now, about["generation"]))
 
     def begin(self) -> None:
-        """Once all is loaded, before the first frame is read."""
         self._began_ns = time.perf_counter_ns()
         self._names = _name_threads()
         self._spend()

@@ -32,7 +32,6 @@ def place_on_roofline(occasion: Occasion) -> RooflineFacts:
 
 
 def _layers_of(occasion: Occasion) -> LayersFacts:
-    """What the pass layers found; measured here where that pass was not asked for."""
     record = occasion.records.get("layers") or PassRecord(
         available=True, facts=measure_layers(occasion)
     )

@@ -1,7 +1,6 @@
 """Stand-ins for the stages of a loop, to measure what the others do when one costs nothing.
 
-A stand-in hands out, in turn, what its stage gave for the first pictures of the source. So the
-others have real work, and the loop its structure: the same threads, queues and calls.
+A stand-in hands out, in turn, what its stage gave for the first pictures of the source.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ HOW = {
 
 
 def what_replaces(stage: str) -> str:
-    """What takes a stage's place, in words."""
     return HOW.get(stage, "its earlier detections in rotation")
 
 
@@ -88,7 +86,6 @@ def record_stages(parts: Parts, source: FrameSource) -> Recorded:
 
 
 def why_none(parts: Parts, stage: str) -> str | None:
-    """Why nothing can stand in for a stage; None where something can."""
     if parts.source.info.kind != "pictures":
         return None
     return {
@@ -126,8 +123,6 @@ def _hand_out(kept: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 class _Recall:
-    """A stage between nms and annotate that hands out what it gave before."""
-
     def __init__(self, kept: Sequence[Detections]) -> None:
         self._turns = itertools.cycle(kept)
 
@@ -184,8 +179,6 @@ class CachedSource:
 
 
 class RecordedRequest:
-    """A request that computes nothing: it returns recorded outputs of real pictures in turn."""
-
     device_ms: float | None = None
 
     def __init__(self, slot: Image, outputs: Sequence[Outputs], turn: Callable[[], int]) -> None:

@@ -81,8 +81,7 @@ def record_batches(
     own: Mapping[str, str] = NONE,
     **what: Any,
 ) -> tuple[Any, list[float], list[float]]:
-    """torch.profiler over ``count`` batches of one request, on any engine, with the milliseconds of
-    each pass without and under it. ``own``: further engine options. ``what``: it records."""
+    """torch.profiler over ``count`` batches; milliseconds of each pass without and with it."""
     from torch.profiler import profile
 
     # torch 2.13's profiler writes two lines to stderr each time. Errors are raised anyway.
@@ -142,9 +141,7 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
 
 
 def _own_us(event: Any) -> float:
-    """Microseconds that a row adds to the sum of all rows. An operator's time on the GPU is that of
-    its kernels, which have rows of their own; torch's table counts it once, too. A range that
-    somebody marked lies over kernels, and adds nothing."""
+    """Microseconds that a row adds to the sum: kernels have own rows, marked ranges cover them."""
     if event.device_type.name == "CPU":
         return float(event.self_cpu_time_total)
     marked = getattr(event, "is_user_annotation", False)  # the first versions of torch lack it

@@ -1,8 +1,8 @@
 """What a run gains where a stage costs nothing, or the loop is another: measured, in turns.
 
-Each change runs between two runs as they are, on the same first frames of the source, for rounds.
-A run is the job of the plain run with all of its outputs, without instruments. Its time goes from
-opening the source to closing the outputs, as that of end-to-end FPS. stand_ins.py replaces stages.
+Each change runs between two runs as they are, on the same first frames of the source. A run has all
+outputs of the plain run and no instruments; its time goes from opening the source to closing the
+outputs. stand_ins.py replaces stages.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all runs share. ``kept``: what stages gave for the first pictures of ``source``."""
-
     source: str
     frames: int
     kept: Recorded
@@ -155,7 +153,6 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _list_small(occasion: Occasion) -> dict[str, str]:
-    """Stages whose absence nobody could measure."""
     document, small = occasion.plain.document, {}
     for stage, figures in document.stages.items():
         if not figures.calls:
@@ -166,8 +163,6 @@ def _list_small(occasion: Occasion) -> dict[str, str]:
 
 
 def _choose_frames(occasion: Occasion, changes: int) -> int:
-    """The whole run, or as many of its first frames as fit the budget."""
-
     def fitting(rounds: int) -> int:
         return int(1e3 * occasion.seconds / ((2 * changes * rounds + 2) * occasion.period_ms))
 
@@ -203,7 +198,6 @@ def _list_changes(
 def _plan_for(
     one: Tried, parts: Parts, plain: Plan, occasion: Occasion, opened: ExitStack, frames: int
 ) -> Plan:
-    """What a change runs. Raises NotHereError where the change cannot be made."""
     if one.stage is not None:
         if one.stage == "annotate" and parts.annotate is None:
             raise NotHereError("nothing is drawn")
@@ -229,7 +223,6 @@ def _open_plan(occasion: Occasion, config: Config, opened: ExitStack) -> Plan:
 
 
 def _make_bench(occasion: Occasion, plan: Plan) -> tuple[Bench, Parts]:
-    """Also the parts of a run: what is wired, and what is not."""
     with temporary_folder("detect-video-what-if-") as folder:
         outputs = _plan_outputs(folder, plan, occasion.source)
         with plan.reading.open(occasion.source, outputs.pixels(occasion.source)) as source:
@@ -293,7 +286,6 @@ def _plan_outputs(folder: Path, plan: Plan, source: str) -> OutputPlan:
 def _open_outputs(
     folder: Path, spec: str, outputs: OutputPlan, source: Source, plan: Plan
 ) -> list[Sink]:
-    """With the session's own rows, as in every run."""
     paths = outputs.paths(spec, source.info)
     sinks = plan.open_sinks(paths, source.info)
     if "jsonl" not in paths:

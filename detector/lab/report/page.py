@@ -27,7 +27,6 @@ AGES = How(  # of the cameras, which a wing shows
 
 
 def page(session: SavedSession) -> bytes:
-    """The whole file in UTF-8. Facts that a session lacks have no section."""
     document = session.document
     title = escape(f"{document.model} on {document.engine}: {_video(document)}")
     parts = [first_screen(session), *map(_drawn, wings.sections(document))]
@@ -36,7 +35,6 @@ def page(session: SavedSession) -> bytes:
 
 
 def html_page(title: str, body: str) -> bytes:
-    """A whole page around what is drawn. ``title``: escaped."""
     style = (FILES / "style.css").read_text(encoding="utf-8")
     script = (FILES / "script.js").read_text(encoding="utf-8")
     whole = (
@@ -53,7 +51,6 @@ def _video(document: SessionDocument) -> str:
 
 
 def _drawn(part: wings.Section) -> str:
-    """What a wing adds, drawn as the rest."""
     inside = []
     for piece in part.pieces:
         if isinstance(piece, wings.Rows):
@@ -72,12 +69,10 @@ def _described(rows: wings.Rows) -> Table:
 
 
 def list_hows() -> list[How]:
-    """How each number of the report was taken."""
     return list(dict.fromkeys([*(part.how for part in list_parts() if part.how), AGES]))
 
 
 def _how(body: str) -> str:
-    """Of the sections that link to it."""
     rows = "".join(
         f'<dt id="how-{one.name}">{escape(one.what)}</dt><dd>{escape(one.text)} '
         f"<cite>documentation, {Path(one.file).stem}: {escape(one.heading)}</cite></dd>"

@@ -1,7 +1,4 @@
-"""What a part of a report is: a section of the page, and what a terminal says of the same.
-
-Each stands in a file of ``parts/``, in its list ``PARTS``, and is found by standing there.
-"""
+"""A part of a report: a section of the page, and its terminal form. Found in a list ``PARTS``."""
 
 from __future__ import annotations
 
@@ -34,12 +31,11 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``name``: its anchor, ``NAME-part`` in the page. ``place``: the parts stand in its order.
+    """``name``: its anchor. ``place``: its order. ``facts``: of the pass without which there is no
+    such part.
 
-    ``facts``: the type of a pass's facts, without which there is no such part. ``page``: HTML below
-    the heading, of the session and of those facts, if it is a pass's; "" where there is nothing to
-    show. ``says``: tables and lines for a terminal, of the facts; ``brief``: the same in short.
-    ``detail``: the short form does not say it.
+    ``page``: HTML below the heading; "" where there is nothing to show. ``says``: tables and lines
+    for a terminal; ``brief``: the same in short.
     """
 
     name: str
@@ -54,7 +50,6 @@ class Part:
     detail: bool = False
 
     def drawn(self, session: SavedSession) -> str:
-        """Its section of the page; "" where the session has nothing for it."""
         if self.page is None:
             return ""
         if self.facts is None:
@@ -72,7 +67,6 @@ class Part:
         return section(self.name, title, inside, how=how) if inside else ""
 
     def record(self, session: SavedSession) -> PassRecord | None:
-        """Of the pass that left its facts."""
         kind = self.facts
         if kind is None:
             return None
@@ -81,13 +75,11 @@ class Part:
 
 
 def stages_of(session: SavedSession) -> list[str]:
-    """Those that ran, in the order in which a frame goes through them."""
     return [name for name, stage in session.document.stages.items() if stage.calls]
 
 
 @cache
 def list_parts() -> tuple[Part, ...]:
-    """All of them, in the order of the page."""
     package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
     names = wings.list_files(str(FOLDER))
     modules = [importlib.import_module(f"{package}.{name}") for name in names]
@@ -95,7 +87,6 @@ def list_parts() -> tuple[Part, ...]:
 
 
 def find_part(record: PassRecord) -> Part | None:
-    """That of a pass; None where it could not run, or nothing is told of it."""
     return next(
         (one for one in list_parts() if one.facts and isinstance(record.facts, one.facts)), None
     )

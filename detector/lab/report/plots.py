@@ -14,7 +14,6 @@ FEW = 12  # up to so many classes have a line in the legend, and numbers in the 
 
 
 def plots(result: EngineResult | FileResult) -> dict[str, str]:
-    """File name -> text of each plot, for one row of ``eval``."""
     if isinstance(result, EngineResult):
         title = f"{result.model} on {result.engine}"
     else:
@@ -26,7 +25,6 @@ def plots(result: EngineResult | FileResult) -> dict[str, str]:
 
 
 def precision_recall(title: str, result: EngineResult | FileResult) -> str:
-    """Precision at IoU 0.5 over recall, a line for each class. The best twelve are named."""
     parts = [
         _text(LEFT, TOP - 18, f"{title}: precision and recall at IoU 0.5", "start", 14),
         *_axes(),

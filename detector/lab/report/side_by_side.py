@@ -21,8 +21,6 @@ WORD: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-e
 
 
 def _count(name: str, unit: float) -> Callable[[Row], float | None]:
-    """A count of the row's network, in that unit."""
-
     def of(row: Row) -> float | None:
         value = None if row.model is None else getattr(row.model, name)
         return None if value is None else value / unit
@@ -35,8 +33,6 @@ def _input_text(row: Row) -> str | None:
 
 
 def _rounded(of: Callable[[Row], Interval | None], which: str) -> Callable[[Row], Any]:
-    """With no more decimals than the rounds agree on."""
-
     def value(row: Row) -> Rounded | None:
         found = of(row)
         return None if found is None else Rounded(getattr(found, which), decimals_of(found))
@@ -98,7 +94,6 @@ OPTIONAL = (
 
 
 def side_by_side(document: Comparison) -> Table:
-    """All rows, without the columns that none of them fills."""
     caption = (
         f"median, lowest and highest of {counted(document.rounds, 'round')}, alternating; "
         "size: the graph that the engine received; p50, p90: one network call with a whole "
@@ -115,7 +110,6 @@ def _calls(document: Comparison) -> str:
 
 
 def _page_text(document: Comparison) -> str:
-    """The table, and speed against size; against average precision too where there is one."""
     made = side_by_side(document)
     body = section("models", "Models side by side", table(made), text(made.caption.capitalize()))
     plots = {
@@ -150,7 +144,6 @@ def check_tables(paths: Sequence[str]) -> None:
 
 
 def write_tables(document: Comparison, paths: Iterable[str]) -> Iterator[Path]:
-    """Writes each, and hands out its path. Raises OutputError."""
     for path in map(Path, paths):
         write_whole(path, WRITERS[path.suffix.lower()](document).encode())
         yield path

@@ -1,8 +1,5 @@
-"""A session as a trace for Perfetto: a track per thread, a flow per frame, queue counters.
-
-The format is the "Trace Event Format" (Google, 2016). Times are microseconds of the unix epoch, so
-that a trace of another program on the same computer can be loaded beside it.
-"""
+"""A session as a trace for Perfetto ("Trace Event Format", Google, 2016): a track per thread, a
+flow per frame, queue counters. Times are microseconds of the unix epoch."""
 
 from __future__ import annotations
 

@@ -89,7 +89,6 @@ def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]:
-    """One column, [N]: whole numbers, or text for names."""
     member = _member(archive, name, path)
     with archive.open(member) as file:
         data = file.read(member.file_size)
@@ -116,7 +115,6 @@ def _are_letters(codes: NDArray[np.uint32]) -> bool:
 
 
 def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
-    """Where the values begin, their shape and their type."""
     file = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
@@ -207,7 +205,6 @@ def when_frames_were(columns: Columns) -> NDArray[np.int64]:
 
 
 def _work_of(columns: Columns, names: Sequence[str]) -> NDArray[np.intp]:
-    """[N]: the rows of the calls of these stages."""
     stages = columns["stage_names"].tolist()
     codes = [stages.index(name) for name in names if name in stages]
     return np.flatnonzero((columns["kind"] == KINDS.index(WORK)) & np.isin(columns["stage"], codes))

@@ -3,13 +3,10 @@
     nsys profile -t nvtx,osrt,cuda -o run detect-video in.mp4
     nsys export --type sqlite run.nsys-rep
 
-The SQLite export holds our NVTX ranges, in schema 3.28 (nsys 2026.4); exports of nsys 2022.4.2,
-2023.4.4 and 2024.2.3 are read as well (tests/lab/session/nsys). An export lacks empty tables, so
-every table is optional here. Times are nanoseconds from the start of the recording.
-
-A recording may hold several runs: of sources, of worker processes, of passes. Each has a range
-"run" around it and a mark with the lengths of its queues. Ranges outside of every run of their
-process follow the runs, as one more.
+We read exports of nsys 2026.4 (schema 3.28), 2022.4.2, 2023.4.4 and 2024.2.3. An export lacks empty
+tables, so every table is optional here. Times are nanoseconds from the recording's start. A
+recording may hold several runs, each with a range "run" around it and a mark with the lengths of
+its queues. Ranges outside of every run of their process follow the runs, as one more.
 """
 
 from __future__ import annotations
@@ -85,8 +82,6 @@ class CudaCall(NamedTuple):
 
 
 class DeviceWork(NamedTuple):
-    """A kernel, a copy or a fill on the GPU."""
-
     stream: int
     name: str
     start: int
@@ -128,8 +123,7 @@ class Recorded:
 
 
 def read_nsys(path: str | Path) -> list[Recorded]:
-    """The runs of a recording by start, at least one, then what lies outside. Raises UsageError if
-    the file is no such export or holds none of our ranges."""
+    """The runs of a recording by start, then what lies outside. Raises UsageError for none."""
     if not Path(path).is_file():
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
@@ -142,7 +136,6 @@ def read_nsys(path: str | Path) -> list[Recorded]:
 
 @contextmanager
 def _exported(report: Path) -> Iterator[Path]:
-    """What nsys makes of its own report: an SQLite file in a temporary folder."""
     nsys = shutil.which("nsys")
     by_hand = f"nsys export --type sqlite {report}"
     if nsys is None:
@@ -164,7 +157,6 @@ def _exported(report: Path) -> Iterator[Path]:
 
 
 def _read_export(export: str | Path, path: str | Path) -> list[Recorded]:
-    """``path``: what it is called in messages."""
     clock, place = _Clock(LONGEST_S), Path(export).resolve()
     try:
         with place.open("rb") as file:  # SQLite would leave two files beside a write-ahead log
@@ -288,7 +280,6 @@ def _read(
 
 
 def _around(window: Window, windows: Sequence[Window]) -> Window:
-    """From the end of the run before it in its process to the start of the one after."""
     own = [one for one in windows if one.process == window.process and one != window]
     before = [one.end_ns for one in own if one.end_ns <= window.start_ns]
     after = [one.start_ns for one in own if one.start_ns >= window.end_ns]
@@ -368,7 +359,6 @@ Kept = TypeVar("Kept")
 def _by_process(
     rows: Iterable[Kept], process: Callable[[Kept], int], start: Callable[[Kept], int], runs: _Runs
 ) -> Callable[[Window], list[Kept]]:
-    """Hands out the rows of a window's process that started within it, or outside of all runs."""
     own: dict[int, list[Kept]] = defaultdict(list)
     for row in rows:
         own[process(row)].append(row)
@@ -461,7 +451,6 @@ class _Export:
                 yield thread, stage, kind, number, first, last
 
     def windows(self) -> Iterator[Window]:
-        """When each run lasted. One that had not ended goes on to the end of time."""
         columns = "domainId, n.globalTid, n.start, n.end"
         for domain, tid, start, end, said in self._events(columns, START_END):
             process = self._process(tid)
@@ -485,14 +474,12 @@ class _Export:
                     yield process, when, self._checked_loop(sizes)
 
     def programs(self) -> Iterator[tuple[int, str]]:
-        """What each process was called, where the export says so."""
         if {"globalPid", "name"} <= self._tables.get("PROCESSES", set()):
             for pid, name in self._rows("select globalPid, name from PROCESSES"):
                 if isinstance(pid, int) and isinstance(name, str):
                     yield pid // PROCESS, name
 
     def thread_names(self, tids: Container[int]) -> Iterator[tuple[int, str]]:
-        """What the system called our threads, where the export says so."""
         if {"nameId", "globalTid"} <= self._tables.get("ThreadNames", set()):
             query = (
                 "select t.globalTid, s.value from ThreadNames t join StringIds s on s.id = t.nameId"
@@ -530,7 +517,6 @@ class _Export:
                     yield process, *self._span(table, start, end)
 
     def cuda_calls(self) -> Iterator[CudaCall]:
-        """Calls of CUDA on all threads."""
         wanted = {"globalTid", "nameId", "correlationId"}
         if not wanted <= self._tables.get(CALLS, set()) or "StringIds" not in self._tables:
             return
@@ -569,7 +555,6 @@ class _Export:
                 yield process, DeviceWork(at, _work_name(table, text), *span, related)
 
     def _events(self, columns: str, event: int, more: str = "") -> Iterator[Any]:
-        """Rows of NVTX_EVENTS, each with its text behind the columns."""
         yield from self._rows(
             f"select n.{columns}, {self._text} from NVTX_EVENTS n {self._join} "
             f"where n.eventType = {event} {more}"
@@ -592,7 +577,6 @@ class _Export:
         return self._number(tid, "globalTid") // PROCESS
 
     def _open_span(self, table: str, start: object, end: object) -> tuple[int, int | None]:
-        """A span whose end may be missing."""
         if end is None:
             return self._number(start, f"{table}.start"), None
         return self._span(table, start, end)
@@ -662,7 +646,6 @@ def _columns(ranges: Sequence[Closed], names: dict[int, str]) -> dict[str, NDArr
 
 
 def _number_names(names: Iterable[str]) -> dict[str, int]:
-    """Name -> its number among the different ones, in the order of their first."""
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
@@ -676,7 +659,6 @@ def _count(columns: dict[str, NDArray[Any]], stage: str) -> int:
 
 
 def _guessed_loop(columns: dict[str, NDArray[Any]]) -> LoopSizes:
-    """The default sizes, with the batch and the number of workers that the ranges show."""
     threads = columns["thread_names"].tolist()
     batch = -(-_count(columns, PREPROCESS) // max(1, _count(columns, INFER))) or 1
     workers = max(1, sum(name.startswith("worker") for name in threads))

@@ -193,7 +193,6 @@ class WhatIfFacts:
 
     @property
     def gains(self) -> list[Change]:
-        """Those that helped in every round. No other has a figure outside of the table."""
         return [row for row in self.changes if row.helps]
 
 
@@ -249,7 +248,6 @@ class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     joules_per_frame: float | None
 
     def joules(self, counter: str) -> float | None:
-        """Of package, core, dram or gpu."""
         value: float | None = getattr(self, counter)
         return value
 
@@ -397,7 +395,6 @@ class PassRecord:
         return getattr(self.facts, "slowdown", None)
 
     def as_builtins(self) -> dict[str, Any]:
-        """The JSON document: the facts are flat, between the two halves of the record."""
         document: dict[str, Any] = {"available": self.available, "reason": self.reason}
         if self.facts is not None:
             document |= to_builtins(self.facts)
@@ -423,7 +420,6 @@ class PassHeader:
 
 
 def read_passes(folder: Path) -> dict[str, PassRecord]:
-    """Pass -> its record, by name. Raises UsageError with the file and the key that is wrong."""
     return {path.stem: read_pass(path) for path in sorted(folder.glob("*.json"))}
 
 
@@ -436,8 +432,6 @@ def read_pass(path: Path) -> PassRecord:
 
 
 def pass_record(content: Any, path: Path) -> PassRecord:
-    """``content`` of the file ``path``, which names the pass. Raises UsageError as ``read_pass``
-    does."""
     header = from_builtins(content, PassHeader, path)
     if not header.available:
         return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
@@ -470,7 +464,6 @@ def pass_schema(name: str) -> dict[str, Any]:
 
 
 def find_facts(records: Mapping[str, PassRecord], kind: type[Facts]) -> Facts | None:
-    """The facts of that type; None where the pass did not run, or could not."""
     for record in records.values():
         if isinstance(record.facts, kind):
             return record.facts

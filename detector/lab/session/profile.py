@@ -147,7 +147,6 @@ class ProfileDocument(ProfileHeader):
     passes: Mapping[str, PassRecord]
 
     def as_builtins(self) -> dict[str, Any]:
-        """The JSON document."""
         document: dict[str, Any] = {
             one.name: to_builtins(getattr(self, one.name)) for one in fields(ProfileHeader)
         }

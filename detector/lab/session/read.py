@@ -35,7 +35,6 @@ class SavedSession:
     passes: dict[str, PassRecord] = field(default_factory=dict)
 
     def facts(self, kind: type[Facts]) -> Facts | None:
-        """A pass's facts, by their type; None where the pass did not run, or could not."""
         return find_facts(self.passes, kind)
 
 
@@ -75,7 +74,6 @@ def _read_document(path: Path) -> SessionDocument:
 
 
 def _contradictions(document: SessionDocument) -> Iterator[str]:
-    """What the types cannot say about a document that a run wrote."""
     for source, sizes in enumerate(document.loop):
         missing = LoopSizes.__annotations__.keys() - sizes.keys()
         if sizes and missing:

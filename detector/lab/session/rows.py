@@ -1,7 +1,6 @@
 """The rows of a session's detections.jsonl, as far as counts over time need them.
 
-A run of a day leaves gigabytes of rows, so only the first part of a long file is read, and the
-answer says so. Rows are counted as they are read; their boxes are never kept.
+Only the first part of a long file is read (a day leaves gigabytes), and the answer says so.
 """
 
 from __future__ import annotations

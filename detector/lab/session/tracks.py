@@ -37,7 +37,6 @@ class TrackRow:
 
     @property
     def picture(self) -> bytes:
-        """Of the row, as it is. Raises UsageError where it is no JPEG."""
         try:
             data = base64.b64decode(self.jpeg, validate=True)
         except (binascii.Error, ValueError):
@@ -48,7 +47,6 @@ class TrackRow:
 
 
 def read_tracks(folder: Path, source: int) -> list[TrackRow]:
-    """A source's tracks as they ended, if saved. Raises UsageError for a damaged file."""
     path = folder / FOLDER / f"{source}.jsonl"
     if not path.exists():
         return []

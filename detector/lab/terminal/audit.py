@@ -46,7 +46,6 @@ def _print_rule(console: SafeConsole, rule: str, found: list[Finding]) -> None:
 
 
 def _rows(one: Finding) -> str:
-    """Those that the evidence does not name itself."""
     rows = [row for row in one.rows if row not in one.evidence]
     if not rows:
         return ""
@@ -59,7 +58,6 @@ def _print_under(console: SafeConsole, text: str, style: str = "") -> None:
 
 
 def print_rules(console: SafeConsole, name: str) -> None:
-    """One rule with its examples, or every rule in a line (``all``). Raises UsageError."""
     rule = find_rule(name)
     if rule is None and name != "all":
         raise UsageError(f"--explain {quote(name)}: no such rule; --explain all lists them")

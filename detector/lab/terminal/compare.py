@@ -100,7 +100,6 @@ MODEL = Column("model", value=lambda row: None if row.model is None else row.mod
 
 
 def _named(document: Comparison) -> tuple[Column, ...]:
-    """What tells rows apart before engine, precision and batch."""
     return (MODEL,) if document.models else ()
 
 
@@ -109,7 +108,6 @@ def _costs(document: Comparison) -> Table:
 
 
 def _accuracies(document: Comparison, labels: ComparedLabels) -> Table:
-    """Average precision; of each class too, where they are few."""
     classes = labels.classes or ()
     columns = [
         *_named(document),
@@ -177,7 +175,6 @@ def _notes(document: Comparison) -> list[str]:
 
 
 def _decisions(document: Comparison) -> list[str]:
-    """Each row beside the baseline, and what these rounds could see at all."""
     noise = document.noise
     if noise is None or document.baseline is None or document.comparable is None:
         return []
@@ -227,7 +224,6 @@ def _decision(verdict: Verdict, baseline: str) -> str:
 
 
 def _winners(document: Comparison, told: bool) -> list[str]:
-    """Which row is fastest, or why none is. ``told``: a line above says that rounds are too few."""
     if all(document.fastest[metric] is None for metric in METRICS):
         if document.comparable is False:
             return []  # the warnings say why

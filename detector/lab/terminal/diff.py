@@ -43,7 +43,6 @@ def print_diff(
     load: Load | None = None,
     cpu: Sequence[CpuChange] = (),
 ) -> None:
-    """Two sessions and what else differed; if ``load`` does, CPU times replace verdicts."""
     lines = [f"not the same: {line}" for line in differing]
     if load is None or not load.differs:
         print_pieces(console, [Table("diff", CHANGES, changes), *lines])

@@ -85,7 +85,6 @@ def _who(row: EngineResult) -> str:
 
 
 def _means(results: list[Scored]) -> Table:
-    """A line for each engine and number of tiles, and below it its difference from the first."""
     rows: list[dict[str, Any]] = []
     changes: list[int] = []
     first = results[0]
@@ -123,7 +122,6 @@ TRACKING = (
 
 
 def _tracks(results: list[Scored]) -> Table | None:
-    """A line for each engine whose run tracked."""
     followed = [
         (_who(row), row.tracking)
         for row in results

@@ -36,7 +36,6 @@ def print_metrics(
     metrics: Mapping[str, Mapping[str, str | None]],
     events: Mapping[str, Mapping[str, str | None]],
 ) -> None:
-    """Print nvprof's metrics and events in Nsight Compute's words, and what replaces the rest."""
     tables: list[Table | str] = []
     for title, rows in (("nvprof metric", metrics), ("nvprof event", events)):
         if rows and table_fits(console, made := _names_table(title, rows)):

@@ -53,7 +53,6 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
 
 
 def list_faster(session: SavedSession) -> list[str]:
-    """The change that gained most, as an option to add; empty where none was measured."""
     facts = session.facts(WhatIfFacts)
     gains = {row.change: row.fps_ratio.median - 1 for row in facts.gains} if facts else {}
     for one in next_steps(session)[:1]:  # the first is the best measured, if any is
@@ -64,7 +63,6 @@ def list_faster(session: SavedSession) -> list[str]:
 
 
 def _what_ran(session: SavedSession) -> list[str]:
-    """In what passes differed from the run, those that say the same together."""
     by_text: dict[str, list[str]] = {}
     for name, record in session.passes.items():
         if record.available and record.ran and (own := record.ran.text.partition(ALIKE)[2]):
@@ -105,7 +103,6 @@ DEPENDENCY = (
 
 
 def _runs_of(document: RecordingDocument) -> Iterator[Table | str]:
-    """Which run the tables are of, where the recording has several, and what it cut off."""
     cut = document.runs[document.run - 1].open_ranges
     runs = list(enumerate(document.runs, 1))
     if len(runs) > 1:
@@ -131,7 +128,6 @@ def _dependency_table(document: RecordingDocument) -> Table:
 
 
 def _call_tables(document: RecordingDocument) -> Iterator[Table]:
-    """By call of CUDA, each phase in a table of its own."""
     for phase in dict.fromkeys(row.phase for row in document.calls):
         rows = [row for row in document.calls if row.phase == phase]
         left = len(rows) - MOST_CALLS
@@ -146,7 +142,6 @@ def _seconds_table(
     seconds: Mapping[str, Mapping[str, float]],
     most: int | None = None,
 ) -> Table:
-    """Of each, the things that took longest."""
     longest = _longest({name: sum(each.values()) for name, each in seconds.items()})
     rows = [
         (name, what, value)
@@ -169,7 +164,6 @@ def _left_out(count: int, what: str) -> str:
 
 
 def _stage_table(document: RecordingDocument) -> Table:
-    """Those that took longest, in the order of all."""
     longest = _longest({row.step: row.total for row in document.stages})
     rows = [row for row in document.stages if row.step in longest]
     more = _left_out(len(document.stages) - len(rows), "stage")
@@ -178,7 +172,6 @@ def _stage_table(document: RecordingDocument) -> Table:
 
 
 def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
-    """An nsys recording: stages, waits, what blocked inside the stages, the critical path."""
     pieces: list[Table | str] = [
         *_runs_of(document),
         _stage_table(document),

@@ -22,7 +22,6 @@ SHORT = {"save": "subtitles", "size": "{}", "preset": "{}", "infer_every": "infe
 
 
 def print_tuning(console: SafeConsole, found: Tuning) -> None:
-    """Each settings once, in their longest trial; then the answer."""
     longest: dict[str, Trial] = {}
     for one in sorted(found.trials, key=lambda one: one.frames):
         if one.error is None:
@@ -42,8 +41,7 @@ def print_tuning(console: SafeConsole, found: Tuning) -> None:
 
 
 def shorten(settings: Settings, found: Tuning) -> str:
-    """``ort int8, 2x1 threads, 416x224``: so short that no line of a table folds. The engine stands
-    there where it is not that of the defaults."""
+    """``ort int8, 2x1 threads, 416x224``; the engine only where it is not that of the defaults."""
     left = dict(settings)
     engine = left.pop("engine", found.engine), left.pop("precision", found.precision)
     words = [" ".join(engine)] if engine != (found.engine, found.precision) else []
@@ -56,7 +54,6 @@ def shorten(settings: Settings, found: Tuning) -> str:
 
 
 def verdict(found: Tuning) -> list[str]:
-    """The last lines: what to take, how fast it is, and what it costs."""
     plain = f"{found.engine} {found.precision}"
     if found.target_fps is None and not found.settings:
         if found.rounds:

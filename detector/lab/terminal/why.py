@@ -13,7 +13,6 @@ from detector.lab.session.why import Why
 
 
 def print_why(console: SafeConsole, told: Why) -> None:
-    """One frame with its parts; several as a list of causes."""
     several = len(told.frames) > 1
     frames = counted(told.recorded, "frame")
     usual = f"median time from read to write over {frames}: {told.median_ms:.1f} ms"

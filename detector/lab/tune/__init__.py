@@ -46,7 +46,6 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
     use: bool = False,
 ) -> Tuning:
-    """``use``: keeps what beats the defaults. Raises DetectVideoError if the job does not run."""
     from detector.core import sources
     from detector.core.run.reading import Reading
 
@@ -66,8 +65,7 @@ def tune(
 
 
 def run_defaults(source: str, config: Config) -> tuple[Plain, Config]:
-    """The job on the first frames, and the configuration with all that ``auto`` chose for it except
-    threads and requests, which every engine chooses for itself."""
+    """The job on the first frames, and the configuration with what ``auto`` chose for it."""
     loaded: list[LoadedModel] = []
     # What was kept before must not be the default that is to be beaten.
     hooks = Hooks(loaded=loaded.append, timed=True, tuned=False)

@@ -23,8 +23,6 @@ OF_THE_INPUT = ("concurrency", "threads", "batch", "size")
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What the run is with the defaults. ``model_input``: height, width."""
-
     engine: str
     precision: str
     fps: float
@@ -46,7 +44,6 @@ class Change:
 
 
 def list_changes(config: Config, plain: Plain) -> list[Change]:
-    """Every change that can run here and leaves alone what ``config`` names."""
     return [
         *_of_engine(config, plain),
         *_of_requests(config),
@@ -66,7 +63,6 @@ def combine(best: Settings, change: Change, plain: Plain) -> Settings:
 
 
 def video_of(settings: Settings) -> str:
-    """What these settings make of the video."""
     if "no_video" in settings:
         return NO_VIDEO
     if "save" in settings:
@@ -75,7 +71,6 @@ def video_of(settings: Settings) -> str:
 
 
 def _of_engine(config: Config, plain: Plain) -> Iterator[Change]:
-    """Every engine and precision that can run here."""
     runtime, usable = config.runtime, engines.usable()
     names = [name for name in engines.rank_engines() if usable.get(name, "") is None]
     if runtime.engine != "auto":
@@ -92,7 +87,6 @@ def _of_engine(config: Config, plain: Plain) -> Iterator[Change]:
 
 
 def _of_requests(config: Config) -> Iterator[Change]:
-    """Requests at once, threads of each, and frames in one inference."""
     cores, runtime = usable_cores(), config.runtime
     if not (runtime.threads or runtime.concurrency):
         wanted = [(1, cores), (cores, 1), (cores + 1, 1), (max(1, cores // 2), 2)]
@@ -109,7 +103,6 @@ def _of_loop(config: Config) -> Iterator[Change]:
 
 
 def _of_video(config: Config) -> Iterator[Change]:
-    """The least loss first."""
     output = config.output
     saved = output.save or ("video", "jsonl")
     if output.no_video or "video" not in saved:
@@ -135,8 +128,7 @@ def _of_input(config: Config, plain: Plain) -> Iterator[Change]:
 
 
 def _of_frames(config: Config) -> Iterator[Change]:
-    """Fewer frames: still ones reuse boxes, tracks move boxes on (their rows get ids, and hidden
-    faces refuse it), or frames are not taken at all."""
+    """Fewer frames: still ones reuse boxes, tracks move boxes on, or frames are not taken."""
     every_frame = config.input.stride == 1
     if config.input.skip_still is None and every_frame:
         yield Change("still", {"skip_still": STILL})

@@ -12,7 +12,6 @@ from detector.lab.tune.candidates import Plain
 
 
 def as_config(tuning: Tuning, calibrate: str | None) -> str:
-    """The text of a YAML file with the settings, by group. ``calibrate``: of the command."""
     import yaml
 
     grouped: dict[str, Settings] = {}

@@ -58,8 +58,7 @@ Watch = Callable[[str, float, float], object]
 
 @dataclass(slots=True)
 class Ran:
-    """Some settings: FPS end to end of the source's frames in each round, what was detected in the
-    first one, and the size of its video. ``error``: why there are no more rounds."""
+    """FPS of the source's frames by round, what the first one detected, the size of its video."""
 
     rates: list[float] = field(default_factory=list)
     detections: list[Detections] = field(default_factory=list)
@@ -78,8 +77,6 @@ Turns = Callable[[Sequence[Settings], int, Callable[[int], bool], Stays], list[R
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """Rounds of settings in turns with the defaults."""
-
     settings: Settings
     defaults: Ran
     own: Ran
@@ -121,7 +118,6 @@ class Search:
         self._changes = list_changes(self.config, self.plain)
 
     def find(self, source: str) -> Tuning:
-        """Raises EngineError where the defaults fail."""
         defaults = self._run_defaults()
         if self.target is None:
             best: Settings = {}
@@ -150,7 +146,6 @@ class Search:
         return self.turns(several, frames or self._frames, opens, stays)
 
     def _try(self, several: Sequence[Settings], stays: Stays = lambda rans: ()) -> list[Ran]:
-        """Rounds of these, kept as trials."""
         found = self._race(several, stays)
         for settings, ran in zip(several, found, strict=True):
             if ran.rates or ran.error:
@@ -269,7 +264,6 @@ class Search:
     # ---- a target
 
     def _reach(self, target: float, defaults: Ran) -> tuple[Settings, bool]:
-        """The settings, and whether they reach it."""
         near, own = NEAR * target, self._agreement(defaults)
         if own is None:
             self.notes.append("fp32 detected nothing, so the accuracy lost by a change is unknown")
@@ -298,7 +292,6 @@ class Search:
         return self._choose_last(target)
 
     def _choose_last(self, target: float) -> tuple[Settings, bool]:
-        """What reached the target before, if the time is over; else the fastest."""
         late = not self.has_time()
         tried = [one.settings for one in sorted(self.trials, key=self._cost_of)]
         allowed = [one for one in tried if self._keeps_floor(one)]
@@ -340,7 +333,6 @@ class Search:
         return _cost(self._loss_of(tried), [tried.settings])
 
     def _steps(self, best: Settings) -> Iterator[Step]:
-        """Each change with a cost, alone on top of the best."""
         free = ("requests", "queue")
         changes = [one for one in self._changes if one.axis not in free and self._costs(one)]
         for at in range(0, len(changes), MOST_OPEN - 1):
@@ -393,7 +385,6 @@ class Search:
     # ---- the result
 
     def _result(self, source: str, settings: Settings, reached: bool | None) -> Tuning:
-        """``settings``: those that won, or the best where a target is not reached."""
         raced = [one for one in self.finals if one.settings == settings]
         final = raced[-1] if raced else self.finals[-1] if self.finals else None
         defaults = [self._fps_of({})] if final is None else final.defaults.rates
@@ -444,11 +435,9 @@ class Search:
 
 
 def _stride_of(*changes: Change) -> int:
-    """The largest of these."""
     return max([1, *(int(one.settings.get("stride", 1)) for one in changes)])
 
 
 def _cost(loss: float, several: Sequence[Settings]) -> tuple[int, int, int]:
-    """Loss of agreement in steps, of video, and the number of options."""
     video = max((VIDEO.index(video_of(one)) for one in several), default=0)
     return round(loss / STEP), video, sum(map(len, several))

@@ -1,8 +1,5 @@
-"""Clips: only what lies around detections reaches a file.
-
-The last packets wait in a ring. Detections come later than their packets, by the age of results,
-so a clip takes packets out of the ring: as soon as somebody wants them, and in their order.
-"""
+"""Clips: only what lies around detections reaches a file. The last packets wait in a ring, since
+detections come later than their packets."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
 
 
 class Clips:
-    """Hand to ``segments`` what lies ``before_s`` to ``after_s`` around a detection, from the key
-    frame before it. Later detections within ``after_s`` extend the clip."""
+    """Hand to ``segments`` what lies ``before_s`` to ``after_s`` around a detection."""
 
     def __init__(
         self, segments: Segments, before_s: float, after_s: float, ring_bytes: int = RING_BYTES
@@ -113,8 +109,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip with its connection. Later detections of its last pictures find nothing new
-        in it, and make a clip if there was none."""
+        """End the clip with its connection; later detections may still make one."""
         if self._until_ns is not None:
             self._end()
             self._ring.clear()

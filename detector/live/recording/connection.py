@@ -56,8 +56,8 @@ class Packet:
 
 
 class Connection:
-    """Made in the reader's thread while the connection is open; used in the recorder's. ``video``
-    is None if MP4 lacks its codec, ``sound`` if there is none to decode; ``notes`` say so."""
+    """Made in the reader's thread, used in the recorder's. ``video``, ``sound``: None if it cannot
+    be kept; ``notes`` say so."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         self.video: Track | None = None
@@ -127,12 +127,10 @@ class Connection:
         return []
 
     def flush(self) -> list[Sample]:
-        """The last sound, at the end of the connection."""
         return self._aac.flush() if self._aac is not None else []
 
     def _stamp_first(self, packet: Packet) -> list[Packet]:
-        """Give the first packets a dts, counted back from the first one that has one. RTSP lacks
-        stamps on the first packet (a key frame), and B-frames leave more without."""
+        """Count first packets' dts back: RTSP's first lacks stamps, as do B-frames."""
         if self._held is None:
             return [packet]
         self._held.append(packet)

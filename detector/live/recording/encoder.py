@@ -28,8 +28,6 @@ def to_yuv(image: Image) -> Image:
 
 
 class Encoder:
-    """One encoder for pictures of one size [height, width], both even."""
-
     def __init__(
         self, size: tuple[int, int], aspect_ratio: Fraction, *, preset: str, crf: int
     ) -> None:

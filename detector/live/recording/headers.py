@@ -1,7 +1,4 @@
-"""What packets say of themselves: parameter sets of H.264 and H.265, the size in a JPEG, ADTS.
-
-A camera that changes its size in mid-stream tells it here and nowhere else.
-"""
+"""What packets say of themselves: parameter sets of H.264 and H.265, the size in a JPEG, ADTS."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ def parameter_sets(codec: str, data: bytes) -> bytes | None:
 
 
 def _units(data: bytes) -> Iterator[bytes]:
-    """NAL units between start codes, without trailing zeros."""
     begin = data.find(START)
     while begin >= 0:
         end = data.find(START, begin + 3)
@@ -45,7 +41,6 @@ def _units(data: bytes) -> Iterator[bytes]:
 
 
 def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None:
-    """Width and height of a key frame, by decoding it; None where that fails."""
     try:
         context = av.CodecContext.create(codec, "r")
         context.extradata = sets
@@ -58,8 +53,7 @@ def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None
 
 
 def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
-    """(the AAC frame, its AudioSpecificConfig) of an ADTS packet (ISO 14496-3, 1.A.2), or None,
-    also if the frame itself tells its channels."""
+    """(AAC frame, its AudioSpecificConfig) of an ADTS packet (ISO 14496-3, 1.A.2), or None."""
     if len(data) < 9 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
         return None
     head = 7 if data[1] & 1 else 9

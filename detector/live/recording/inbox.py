@@ -22,8 +22,6 @@ OLDEST_PACKET_NS = 5 * NS
 
 @dataclass(slots=True)
 class Drawn:
-    """A picture with its boxes, ready for the encoder."""
-
     yuv: Image  # I420 [h * 3 / 2, w]
     size: tuple[int, int]  # of the source: height, width
     arrived_ns: int
@@ -34,8 +32,6 @@ class Drawn:
 
 @dataclass(slots=True)
 class Seen:
-    """The detections of a picture are known; ``found``: there are any."""
-
     arrived_ns: int
     found: bool
     # For the boxes beside a copy; None: nobody writes them.
@@ -45,8 +41,6 @@ class Seen:
 
 @dataclass(slots=True)
 class Opened:
-    """A connection began; ``connection`` is a Connection."""
-
     connection: Any
 
 
@@ -112,7 +106,6 @@ class Inbox:
         self._condition.notify()
 
     def take(self, timeout_s: float) -> Item | None:
-        """The next item; None after ``timeout_s``, or at the end."""
         with self._condition:
             self._condition.wait_for(lambda: self._items or self._closed, timeout_s)
             if not self._items:

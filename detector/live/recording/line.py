@@ -43,8 +43,7 @@ class Line:
         duration_ns: int,
         arrived_ns: int,
     ) -> tuple[int, int]:
-        """(pts, dts) on the line, nanoseconds, for stamps in ticks of ``time_base``. dts rises
-        within the track; pts >= dts."""
+        """(pts, dts) on the line, ns, for ticks of ``time_base``; dts rises, pts >= dts."""
         tick_ns = max(1, -int(-NS * time_base // 1))
         step_ns = duration_ns or USUAL_NS
         own_pts, own_dts = _to_ns(pts, time_base), _to_ns(dts, time_base)
@@ -82,7 +81,6 @@ class Line:
     def _after(
         self, place: _Place, pts: int | None, own: int | None, arrived_ns: int, tick_ns: int
     ) -> int:
-        """dts on the line of a sample that is not the first of its track."""
         if own is None:
             placed = place.last_ns + place.step_ns
             if pts is not None and place.shift_ns is not None:

@@ -1,11 +1,8 @@
 """One MP4 file in the making, which plays up to its last fragment at any moment.
 
-The muxer writes into memory. Whatever one packet makes it write (a fragment, every 0.4 s) goes to
-the file in one piece; what a full disk takes only in part is cut off again. So the file ends with a
-whole fragment unless a kill hits that one write, and then ``names.finish_leftovers`` cuts it.
-
-When the file is finished, an index is added and the fragments become one body ("hybrid" MP4): it
-is an ordinary MP4 then, which every player seeks in.
+Whatever one packet makes the muxer write (a fragment, every 0.4 s) goes to the file in one piece;
+what a full disk takes only in part is cut off again. A finished file gets an index, and the
+fragments become one body ("hybrid" MP4), which every player seeks in.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ LONGEST_INDEX_S = 3600.0
 
 
 class Mp4:
-    """A file of ``tracks``, from its first sample on: ``name.partial.mp4`` from its first fragment,
-    ``name.mp4`` after ``finish``. Raises ValueError if MP4 refuses a codec."""
+    """A file of ``tracks``: ``name.partial.mp4`` from its first fragment, then ``name.mp4``."""
 
     def __init__(self, folder: Path, name: str, tracks: Tracks, *, longest_s: float) -> None:
         self._folder, self._name = folder, name
@@ -112,7 +108,6 @@ class Mp4:
         return packet
 
     def _store(self) -> None:
-        """Writes what the muxer made to the file: all of it, or nothing."""
         if self._fd < 0:
             self._create()
         whole = os.fstat(self._fd).st_size
@@ -139,8 +134,7 @@ class Mp4:
         take_lock(self._fd)  # against ``finish_leftovers``
 
     def finish(self) -> Path | None:
-        """Write the rest and give the file its final name; None if it holds no picture. Raises
-        OSError if the disk is full, after renaming if possible."""
+        """Write the rest and give the file its final name; None if empty. Raises OSError."""
         container, self._container = self._container, None
         if container is None:
             return self.path
@@ -174,7 +168,6 @@ class Mp4:
         return self.path
 
     def _settle(self) -> None:
-        """The final name for a file with content; no file for one without."""
         if self._fd < 0 or self.path is None:
             return
         size = os.fstat(self._fd).st_size

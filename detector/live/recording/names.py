@@ -1,9 +1,7 @@
 """Names of recordings, and what becomes of the file that a killed run left.
 
-``20260131T235959Z.mp4`` is a finished file whose first picture arrived then, in UTC. The file in
-the making is called ``20260131T235959Z.partial.mp4``: it plays up to its last fragment. A second
-file of the same second gets ``-2``. Boxes beside a recording have its name, with ``.ass``. Nothing
-else in the folder is touched.
+``20260131T235959Z.mp4`` is a finished file whose first picture arrived then, in UTC; in the making
+it is ``20260131T235959Z.partial.mp4``. A second file of that second gets ``-2``, boxes ``.ass``.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ def time_name(utc_s: float) -> str:
 
 
 def read_name(path: Path) -> Recorded | None:
-    """What the name says; None for a name that no recording has."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None
@@ -60,12 +57,10 @@ def read_name(path: Path) -> Recorded | None:
 
 
 def beside(recording: Path) -> Path:
-    """The side-car of a recording, finished or in the making."""
     return recording.with_suffix(SIDE_CAR)
 
 
 def is_regular(path: Path) -> bool:
-    """Whether it is a file, and no link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -96,8 +91,7 @@ def free_name(folder: Path, wanted: str) -> str:
 
 def finish_leftovers(folder: Path) -> list[str]:
     """Cut the files of killed runs to whole fragments and give them their final names; return a
-    sentence for each. Files without a fragment are removed. The caller has the folder's lock.
-    Raises OSError."""
+    sentence for each. The caller has the folder's lock. Raises OSError."""
     said = []
     for recorded in list_recordings(folder):
         if not recorded.partial:
@@ -150,8 +144,7 @@ def _cut_last_line(path: Path) -> None:
 
 
 def whole_length(file: BinaryIO) -> int:
-    """Bytes up to the end of the last whole fragment of an MP4 file; all of it if it has an index
-    (killed before its rename), 0 if there is none."""
+    """Bytes up to the end of an MP4's last whole fragment; all of it if it has an index."""
     whole = 0
     indexed = fragmented = filled = False
     for kind, end in _boxes(file):

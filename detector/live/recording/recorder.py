@@ -1,7 +1,4 @@
-"""The recorder of one camera: it takes pictures and packets, and a thread of its own writes them.
-
-Callers never wait or get an error. What the thread cannot keep up with is dropped and counted.
-"""
+"""The recorder of one camera: a thread of its own writes pictures and packets."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ LOOK_S = 1.0  # between two looks at the disk, at silence and at what is too old
 
 
 class CameraRecorder:
-    """Records one camera into ``folder/NAME/video/``. ``write`` is called for every detected
-    picture, drawn if ``wants_pictures``. ``listener`` gets the packets of a feed."""
+    """Records one camera into ``folder/NAME/video/``. ``listener`` gets the packets of a feed."""
 
     def __init__(
         self,
@@ -46,8 +42,7 @@ class CameraRecorder:
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """``folder``: of the run; the default of ``retention`` looks at all of it. ``style``: of
-        the boxes next to a copy, if any. ``notice`` takes lines for the user, from any thread.
-        Raises OutputError if the folder is not writable, or another run records into it."""
+        boxes next to a copy. ``notice`` takes lines, from any thread. Raises OutputError."""
         self._clock, self._notice, self._name = clock, notice, camera.name
         self._told = False
         self._folder = folder / camera.name / FOLDER
@@ -68,7 +63,6 @@ class CameraRecorder:
         self._thread.start()
 
     def _take_folder(self) -> int:
-        """The lock of the folder of recordings. What a killed run left in it is finished."""
         lock = hold(self._folder, RECORDINGS)
         try:
             for note in finish_leftovers(self._folder):
@@ -79,11 +73,9 @@ class CameraRecorder:
 
     @property
     def wants_pictures(self) -> bool:
-        """Whether ``write`` needs drawn pictures. It may change while the run goes on."""
         return self._recording.mode == ANNOTATED
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Takes note of a picture of the camera; returns at once. The picture is copied."""
         try:
             self._note(frame, detections)
         except Exception as error:  # the loop goes on, whatever is wrong with a picture
@@ -131,8 +123,7 @@ class CameraRecorder:
         return ended
 
     def counts(self) -> dict[str, int]:
-        """Of the whole run. Dropped: pictures or packets for which the writer had no time; failed:
-        items that raised an error that nobody foresaw."""
+        """Of the whole run. Dropped: no time for them; failed: errors that nobody foresaw."""
         files = self._recording.figures()
         return {
             "written": files.written,

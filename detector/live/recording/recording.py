@@ -28,8 +28,6 @@ LEAST_NS = 10 * NS
 
 
 class Wishes(Protocol):
-    """What the options ask for; ``RecordConfig`` is one."""
-
     @property
     def record(self) -> str: ...
     @property
@@ -66,7 +64,6 @@ class Recording:
         notice: Notice,
         style: Style | None = None,
     ) -> None:
-        """``folder``: of the camera. ``style``: of the boxes next to a copy, if any."""
         self.mode = COPY if wishes.record == NONE and wishes.clips else wishes.record
         self._camera, self._quality, self._notice = camera, quality, notice
         before_s = wishes.clip_before if wishes.clips else 0.0
@@ -120,7 +117,6 @@ class Recording:
         return self._side_cars is not None and self.mode == COPY
 
     def use_annotated(self, why: str) -> None:
-        """Records what is drawn, because there is nothing to copy."""
         self.mode = ANNOTATED
         self._say(f"{why}; recording annotated video instead")
 
@@ -162,7 +158,6 @@ class Recording:
                     self._write(sample)
 
     def _may_change(self, arrived_ns: int) -> bool:
-        """Whether another size begins a file now."""
         if self._changed_ns is not None and arrived_ns - self._changed_ns < LEAST_NS:
             self._say(
                 f"its size changes often; a change begins a file every {LEAST_NS // NS} s at most"
@@ -240,7 +235,6 @@ class Recording:
             self._side_cars.look(now_ns)
 
     def finish(self) -> None:
-        """Ends the file in the making."""
         self._end()
         if self._side_cars is not None:
             self._side_cars.finish()

@@ -1,8 +1,8 @@
 """How long recordings are kept: so many days, so many GB of all cameras of a run together.
 
-A recording gets older by a clock that nobody sets. Only the age of what a run finds at its start is
-told by names and file times, and only where the clock can be right: the newest of these recordings
-has not reached the limit. Otherwise the machine may have a wrong year, and they count as new.
+A recording gets older by a clock that nobody sets. The age of what a run finds at its start is told
+by names and file times, unless the newest has reached the limit: then the machine may have a wrong
+year, and they count as new.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class _Kept:
 
     @property
     def key(self) -> Key:
-        """The same for a file in the making and once it is finished."""
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
@@ -90,7 +89,6 @@ class Retention:
             self._lock.release()
 
     def sweep(self) -> None:
-        """Removes what is too much now."""
         with self._lock:
             self._sweep()
 
@@ -135,7 +133,6 @@ class Retention:
                     os.utime(one.recorded.path, (utc_s - age_s,) * 2)
 
     def _list(self) -> dict[Key, _Kept]:
-        """All recordings of the folder; those in the making count, and stay."""
         found = []
         with suppress(OSError), os.scandir(self._folder) as cameras:
             for camera in cameras:

@@ -1,7 +1,5 @@
 """The nouns of a recording: a ``Track`` says what a stream is, a ``Sample`` is one packet of it.
-
-Both own their memory: their connection may close while they wait to be written.
-"""
+Both own their memory, since their connection may close before they are written."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ LATEST_NS = 10 * NS
 
 @dataclass(slots=True)
 class Sample:
-    """One packet. ``*_ns`` are of time.perf_counter_ns; dts rises in a track. ``arrived_ns``
-    decides where files and clips begin, ``dts_ns`` and ``pts_ns`` when the sample is shown."""
+    """One packet. ``*_ns`` are of time.perf_counter_ns; files begin by ``arrived_ns``."""
 
     track: int  # VIDEO or SOUND
     data: bytes

@@ -1,9 +1,5 @@
-"""Files of N minutes, one after the other, cut at key frames; and what a full disk does.
-
-A file begins with the first key frame of a connection, of an encoder or of a size, and with the
-first key frame after N minutes. Minutes are counted by the monotonic clock: a machine's clock that
-is set changes names and nothing else.
-"""
+"""Files of N minutes, one after the other, cut at key frames; and what a full disk does. Minutes
+are counted by the monotonic clock."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class SegmentFigures:
-    """What became of the samples. Counts are of the whole run."""
-
     files: int  # finished
     bytes: int  # in them
     written: int  # samples of video that a file took
@@ -84,7 +78,6 @@ class Segments:
         return self._file is None or arrived_ns - self._began_ns >= self._longest_ns
 
     def write(self, sample: Sample) -> None:
-        """Adds a sample to the file that it belongs to, or begins that file."""
         if sample.track == VIDEO:
             self._write_video(sample)
         elif self._file is not None and self._file.start_ns is not None:
@@ -162,12 +155,10 @@ class Segments:
             self._notice(f"{self._camera}: {_why(error, self._folder)}")
 
     def look(self, now_ns: int) -> None:
-        """Checks the room on the disk; call it about once a second."""
         if self._file is not None and not self._has_room():
             self._pause(now_ns, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     def finish(self) -> None:
-        """Ends the file in the making; the next key frame begins another."""
         self._finish_before()
         file, self._file = self._file, None
         self._finish_file(file)

@@ -54,8 +54,6 @@ Notice = Callable[[str], None]
 
 @dataclass(slots=True)
 class _Seen:
-    """What was detected in a picture of ``size`` (height, width)."""
-
     arrived_ns: int
     detections: Detections
     size: Size
@@ -69,7 +67,7 @@ class _Seen:
 class SideCars:
     """The side-cars of one camera, for one thread; never raises an error of the disk.
 
-    ``seen`` gets detections by arrival; of another stream, they belong to what had arrived by then.
+    ``seen`` gets detections by arrival.
     """
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
@@ -89,13 +87,11 @@ class SideCars:
         self._cars.append(_SideCar(file, size, self._writing, self._recent, self._keep_ns))
 
     def shown(self, file: Mp4, sample: Sample, at_ns: int) -> None:
-        """A picture of ``file`` is shown at ``at_ns``, counted from its first one."""
         for car in self._cars:
             if car.file is file:
                 car.shown(sample, at_ns)
 
     def end(self, file: Mp4) -> None:
-        """``file`` is finished, and has its final name."""
         for car in self._cars:
             if car.file is file:
                 car.end()
@@ -131,7 +127,6 @@ class SideCars:
         self._settle()
 
     def finish(self) -> None:
-        """No more detections come."""
         for car in self._cars:
             car.close()
         self._settle()
@@ -153,8 +148,6 @@ class SideCars:
 
 
 class _SideCar:
-    """That of one file. It comes into being with its first line."""
-
     def __init__(
         self, file: Mp4, size: Size | None, writing: _Writing, recent: deque[_Seen], keep_ns: int
     ) -> None:
@@ -264,7 +257,6 @@ class _SideCar:
             self._store()
 
     def _store(self) -> None:
-        """Appends the lines to the file: all of them, or none. What the disk refuses is lost."""
         if not self._lines or self.file.path is None or self._shape is None:
             return
         data = b"".join(self._lines)
@@ -286,7 +278,6 @@ class _SideCar:
         self._path = str(path)
 
     def end(self) -> None:
-        """The file has all its pictures, and the name that it keeps."""
         self.is_full = self._ended = True
         if self.file.path is None:  # it held none
             self._lines.clear()
@@ -353,7 +344,6 @@ class _Writing:
 
 
 def _same(before: _Seen, after: _Seen) -> bool:
-    """Whether nobody sees a difference: the same objects, and none moved by more than a line."""
     if before.size != after.size:
         return False
     one, other = before.detections.shown, after.detections.shown
@@ -380,8 +370,7 @@ def _scale(seen: _Seen, size: Size) -> Detections:
 
 
 def _upright(size: Size | None, seen: Size) -> Size:
-    """Width and height as players show the video. ``size``: as stored, if known; ``seen``: height
-    and width of detected pictures, which are upright."""
+    """Width and height as players show it, by ``size`` (as stored) and ``seen`` (upright)."""
     height, width = seen
     if size is None:
         return width, height

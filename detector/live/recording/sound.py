@@ -16,11 +16,9 @@ GAP_NS = NS // 5  # between where a packet lies and where the sound so far ends:
 
 
 class AacSound:
-    """Turn a sound track's packets into AAC. Raises ValueError or av.FFmpegError if nothing decodes
-    it; single bad packets become gaps."""
+    """Turn a sound track's packets into AAC. Raises ValueError or av.FFmpegError."""
 
     def __init__(self, stream: Any) -> None:
-        """``stream``: PyAV's input stream, which is only looked at."""
         source = stream.codec_context
         channels, rate = count_channels(stream), source.sample_rate
         self._decoder: Any = av.CodecContext.create(source.codec.name, "r")
@@ -46,7 +44,6 @@ class AacSound:
         self._raw: Sample | None = None  # the last one
 
     def convert(self, raw: Sample) -> list[Sample]:
-        """The AAC that a packet completes: none, one or some."""
         end_ns = self._given * NS // self._source_rate
         if self._zero_ns is None or raw.dts_ns > self._zero_ns + end_ns + GAP_NS:
             self._zero_ns = raw.dts_ns - end_ns
@@ -63,7 +60,6 @@ class AacSound:
         return made
 
     def flush(self) -> list[Sample]:
-        """What the encoder still holds. Nothing can be converted afterwards."""
         if self._raw is None:
             return []
         try:

@@ -1,8 +1,5 @@
-"""Cameras and streams: pictures that arrive whether or not somebody has time for them.
-
-A feed reads one camera in threads of its own and never raises: what goes wrong becomes a state, and
-it tries again. The source gathers the pictures of all feeds for the one loop.
-"""
+"""Cameras and streams: pictures that arrive whether or not somebody has time for them. A feed never
+raises: what goes wrong becomes a state, and it tries again."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ WIDTH, HEIGHT = 1920, 1080
 
 
 class LiveSource(Source):
-    """The pictures of one or many cameras, as one source for the loop."""
-
     order = -100  # asked first: an address is no file
     arrives = True
 
@@ -51,8 +46,7 @@ class LiveSource(Source):
 
     @classmethod
     def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> LiveSource:
-        """Start the feeds of the cameras that ``spec`` names; the newest picture of each follows.
-        Raises SourceError for an address that can never be read, and UsageError."""
+        """Start the feeds of the cameras that ``spec`` names. Raises SourceError and UsageError."""
         return cls.open_on(spec, None, stride=stride, frames=frames)
 
     @classmethod
@@ -80,8 +74,7 @@ class LiveSource(Source):
         batch: int = 1,
         gather: str = "auto",
     ) -> LiveSource:
-        """``open`` with the policy and the limits of ``terms``. ``loop``: files are played as
-        cameras. ``batch`` and ``gather``: as of ``collect.Collector``."""
+        """``open`` with the limits of ``terms``. ``batch`` and ``gather``: as of ``Collector``."""
         from detector.live.sources.cameras import make_cameras
         from detector.live.sources.collect import Collector
         from detector.live.sources.readers import make_feed
@@ -118,8 +111,7 @@ class LiveSource(Source):
         return self.collector.arrive(track, index, row)
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """Wait for the next picture of any camera; None when all have ended. Raises SourceError if
-        none was ever live."""
+        """Wait for any camera's next picture. Raises SourceError if none was ever live."""
         frame = self.collector.read(into)
         if frame is None and not self.collector.was_live():
             raise SourceError(self.collector.failures())
@@ -130,7 +122,6 @@ class LiveSource(Source):
 
 
 def terms_of(config: Config) -> Terms:
-    """What the feeds of cameras are told."""
     from detector.live.sources.base import Terms
 
     live = config.live

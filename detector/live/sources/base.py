@@ -1,9 +1,5 @@
-"""What a camera is, and the contract of its feed.
-
-A ``Camera`` is what the user asked for: a name, an address, and options of its own. A ``Feed``
-reads one camera in its own threads, for as long as the run lasts. It hands out ``Picture``s, which
-are decoded and not converted yet, so that one that is dropped costs no conversion.
-"""
+"""What a camera is, and the contract of its feed. A ``Feed`` reads one ``Camera`` in its own
+threads and hands out ``Picture``s, converted late, so that dropped ones cost nothing."""
 
 from __future__ import annotations
 
@@ -42,8 +38,6 @@ NAME = r"[A-Za-z0-9_-]{1,40}"  # of a camera: it becomes a folder, a topic and a
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """One camera as it was asked for. ``kind``: NETWORK, WEBCAM or FILE (``--loop``)."""
-
     name: str  # fullmatches NAME; unique without regard to case
     kind: str
     address: Address
@@ -77,8 +71,6 @@ class Terms:
 
 @dataclass(slots=True)
 class Picture:
-    """A decoded picture that waits for its turn."""
-
     number: int  # counted from 0 over all received pictures of the camera; never restarts
     pts: int
     time_base: Fraction
@@ -90,8 +82,6 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class FeedFacts:
-    """What a feed knows of itself at one moment. Counts are of the whole run."""
-
     state: str
     since_ns: int  # perf_counter_ns of the change to ``state``
     received: int = 0  # pictures that arrived, decoded or not
@@ -110,8 +100,6 @@ class FeedFacts:
 
 
 class PacketListener(Protocol):
-    """Gets a stream's packets as they arrive, in the feed's thread: it must not wait."""
-
     def opened(self, streams: Any, arrived_ns: int, utc_s: float) -> None:
         """A connection begins. ``streams``: PyAV's input streams, as templates for an output."""
 
@@ -128,11 +116,9 @@ class Feed:
     camera: Camera
 
     def start(self) -> None:
-        """Starts the threads. Returns at once."""
         raise NotImplementedError
 
     def take(self) -> Picture | None:
-        """The next picture in order of arrival, or None where none waits now."""
         raise NotImplementedError
 
     def convert(self, picture: Picture, into: Image | None) -> Image:
@@ -140,7 +126,6 @@ class Feed:
         raise NotImplementedError
 
     def waiting(self) -> int:
-        """Pictures that ``take`` would hand out now."""
         raise NotImplementedError
 
     def facts(self) -> FeedFacts:

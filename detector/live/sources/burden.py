@@ -22,8 +22,7 @@ class Use:
 
 
 class Burden:
-    """How full the cores are, for all cameras. Safe to use from any thread. ``clock``,
-    ``cpu_clock``: ns, the latter of this process. ``computer_clock``: of all programs, if known."""
+    """How full the cores are, for all cameras, from any thread. ``cpu_clock``: of this process."""
 
     def __init__(
         self,
@@ -40,7 +39,6 @@ class Burden:
         self._use = Use()
 
     def add(self, cpu_ns: int) -> None:
-        """A decoder has used so much more CPU time."""
         with self._lock:
             self._decoding_ns += cpu_ns
 

@@ -1,7 +1,4 @@
-"""Which cameras a command means: addresses on the command line, and ``cameras.yaml``.
-
-``cameras`` may also be a mapping of names to addresses or to such mappings.
-"""
+"""Which cameras a command means: addresses on the command line, and ``cameras.yaml``."""
 
 from __future__ import annotations
 
@@ -66,8 +63,7 @@ def is_camera_list(spec: str) -> bool:
 
 
 def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]:
-    """The named cameras of a command line, in order. ``loop``: files too. Raises UsageError for an
-    invalid list, SourceError for an address that can never be read."""
+    """The named cameras of a command line. ``loop``: files too. Raises UsageError, SourceError."""
     cameras: list[Camera] = []
     for spec in specs:
         if is_camera_list(spec):
@@ -94,7 +90,6 @@ def _kind_of(spec: str, loop: bool) -> str | None:
 
 
 def _is_file_of_server(spec: str) -> bool:
-    """Whether its server gives a video that ends. Raises SourceError for a web page."""
     if not is_web(spec):
         return False
     from detector.core.sources._answers import FILE as ENDS
@@ -113,7 +108,6 @@ def _no_camera(spec: str) -> str:
 
 
 def check_address(kind: str, address: Address) -> None:
-    """Raises SourceError, before anything starts, for an address that can never be read."""
     if kind == NETWORK:
         try:
             opening_of(address.whole)
@@ -203,8 +197,6 @@ def _refuse_twice(where: str, name: str, cameras: Iterable[Camera]) -> None:
 
 
 class _Reader:
-    """Reads the fields of one camera. Each error says where it stands."""
-
     def __init__(
         self, where: str, fields: Mapping[str, Any], environment: Mapping[str, str], loop: bool
     ) -> None:
@@ -239,7 +231,6 @@ class _Reader:
         raise UsageError(f"{self._where}.{key}: {why}")
 
     def _check(self, key: str, kind: str, address: Address) -> None:
-        """Raises SourceError, as for an address on the command line."""
         try:
             check_address(kind, address)
         except SourceError as error:

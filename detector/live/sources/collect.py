@@ -1,11 +1,7 @@
 """Pictures of many cameras, one at a time: which camera is next, and how long a batch waits for it.
 
-The loop asks twice for each picture. ``Collector.arrive`` waits until there is one, and takes it
-from its feed; ``Collector.read`` then makes a Frame of it. So a wait is a wait in the ledger, and
-``read`` is the work of converting.
-
-The camera that was served longest ago is next. Pictures of one camera keep their order, because its
-feed hands them out in order and one thread takes them.
+``Collector.arrive`` waits until there is a picture and takes it from its feed; ``read`` makes a
+Frame of it, so waits and work are apart. The camera that was served longest ago is next.
 """
 
 from __future__ import annotations
@@ -52,8 +48,7 @@ SPARE_PICTURES = 32  # buffers of other sizes that are kept for reuse
 
 @dataclass(slots=True)
 class Member:
-    """One camera of the run: its feed and counts, which go on if it is put back: ``first``: number
-    of its first picture, ``epoch``: connections before, ``earlier``: former feeds' counts."""
+    """One camera and its counts, which go on if it is put back: ``epoch``: connections before."""
 
     feed: Feed
     began_ns: int = 0  # when it was put in
@@ -85,7 +80,6 @@ class Member:
         return info
 
     def facts(self) -> FeedFacts:
-        """Of all its feeds together; what the collector dropped is among ``dropped``."""
         return add_up(self.feed.facts(), self.earlier, self.dropped)
 
 
@@ -118,7 +112,6 @@ class Pace:
         self._on_their_way.append(arrival)
 
     def look(self) -> None:
-        """Reads what has been noted meanwhile."""
         while self._on_their_way and self._on_their_way[0].inferred_ns:
             one = self._on_their_way.popleft()
             if one.inferred_ns <= self._until:
@@ -159,10 +152,10 @@ class Spares:
 class Collector:
     """Hand the pictures of all cameras to one loop, in batches of ``batch`` rows.
 
-    ``arrive`` and ``read`` belong to its reader thread, the rest to any. ``gather``: "every" and
-    "freshest" take each camera once a batch and wait for the others, "freshest" before it takes the
-    first; "auto" waits only if inference is busy enough. ``make``: makes a camera's feed.
-    ``give_up_s``: ends a source without any picture; None: never. ``clock``: nanoseconds.
+    ``arrive`` and ``read`` belong to its reader thread. ``gather``: "every" and "freshest" take
+    each camera once a batch and wait for the others, "freshest" before it takes the first; "auto"
+    waits only if inference is busy enough. ``give_up_s``: ends a source without any picture; None:
+    never. ``clock``: nanoseconds.
     """
 
     def __init__(
@@ -236,13 +229,11 @@ class Collector:
             return list(self._members.values())
 
     def was_live(self) -> bool:
-        """Whether any camera ever was."""
         with self._changed:
             members = [*self._members.values(), *self.gone.values()]
         return any(member.facts().connects for member in members)
 
     def failures(self) -> str:
-        """What is wrong with each camera, in one line."""
         lines = []
         for member in self.members():
             facts = member.facts()
@@ -250,7 +241,6 @@ class Collector:
         return "; ".join(lines) + (GAVE_UP if self._gave_up else "")
 
     def end_after(self, seconds: float) -> None:
-        """The source ends then, counted from now."""
         self._ends_ns = self._clock() + round(seconds * SECOND)
 
     def stop(self, timeout_s: float = 1.0) -> list[str]:
@@ -282,13 +272,11 @@ class Collector:
     # What the loop calls.
 
     def wake(self) -> None:
-        """A picture waits somewhere, or a feed has ended."""
         with self._changed:
             self._changed.notify_all()
 
     def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
-        """Whether ``read`` may be called, for a picture or the end. Waits at most SLICE_NS for the
-        first row, then the rest of the window."""
+        """Whether ``read`` may be called. Waits SLICE_NS for the first row, else the window."""
         with self._changed:
             if row == 0:
                 self.pace.look()
@@ -396,13 +384,11 @@ class Collector:
         return self._gather == FRESHEST and self._batch > 1 and len(self._expected()) > 1
 
     def _hopeful(self, row: int) -> bool:
-        """Whether some camera that is not in the batch may still send a picture."""
         if row == 0:
             return True
         return any(member.camera.name not in self._rows for member in self._expected())
 
     def _expected(self) -> list[Member]:
-        """Cameras that are live and not silent."""
         now, found = self._clock(), []
         for member in self._members.values():
             if not member.live or not member.fps:
@@ -416,8 +402,7 @@ class Collector:
         return any(member.feed.waiting() for member in self._members.values())
 
     def _take(self, once: bool) -> bool:
-        """Takes a picture of the camera that was served longest ago. ``once``: of cameras that are
-        not in the batch yet. Those that the batch lacks come first in any case."""
+        """Take from the camera served longest ago. ``once``: of those not in the batch."""
 
         def turn(member: Member) -> tuple[bool, int]:
             return member.camera.name in self._rows, member.served
@@ -454,7 +439,6 @@ class Collector:
         return self._all_ended or self._gave_up
 
     def _look(self, now: int) -> None:
-        """Reads the state of all feeds."""
         self._looked_ns = now
         self._all_ended = hopeless = bool(self._members)
         for member in self._members.values():

@@ -30,7 +30,6 @@ GRID = 48  # points a side that are compared then
 
 
 def prepare(codec: Any) -> None:
-    """Settings of a decoder of a live stream. Before its first packet."""
     # Frame threads would hold back a picture each; one core decodes what cameras send.
     codec.thread_type = "SLICE"
     codec.thread_count = 1
@@ -38,8 +37,7 @@ def prepare(codec: Any) -> None:
 
 
 class Decoder:
-    """Decodes the packets of one camera, connection by connection. Each number leaves with a
-    picture, in display order, or is dropped as corrupt."""
+    """Decodes one camera's packets. Each number leaves with a picture, or is dropped as corrupt."""
 
     def __init__(
         self, camera: str, drop: Callable[[str, int], None], clock: Callable[[], int]
@@ -145,8 +143,6 @@ class Decoder:
 
 
 class Converter:
-    """Decoded pictures to BGR. Safe to use from any thread."""
-
     def __init__(self, grey: str | GreyRange = AUTO) -> None:
         self._wanted = grey
         self.grey: GreyRange | None = None  # of the last picture

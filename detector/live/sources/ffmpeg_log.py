@@ -39,8 +39,6 @@ _watchers: dict[int, Callable[[str], None]] = {}  # by thread
 
 
 class Ears:
-    """``with Ears() as ears:`` around the life of a thread that decodes."""
-
     def __init__(self) -> None:
         self._records: list[tuple[int, str, str]] = []
 
@@ -74,8 +72,7 @@ class Ears:
 
 
 class Watch:
-    """``with Watch(tell) as watch:`` around the life of a thread that opens streams: ``tell`` gets
-    every message of FFmpeg in that thread, while FFmpeg waits for it to return."""
+    """Around a thread that opens streams: ``tell`` gets FFmpeg's messages, while FFmpeg waits."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -127,7 +124,6 @@ def _end() -> None:
 
 
 def _is_wanted(level: int) -> bool:
-    """Whether the user asked PyAV for messages of this level of FFmpeg."""
     return _level is not None and level <= _level
 
 

@@ -1,8 +1,5 @@
-"""Decoding by a GPU, where a camera asks for it: ``options: {hwaccel: cuda}`` is NVDEC.
-
-FFmpeg decodes on the device and copies each picture to the host, so all that follows is as before.
-On a machine, with a build or for a codec that cannot do it, the CPU decodes.
-"""
+"""Decoding by a GPU, where a camera asks for it: ``options: {hwaccel: cuda}`` is NVDEC. FFmpeg
+copies each picture to the host; where that is impossible, the CPU decodes."""
 
 from __future__ import annotations
 
@@ -38,5 +35,4 @@ def _exists(kind: str) -> bool:
 
 
 def codec_name(codec: Any) -> str:
-    """``h264``, or ``h264 by hardware``."""
     return f"{codec.name} by hardware" if codec.is_hwaccel else str(codec.name)

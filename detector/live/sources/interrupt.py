@@ -1,9 +1,7 @@
 """Ends a read of FFmpeg from another thread, at once.
 
-FFmpeg asks a callback now and then whether to go on. PyAV's callback looks at the clock alone: a
-read ends by its timeout, up to 20 s later, and a container that a timeout has ended is of no use
-over HTTP. So PyAV gets a clock that jumps to the end of time for a thread that was told to stop. It
-asks within 0.1 s, also while it connects. A test fails where a later PyAV asks another clock.
+PyAV's callback looks at the clock alone, and a container that a timeout has ended is of no use over
+HTTP. So PyAV gets a clock that jumps to the end of time for a thread that was told to stop.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ _stopped: set[int] = set()  # identities of threads
 
 
 class _Clock:
-    """The module ``time``, but for threads that were told to stop."""
-
     def __init__(self, real: ModuleType) -> None:
         self._real, self._leaps = real, 0
 
@@ -82,7 +78,6 @@ class Interrupt:
         self._cut()
 
     def is_cut(self) -> bool:
-        """Whether what the thread does is to end."""
         with self._lock:
             return self.stopped.is_set() or self._thread in _stopped
 

@@ -1,8 +1,5 @@
 """JPEGs of a web server that FFmpeg does not read: a multipart that is off, or one still picture.
-
-Pictures are found by JPEG's own markers, whatever stands between them, and handed to FFmpeg as a
-multipart that is right. Where an answer ends behind a picture, the server is asked again.
-"""
+Pictures are found by JPEG's own markers, and handed to FFmpeg as a multipart that is right."""
 
 from __future__ import annotations
 
@@ -39,13 +36,11 @@ class Jpegs:
         self.before = ""  # the beginning of what stood before the first picture
 
     def begins(self) -> bool:
-        """Whether a picture comes."""
         self._begin()
         self._rest = self._next_part()
         return bool(self._rest)
 
     def read(self, length: int) -> bytes:
-        """Some of the next bytes; b"" at the end."""
         while not self._rest and not self._is_over():
             self._rest = self._next_part()
             if not self._rest and not (self._count and self._begin()):
@@ -59,7 +54,6 @@ class Jpegs:
             self._answer = None
 
     def _begin(self) -> bool:
-        """Asks the server once it is time to."""
         self.close()
         while (wait_s := self._next_s - time.monotonic()) > 0:
             if self._is_over():
@@ -71,7 +65,6 @@ class Jpegs:
         return self._answer is not None
 
     def _next_part(self) -> bytes:
-        """The next picture; b"" where the answer ends."""
         passed = 0
         while self._answer is not None and (self._count or passed < MOST_BEFORE):
             start = self._data.find(SIGN)

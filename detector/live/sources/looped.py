@@ -39,7 +39,6 @@ class LoopedFeed(PacketFeed):
             self.stopping.wait((next_try_ns - self.clock()) / SECOND)
 
     def _play(self, epoch: int) -> Meaning:
-        """Plays the file until the feed is stopped; returns why it cannot go on."""
         pace = _Pace()
         try:
             while True:
@@ -86,7 +85,6 @@ class LoopedFeed(PacketFeed):
         return played
 
     def _wait_until(self, due_s: float, pace: _Pace) -> bool:
-        """Waits for a moment of the file. False where the feed is stopped."""
         now_ns = self.clock()
         if pace.began_ns is None:
             pace.began_ns = now_ns - round(due_s * SECOND)
@@ -97,8 +95,6 @@ class LoopedFeed(PacketFeed):
 
 
 class _Pace:
-    """Where each pass of the file lies in time: behind the one before."""
-
     def __init__(self) -> None:
         self.began_ns: int | None = None  # by the feed's clock, of the file's second 0
         self._shift_s = 0.0  # of this pass

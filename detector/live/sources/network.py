@@ -56,8 +56,6 @@ BY_MARKERS = "pictures are found by JPEG's own markers"
 
 
 class LookUp(threading.Thread):
-    """Looks for a host's name."""
-
     def __init__(self, host: str) -> None:
         super().__init__(name=f"look up {host}", daemon=True)
         self._host, self.found = host, False
@@ -71,8 +69,6 @@ class LookUp(threading.Thread):
 
 
 class NetworkFeed(PacketFeed):
-    """A camera or stream on the network. It is opened anew whenever it ends."""
-
     may_shed = True
     _look_up: LookUp | None = None
     _kept: Rest | None = None
@@ -110,7 +106,6 @@ class NetworkFeed(PacketFeed):
             self.receiving.cut()
 
     def _connection(self, epoch: int) -> Meaning:
-        """One connection from its beginning to its end; returns why it ended."""
         if self._has_login and not self.watch.is_told():
             return NOT_NOW
         if (unknown := self._resolve()) is not None:
@@ -137,7 +132,6 @@ class NetworkFeed(PacketFeed):
                 self._first.close()
 
     def _open(self) -> Any:
-        """A container with a video stream of a known codec."""
         self._kept = self._take_kept()
         if self._kept is not None:
             return self._open_with(self._opening, SOUND, self._kept)
@@ -165,7 +159,6 @@ class NetworkFeed(PacketFeed):
                 return self._receive_from(container, epoch)
 
     def _ask(self) -> Bytes | None:
-        """The bytes at the address; None where they do not come."""
         options = self._options(self._opening, {})
         options.pop("format_whitelist", None)
         if self._has_login:
@@ -291,8 +284,7 @@ class NetworkFeed(PacketFeed):
         return explain(failure or error, timed_out=self.was_cut)
 
     def _denied(self) -> Meaning | None:
-        """Where another host, which got no secrets of this one, did not let us in, or where no
-        segment came."""
+        """Where another host, which got no secrets, did not let us in, or no segment came."""
         nested = self._nested
         if nested is None or (nested.denied is None and not nested.given_up):
             return None
@@ -305,8 +297,7 @@ class NetworkFeed(PacketFeed):
         )
 
     def _resolve(self) -> Meaning | None:
-        """What is wrong with the host's name, or None. A look-up cannot be ended, so at most one
-        thread per camera is left behind with it."""
+        """What is wrong with the host's name. A look-up cannot be ended: one thread may stay."""
         host = _host(self.camera.address.whole)
         if host is None:
             return None

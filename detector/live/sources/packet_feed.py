@@ -1,9 +1,5 @@
-"""A feed whose pictures come as packets: one thread receives, another decodes.
-
-The first stamps every packet with its arrival and puts it into a queue; it never waits for the
-second. The second decodes, hands pictures to the slot, and looks at the clock: where nothing
-arrives for long it interrupts the first.
-"""
+"""A feed whose pictures come as packets: one thread receives, another decodes. The first stamps
+packets and never waits; the second decodes, and interrupts the first where nothing arrives."""
 
 from __future__ import annotations
 
@@ -31,14 +27,11 @@ ABSENT_NS = 1_000_000_000  # without a look at the clock, several of which are d
 
 
 def is_held_back(demuxer: str, codec: str) -> bool:
-    """Whether FFmpeg hands out a picture only when the next begins to arrive. Then we stamp it with
-    the previous output: slightly early, not an interval late."""
+    """Whether FFmpeg hands out a picture only when the next begins: stamp it with the previous."""
     return demuxer in HOLD_BACK and codec != "mjpeg"
 
 
 class PacketFeed(ThreadedFeed):
-    """A subclass says how packets are received (``receive_all``)."""
-
     may_shed = False  # the rest of a group may stay undecoded where the machine is overloaded
     was_cut = False  # the decoding thread ended a read that was silent for too long
     is_shown = False  # this connection gave a picture
@@ -96,7 +89,6 @@ class PacketFeed(ThreadedFeed):
         """A message of FFmpeg in the receiving thread, which waits for the return."""
 
     def begin(self, streams: list[Any], held_back: bool) -> None:
-        """A connection begins: everything before its first packet."""
         self.packets.begin()
         self._shedding.begin()
         self._held = held_back
@@ -186,8 +178,7 @@ class PacketFeed(ThreadedFeed):
                 self._shedding.offer()
 
     def _watch(self, blocked: bool = False) -> None:
-        """Detect stalls, in which the receiving thread hangs. ``blocked``: the loop has no time,
-        which, like packets still waiting, is not the camera's fault."""
+        """Detect stalls. ``blocked``: the loop has no time, which is not the camera's fault."""
         now_ns, state = self.clock(), self.status.state
         if now_ns - self._watched_ns > ABSENT_NS:
             self.status.listen(now_ns)

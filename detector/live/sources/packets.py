@@ -1,8 +1,7 @@
 """The packets between the thread that receives and the thread that decodes.
 
-The receiving thread never waits: a reader that is slower than the camera would let the system's
-buffers fill, and every later picture would be old. What the decoder cannot manage in time leaves
-here, as whole groups of pictures: a picture needs those since the last key frame.
+The receiving thread never waits, else the system's buffers fill and every later picture is old.
+What the decoder cannot manage in time leaves here, as whole groups of pictures.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ KEY_PATIENCE = 400  # packets without a key frame, after which they are decoded 
 
 @dataclass(slots=True)
 class Stamp:
-    """What is known of a packet when it arrives; it travels through the decoder."""
-
     number: int
     epoch: int
     arrived_ns: int
@@ -34,8 +31,6 @@ class Stamp:
 
 @dataclass(slots=True)
 class Received:
-    """A packet on its way to the decoder. ``codec``: PyAV's context of its connection."""
-
     packet: Any
     stamp: Stamp
     codec: Any
@@ -53,10 +48,8 @@ class End:
 
 
 class PacketQueue:
-    """First in, first out, bounded by the age of its oldest packet and by bytes.
-
-    ``eager`` (``latest``): half a second of lag is enough to jump to a waiting key frame.
-    """
+    """First in, first out, bounded by the age of its oldest packet and by bytes. ``eager``: half a
+    second of lag is enough to jump to a waiting key frame."""
 
     def __init__(
         self,
@@ -80,7 +73,6 @@ class PacketQueue:
             self._reason, self._keyless = NO_KEY, 0
 
     def put(self, received: Received) -> None:
-        """Never waits."""
         with self._changed:
             if self._reason is not None and not self._may_enter(received):
                 self._drop(self._reason, 1)
@@ -122,7 +114,6 @@ class PacketQueue:
             self._drop(UNDECODED, count)
 
     def wake(self) -> None:
-        """Ends a ``get`` that waits."""
         with self._changed:
             self._changed.notify_all()
 
@@ -166,7 +157,6 @@ class PacketQueue:
         return 0
 
     def _leave_out(self, count: int) -> None:
-        """Drops the first ``count`` items; ends of connections stay."""
         dropped, ends = 0, []
         for _ in range(count):
             item = self._items.popleft()

@@ -15,8 +15,7 @@ def make_feed(
     timeline: Tracks | None = None,
     wake: Callable[[], None] = lambda: None,
 ) -> Feed:
-    """A feed, not yet started. It calls ``wake``, which must not wait, for every picture and change
-    of state. Raises SourceError for an address that can never be read, or no video."""
+    """A feed, not yet started. It calls ``wake``, which must not wait. Raises SourceError."""
     if camera.kind == NETWORK:
         from detector.live.sources.network import NetworkFeed
 

@@ -37,8 +37,7 @@ PATIENCE, MOST_PATIENCE = 2, 32
 
 class Shedding:
     """Decide for one camera which packets are decoded, without clock or stream. ``begin`` and
-    ``arrive`` run in the receiving thread, the rest in the decoding one. ``taken``: pictures that
-    the loop took. ``needed``: whether every picture is."""
+    ``arrive`` run in the receiving thread. ``taken``: pictures that the loop took."""
 
     def __init__(
         self,
@@ -64,7 +63,6 @@ class Shedding:
         self._key_ns, self._regular = None, 0
 
     def arrive(self, arrived_ns: int, is_key: bool) -> None:
-        """A packet has arrived, whether or not it will be decoded."""
         if self._key_ns is not None and arrived_ns - self._key_ns > LONGEST_S * SECOND:
             self._regular = 0
         elif is_key and self._key_ns is not None:
@@ -89,15 +87,12 @@ class Shedding:
         return self._leads_to is None or pts is None or pts >= self._leads_to
 
     def offer(self) -> None:
-        """One more decoded picture waits for the loop."""
         self._offered += 1
 
     def is_spent(self) -> bool:
-        """Whether the rest of the section stays out."""
         return self.limit is not None and self._offered >= self.limit
 
     def cut(self) -> None:
-        """The rest of the group is left out."""
         self._cut = True
 
     def _key(self, stamp: Stamp) -> None:

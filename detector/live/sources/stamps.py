@@ -1,8 +1,5 @@
 """The time of a camera's pictures, which goes on through new connections and jumps of its clock.
-
-Steps between pictures are those of the camera's stamps, steadier than arrival. Where the stamps
-begin anew, fall back (MPEG-TS wraps after 26.5 hours) or run ahead, the step is that of arrival.
-"""
+Where stamps begin anew, fall back (MPEG-TS wraps after 26.5 hours) or run ahead, arrival counts."""
 
 from __future__ import annotations
 

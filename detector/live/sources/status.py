@@ -1,8 +1,5 @@
-"""What a feed knows of itself: its state, its counts, and when it tries again.
-
-Nothing here reads a clock or a stream: every method is told the time, so tests tell it theirs. All
-of it stands under one lock, so that ``facts`` is of one moment.
-"""
+"""What a feed knows of itself: its state, its counts, and when it tries again. Every method is told
+the time, and one lock makes ``facts`` of one moment."""
 
 from __future__ import annotations
 
@@ -32,8 +29,6 @@ JITTER = 0.2  # of the wait, up and down: cameras behind one switch must not com
 
 
 class Backoff:
-    """How long to wait after the n-th failure in a row."""
-
     def __init__(self, random_: Callable[[], float] = random.random) -> None:
         self.failures = 0
         self._random = random_
@@ -49,8 +44,6 @@ class Backoff:
 
 
 class Status:
-    """One feed's state and counts. Safe to use from any thread."""
-
     def __init__(self, now_ns: int, backoff: Backoff | None = None) -> None:
         self._lock = threading.Lock()
         self._backoff = backoff or Backoff()
@@ -78,7 +71,6 @@ class Status:
             self._interval_ns, self._note = every_s * SECOND, note
 
     def connect(self, now_ns: int) -> int:
-        """A connection begins; returns the epoch of its pictures, from 1."""
         with self._lock:
             self._enter(CONNECTING, now_ns)
             self._since_ns = now_ns
@@ -88,7 +80,6 @@ class Status:
             return self._epoch
 
     def arrive(self, now_ns: int) -> int:
-        """A picture has arrived, decoded or not; returns its number, from 0."""
         with self._lock:
             if self._state == STALLED:  # it was live, and goes on: as good as a steady one
                 self._enter(LIVE, now_ns)
@@ -110,8 +101,7 @@ class Status:
         codec: str = "",
         fingerprint: object = None,
     ) -> None:
-        """A picture came out whole: the camera is live, unless it is of an earlier connection.
-        ``fingerprint``: equal for equal pictures, if known."""
+        """A picture came out whole. ``fingerprint``: equal for equal pictures, if known."""
         with self._lock:
             self._size, self._codec = (width, height), codec
             if fingerprint is not None:
@@ -153,7 +143,6 @@ class Status:
                 self._backoff.reset()
 
     def is_lost(self, now_ns: int, start_timeout_s: float) -> bool:
-        """Whether this connection is silent for so long that a new one is due."""
         with self._lock:
             silent = self._silent_ns(now_ns)
             if self._state == CONNECTING:  # a stream of key frames far apart gets its time
@@ -162,7 +151,6 @@ class Status:
             return self._state == STALLED and silent > max(LOST_S * SECOND, 2 * self._stall_ns())
 
     def has_arrivals(self) -> bool:
-        """Whether this connection brought pictures, decoded or not."""
         with self._lock:
             return bool(self._arrivals)
 
@@ -173,7 +161,6 @@ class Status:
 
     @property
     def epoch(self) -> int:
-        """Of this connection."""
         with self._lock:
             return self._epoch
 

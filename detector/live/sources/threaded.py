@@ -19,14 +19,10 @@ TICK_S = 0.2  # between two looks at the clock, for stalls
 
 
 class Track(Protocol):
-    """A track of the timeline, on or off."""
-
     def span(self, stage: str, index: int, kind: str = ...) -> AbstractContextManager[Any]: ...
 
 
 class Tracks(Protocol):
-    """A timeline: the part of it that a feed needs."""
-
     def track(self, name: str) -> Any: ...
 
 
@@ -48,8 +44,7 @@ def _sleep_on() -> None:
 
 
 class ThreadedFeed(Feed):
-    """Subclasses define the threads' ``jobs`` and ``interrupt``. ``wake`` is called in them for
-    every picture and change of state. ``clock`` and ``utc``: perf_counter_ns and Unix seconds."""
+    """Subclasses define ``jobs`` and ``interrupt``. ``clock``: perf_counter_ns; ``utc``: Unix s."""
 
     def __init__(
         self,
@@ -75,7 +70,6 @@ class ThreadedFeed(Feed):
     # For subclasses.
 
     def jobs(self) -> dict[str, Callable[[], None]]:
-        """What runs in threads of its own, by name."""
         raise NotImplementedError
 
     def interrupt(self) -> None:
@@ -140,7 +134,6 @@ class ThreadedFeed(Feed):
             self.wake()
 
     def put(self, picture: Picture) -> bool:
-        """False where the slot does not take it."""
         is_in = self.slot.put(picture)
         if is_in:
             self.wake()

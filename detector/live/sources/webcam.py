@@ -1,9 +1,4 @@
-"""Webcams, by cv2: one thread grabs and converts.
-
-A device that is pulled out, or that another program holds, is a state like any other: it is opened
-again and again. cv2's read of a silent device returns after a second (``_cv2.py`` asks for that),
-so this thread can be stopped within one.
-"""
+"""Webcams, by cv2: one thread grabs and converts, and opens a lost device again and again."""
 
 from __future__ import annotations
 
@@ -29,8 +24,6 @@ PAUSE_S = 0.05  # between two reads that failed: a dead device answers at once
 
 
 class Capture(Protocol):
-    """The part of cv2.VideoCapture that is used."""
-
     def isOpened(self) -> bool: ...  # noqa: N802
 
     def set(self, prop: int, value: float) -> bool: ...
@@ -113,7 +106,6 @@ class WebcamFeed(ThreadedFeed):
         return f"{path} cannot be opened; another program may be using it (fuser {path})"
 
     def _read_all(self, capture: Capture, epoch: int, track: Any) -> None:
-        """Until it is stopped, or silent for too long."""
         number = 0
         while not self.stopping.is_set():
             with track.span(READ, number, WAIT_INPUT):

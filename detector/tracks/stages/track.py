@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class _Place(NamedTuple):
-    """What is known of one camera or video."""
-
     tracker: Tracker
     cuts: Cuts
     trails: Trails
@@ -26,8 +24,7 @@ class _Place(NamedTuple):
 
 
 class TrackStage(Stage):
-    """Each camera has its own tracks, with ids from 1. A cut ends all of them. In a frame that the
-    network does not see, tracks give their boxes (--infer-every)."""
+    """Each camera has its own tracks, with ids from 1, which may give boxes (--infer-every)."""
 
     what = "Tracking"
     advice = "a higher `--conf`"

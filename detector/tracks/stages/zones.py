@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class ZonesStage(Stage):
-    """Behind ``track``. Each camera has its own counts."""
-
     what = "Counting at lines and zones"
     advice = "fewer lines and zones"
     order = 1

@@ -1,10 +1,6 @@
-"""Proof that a document was written by a run of this account.
-
-Whoever can write a built file can write its manifest, too, with any digest in it. So each document
-of the engines' folder carries a digest that is keyed by a secret of this account, which lies
-outside that folder: ``~/.cache/detect-video/cache.key``, mode 0600. It is made when first something
-is built. Without it nothing is proved, and everything is built again.
-"""
+"""Proof that a document was written by a run of this account: a digest keyed by a secret of it,
+``~/.cache/detect-video/cache.key``, mode 0600. Whoever can write a built file can write its
+manifest, too, with any digest in it. Without the key everything is built again."""
 
 from __future__ import annotations
 
@@ -43,8 +39,8 @@ _unkept: dict[str, str] = {}  # path -> why the key of this process is not kept 
 
 
 def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Why a built file must not be run, as words after "FILE: "; None if a run of this account
-    built it. ``manifest``: from ``read_manifest``. Root's file in root's folder needs no proof."""
+    """Why a built file must not be run, as words after "FILE: "; None if this account built it.
+    Root's file in root's folder needs no proof."""
     beside = path.with_suffix(".json")
     if not manifest:
         return "it has no readable manifest"
@@ -105,7 +101,6 @@ def as_object(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def file_digest(path: Path) -> str:
-    """Of a plain file that is no link. Raises OSError."""
     digest = hashlib.sha256()
     with os.fdopen(open_own(path), "rb", buffering=0) as file:
         while block := file.read(READ_BYTES):
@@ -139,7 +134,6 @@ def without_proof(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_unkept() -> str | None:
-    """Why the next run will not know what this one sealed; None where it will."""
     return _unkept.get(str(key_path()))
 
 
@@ -167,7 +161,6 @@ def _make_key() -> bytes:
 
 
 def _keep(path: Path, key: bytes) -> bytes:
-    """Writes the key, unless another run was first; returns the one that stands. Raises OSError."""
     make_private_folder(path.parent)
     if (others := who_else_may_write(path.parent)) is not None:
         raise OSError(f"{path.parent}: {others}")
@@ -203,7 +196,6 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The key; None where there is none that only this account could know."""
     try:
         about = path.lstat()
         if about.st_uid != os.geteuid() or about.st_mode & 0o077 or who_else_may_write(path.parent):

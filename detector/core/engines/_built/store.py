@@ -86,8 +86,7 @@ def default_folder() -> Path:
 
 
 def choose_folder(given: str | None) -> Path:
-    """``--engines-dir``, else the default folder, not made here. If other accounts can write to it,
-    the user's own, else a temporary one: files could be replaced after the proof."""
+    """``--engines-dir``, else the default; if other accounts can write there, the user's own."""
     wanted = _wanted(given)
     if who_else_may_write(wanted) is None:
         return wanted
@@ -113,8 +112,7 @@ def _wanted(given: str | None) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether a file could be made in ``folder`` or its nearest existing parent. Tries it:
-    permissions say nothing about read-only mounts, or to root."""
+    """Whether a file could be made in ``folder`` or above. Tries it: permissions do not tell."""
     if has_no_home(folder):
         return False
     place = folder.absolute()
@@ -129,8 +127,7 @@ def is_writable(folder: Path) -> bool:
 
 @cache
 def temporary_folder() -> Path:
-    """A temporary folder of this process, if the default one is not writable. Raises
-    OutputError."""
+    """Of this process, if the default one is not writable. Raises OutputError."""
     try:
         folder = tempfile.mkdtemp(prefix="detect-video-engines-")
     except OSError as exc:
@@ -142,8 +139,7 @@ def temporary_folder() -> Path:
 
 
 def export(network: Network, folder: str | Path | None = None) -> Artefact:
-    """Write the network's graph to ``folder``, unless it is there; set ``network.path``. Its name
-    holds the graph's digest, so it is never stale. Raises OutputError."""
+    """Write the network's graph to ``folder``, unless it is there; set ``network.path``."""
     place = choose_folder(None if folder is None else str(folder))
     known = network.path if network.peak_bytes is not None else None
     if known is not None and Path(known).parent == place:
@@ -168,8 +164,7 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
 
 
 def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
-    """Raises ModelError for weights beyond one protobuf. ``doing``: what needs the whole graph in
-    one; a run does not (``export``)."""
+    """Raises ModelError for weights beyond one protobuf. ``doing``: what needs them in one."""
     if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
         raise ModelError(
             f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "
@@ -186,8 +181,7 @@ def _weight_bytes(model: onnx.ModelProto) -> int:
 
 
 def _with_weights_apart(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Write the weights, over protobuf's 2 GiB, to a file named after its content; return the graph
-    that reads them, and the manifest's entry."""
+    """Write weights over 2 GiB to a file; return the graph that reads them, and its entry."""
     from onnx import TensorProto, helper
 
     model, graph = network.graph, network.graph.graph
@@ -247,11 +241,11 @@ def build_once(
     key: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
-    """The file that ``build(path)`` makes, built once per key.
+    """The file that ``build(path)`` makes, built once per key; of two runs at once, the second
+    waits.
 
     ``build`` returns facts for the manifest, with "notes" for the user. ``key``: JSON values of all
-    that the file depends on. Of two runs at once, the second waits. Raises OutputError, and what
-    ``build`` raises, with nothing left behind.
+    that the file depends on. Raises OutputError, and what ``build`` raises.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
     target = folder / f"{stem}-{proof.key_digest(key)[: proof.NAMED]}{suffix}"
@@ -281,8 +275,7 @@ def _why_unkept(folder: Path) -> str | None:
 
 
 def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
-    """Rewrite a small JSON object from its content, atomically, and seal it. ``made`` gets None if
-    there is no valid file. Concurrent processes see each other's. Raises OutputError."""
+    """Rewrite a small JSON object from its content (None: no valid file), atomically; seal it."""
     target = folder / name
     with _output_errors(folder):
         make_private_folder(folder)
@@ -293,7 +286,6 @@ def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> P
 
 
 def read_kept(folder: Path, name: str) -> bytes | None:
-    """What ``rewrite`` wrote; None where there is no such file, or another account's."""
     path = folder / name
     try:
         content = read_own(path, proof.DOCUMENT_BYTES)
@@ -317,7 +309,6 @@ def why_not_kept(folder: Path, name: str) -> str | None:
 
 
 def write_sealed(path: Path, content: bytes) -> None:
-    """Writes a file of bytes with a manifest of its own, ``NAME.json``. Raises OutputError."""
     _make_way(path)
     write_whole(path, content, CURE, ours=True, private=True)
     digest = hashlib.sha256(content).hexdigest()
@@ -326,7 +317,6 @@ def write_sealed(path: Path, content: bytes) -> None:
 
 
 def read_sealed(path: Path) -> bytes | None:
-    """What ``write_sealed`` wrote; None where it is not that."""
     kept = read_kept(path.parent, f"{path.name}.json")
     manifest = {} if kept is None else proof.as_object(kept, path)
     if proof.why_not_content(path, manifest.get("file_sha256")) is not None:
@@ -337,7 +327,6 @@ def read_sealed(path: Path) -> bytes | None:
 def find_built(
     folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]
 ) -> Artefact | None:
-    """The newest whole file whose key ``fits``; None where there is none."""
     for path in sorted(folder.glob(f"*{suffix}"), key=age, reverse=True):
         key = read_manifest(path).get("key")
         if isinstance(key, dict) and fits(key) and _is_built(path, key):
@@ -360,8 +349,7 @@ def _keep(made: Artefact) -> Artefact:
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """The manifest next to a built file, perhaps a stranger's (``proof.why_not``); empty if
-    unreadable."""
+    """The manifest next to a built file, perhaps a stranger's; empty if unreadable."""
     file = Path(path).with_suffix(".json")
     try:
         found = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
@@ -498,8 +486,6 @@ def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """The graphs in a folder of built files, for front ends, each built once."""
-
     folder: Path
 
     def find(self, network: Network) -> KnownGraph | None:
@@ -560,8 +546,7 @@ def code_of(folder: str) -> str:
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the manifest is the one that would be written, and the file matches it. That is a
-    proof too, so a file sealed with another key counts if it cannot be sealed again."""
+    """Whether the manifest is the one that would be written, and the file matches it."""
     told = read_manifest(target)
     if proof.without_proof(told) != manifest:
         return False
@@ -572,8 +557,7 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
 
 
 def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
-    """A line if the file is not what its name says; another ``--family``, source file or key of the
-    same graph is whole."""
+    """A line if the file is not what its name says."""
     if not os.path.lexists(target):
         return ()
     told, digest = read_manifest(target), manifest["file_sha256"]

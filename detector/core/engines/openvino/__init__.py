@@ -1,7 +1,4 @@
-"""OpenVINO on a CPU, or on Intel's GPUs and NPUs: what the engine is.
-
-``engine.py`` runs the graph, ``devices.py`` knows the devices, ``compiled.py`` caches.
-"""
+"""OpenVINO on a CPU, or on Intel's GPUs and NPUs: what the engine is."""
 
 from __future__ import annotations
 
@@ -92,8 +89,7 @@ class OpenvinoEngine(Engine):
 
     @classmethod
     def import_library(cls) -> None:
-        """Import openvino without its telemetry, which sends an event from inside the import, asked
-        or not: a stub is used if ``openvino_telemetry`` cannot be imported."""
+        """Import openvino without its telemetry, which sends an event from inside the import."""
         if "openvino" in sys.modules:
             return
         name = "openvino_telemetry"

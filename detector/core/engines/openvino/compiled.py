@@ -1,8 +1,5 @@
 """A compiled model as a file: a GPU compiles its kernels for up to a minute, at each start.
-
-OpenVINO has a cache of its own (CACHE_DIR), and loads whatever lies in it. So a model is exported
-once and kept among the files built for the engines, with the same proof as a TensorRT plan.
-"""
+OpenVINO's own cache (CACHE_DIR) loads whatever lies in it; ours has the proof of built files."""
 
 from __future__ import annotations
 
@@ -79,8 +76,7 @@ DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Intel's drivers in this process -> size and time of each file: a GPU that has a new driver
-    must compile again, and not every OpenVINO tells the driver's version."""
+    """Intel's drivers in this process -> size and time of each file: a new one compiles again."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})

@@ -23,8 +23,7 @@ COMPUTING = ("convolution", "matmul", "fullyconnected", "gemm", "deconvolution")
 
 
 class Compilation(NamedTuple):
-    """A graph for a device, and how to compile it. ``hint``: the type where the graph names none;
-    ``stays``: nodes that stay float32."""
+    """``hint``: the type where the graph names none; ``stays``: nodes that stay float32."""
 
     network: Network
     target: Target
@@ -34,8 +33,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """OpenVINO's properties. HETERO and AUTO give each device those that it has; a device by
-        itself refuses the others."""
+        """OpenVINO's properties. HETERO and AUTO give each device those that it has."""
         target, many = self.target, self.streams > 1
         found: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
@@ -59,7 +57,6 @@ class Compilation(NamedTuple):
 def compilation(
     network: Network, options: EngineOptions, concurrency: int, core: Any
 ) -> Compilation:
-    """Raises EngineError where the device is not here."""
     target = find_target(core, options)
     hint, stays = hint_of(network, options), stays_fp32(network, options)
     threads = cpu_threads(options, concurrency)
@@ -117,8 +114,7 @@ def check_contract(compiled: Any, network: Network) -> None:
 
 
 def hint_of(network: Network, options: EngineOptions) -> str:
-    """What the plugin computes in where the graph does not say. Layers that stay float in int8 run
-    in bf16 if a calibration found that harmless (``quantize.calibrate.FLOAT_IN_BF16``)."""
+    """What the plugin computes in where the graph does not say; in int8 bf16 if harmless."""
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16", "fp16"):
         raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")
@@ -171,8 +167,7 @@ def notes_of(compiled: Any, wanted: Compilation, precision: str) -> list[str]:
 
 
 def executed_types(compiled: Any) -> set[str] | None:
-    """The float types that OpenVINO says it computes in: by the compiled model's own property, of
-    HETERO and AUTO, which have none, by its layers. None where it does not tell."""
+    """The float types that OpenVINO says it computes in, of HETERO and AUTO by layers, or None."""
     with suppress(RuntimeError):
         return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
     with suppress(RuntimeError):

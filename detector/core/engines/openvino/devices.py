@@ -19,8 +19,7 @@ IDENTITY = "FULL_DEVICE_NAME DEVICE_ARCHITECTURE DEVICE_UUID GPU_DRIVER_VERSION 
 
 
 class Target(NamedTuple):
-    """``device``: our name of it. ``own``: OpenVINO's. ``compiled_for``: what the graph is compiled
-    for, which is ``own`` or a virtual device over it."""
+    """``own``: OpenVINO's name. ``compiled_for``: it, or a virtual device over it."""
 
     device: str
     own: str
@@ -43,8 +42,7 @@ def open_core() -> Any:
 
 
 def find_target(core: Any, options: EngineOptions) -> Target:
-    """The device that the options mean; ``auto`` is the CPU. Raises EngineError where it is not
-    here, and UsageError for a virtual device that there is not."""
+    """The device that the options mean; ``auto`` is the CPU. Raises EngineError, UsageError."""
     through = options.own.get("through", "no")
     if through not in THROUGH:
         raise UsageError(f"--engine-options through={through}: give {', '.join(THROUGH)}")
@@ -75,7 +73,6 @@ def _list_indices(core: Any, kind: str) -> list[str]:
 
 
 def _property(core: Any, device: str, name: str) -> str:
-    """In words; "" where the device does not have it."""
     with suppress(RuntimeError):
         return str(core.get_property(device, name)).strip()
     return ""
@@ -107,8 +104,7 @@ def list_offers() -> list[Offer]:
 
 
 def refusal(precision: str, device: str) -> str | None:
-    """As ``Engine.refusal``: fp16 on a CPU without it, and what a GPU or NPU does not list. The
-    plugin would silently run another type in its place."""
+    """As ``Engine.refusal``; the plugin would silently run another type in its place."""
     on_cpu = device in ("auto", "cpu")
     if on_cpu and precision != "fp16":
         return None

@@ -86,8 +86,7 @@ class OpenOpenvino(Engine):
         ]
 
     def _prove(self, core: Any, wanted: Compilation, requests: int) -> list[str]:
-        """Compiles a graph that others quantised anew, in float, where its outputs are not those of
-        ONNX Runtime. Returns notes. Raises EngineError where that does not help."""
+        """Compiles a quantised graph anew, in float, where its outputs are not ONNX Runtime's."""
         network, name = wanted.network, wanted.network.name
         expected = expect(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):

@@ -35,11 +35,8 @@ LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
 class OpenvinoLayerProfiler:
-    """The graph compiled with PERF_COUNT: the request reports each layer's mean time so far, in us.
-
-    A single run is the difference of two sums, so its error grows with the number of runs, and the
-    graph is compiled again every RUNS_OF_A_MEAN runs.
-    """
+    """With PERF_COUNT the request reports each layer's mean time so far, in us. A run is the
+    difference of two sums, so the graph is compiled again every RUNS_OF_A_MEAN runs."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self._network, self._options = network, options
@@ -121,8 +118,7 @@ def name_swallowed(
     layers: Sequence[LayerExecution], graph: onnx.GraphProto
 ) -> list[LayerExecution]:
     """Add each convolution that no layer names to the layer whose result it reads. Without AVX-512
-    the plugin computes a depthwise convolution inside the 1x1 before it (``jit_avx2_dw_1x1_f32`` of
-    openvino 2026.4), and names neither it nor its activation."""
+    the plugin computes a depthwise convolution inside the 1x1 before it (openvino 2026.4)."""
     layer_of = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
     makers = {name: node.name for node in graph.node for name in node.output}
     added: dict[str, int] = {}

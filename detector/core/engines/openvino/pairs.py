@@ -40,7 +40,6 @@ ELEMENTWISE = (
 
 
 def remove_needless_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A new model with the same inputs and outputs."""
     import onnx
 
     # output of a DequantizeLinear -> input of its pair

@@ -1,10 +1,6 @@
-"""Nodes that stay float32, whatever precision the plugin is asked for.
-
-A hint makes the plugin convert the whole graph, except the nodes with the attribute ``precise``.
-Python cannot set it: it is an attribute of a C++ type, which a dictionary of strings cannot hold.
-OpenVINO's own file format can hold it, so the model goes through a file. No manual mentions the
-attribute; the compiled model shows whether it took effect (openvino 2024.6 and 2026.4 heed it).
-"""
+"""Nodes that stay float32, whatever precision the plugin is asked for: those with the attribute
+``precise``, which Python cannot set and OpenVINO's own file format holds. No manual mentions it;
+openvino 2024.6 and 2026.4 heed it."""
 
 from __future__ import annotations
 
@@ -21,9 +17,7 @@ PASSIVE = ("Const", "Parameter", "Result")
 
 
 def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
-    """A copy of the model in which the nodes of these names are marked. ``core``: an
-    ``openvino.Core``. Raises OSError or OutputError if no temporary file can be
-    written."""
+    """A copy of the model in which these nodes are marked. Raises OSError or OutputError."""
     import openvino
 
     with temporary_folder() as folder:

@@ -1,8 +1,7 @@
 """Graphs that others quantised: made safe for OpenVINO, and proved by one inference.
 
-OpenVINO 2026.4.1 misreads activations of 16 bits, its low-precision passes were seen to misread
-signed ones behind a Concat, and two streams may spoil the weights of a graph with Q/DQ pairs. None
-of that is an error: scores are other ones, or none.
+OpenVINO 2026.4.1 misreads activations of 16 bits and signed ones behind a Concat, and two streams
+may spoil the weights of a graph with Q/DQ pairs, without any error.
 """
 
 from __future__ import annotations
@@ -122,7 +121,6 @@ def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def expect(network: Network) -> list[NDArray[np.float32]]:
-    """What ONNX Runtime makes of a drawn picture. Raises EngineError."""
     from detector.core import engines
 
     options = EngineOptions(batch=network.batch, requests=1, device="cpu")

@@ -1,7 +1,4 @@
-"""ONNX Runtime on the CPU, on an NVIDIA GPU, or by another provider: what the engine is.
-
-``engine.py`` runs the graph, ``providers.py`` knows the providers.
-"""
+"""ONNX Runtime on the CPU, on an NVIDIA GPU, or by another provider: what the engine is."""
 
 from __future__ import annotations
 

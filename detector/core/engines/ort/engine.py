@@ -1,8 +1,4 @@
-"""The engine ort, open: one session, any number of requests inside it at once.
-
-From top to bottom: the engine and its profiler; how a session is opened; how its trace is read;
-what ONNX Runtime made of the graph.
-"""
+"""The engine ort, open: one session, any number of requests inside it at once."""
 
 from __future__ import annotations
 
@@ -44,8 +40,7 @@ UNWANTED = {"WeightBiasQuantization"}
 
 
 class OrtRequest(Request):
-    """Slot and outputs are bound once; a run reads and writes them in place, without an allocation.
-    On a GPU, the slot is copied as u8 and each output straight into its array."""
+    """Slot and outputs are bound once. On a GPU, the slot is copied as u8."""
 
     def __init__(self, session: Any, run_options: Any, network: Network, device: str) -> None:
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
@@ -106,12 +101,10 @@ class OpenOrt(Engine):
             ]
 
     def _memory(self) -> str:
-        """Where a request's input lies: "cpu", "cuda:N"."""
         return self.device
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
-        """The session and where it runs. A device or precision that the user named is never
-        replaced; ``auto`` notes when it falls back to the CPU."""
+        """The session and where it runs. What the user named is never replaced; ``auto`` may be."""
         device = abilities.wanted_device(options)
         if device != "cpu":
             try:
@@ -228,7 +221,6 @@ def _run_options() -> Any:
 
 
 def open_session(network: Network, settings: Any, providers: Sequence[Any] | None) -> Any:
-    """``providers``: None where ``settings`` names them."""
     import onnxruntime as ort
 
     source = network.path or network.graph.SerializeToString()
@@ -269,7 +261,6 @@ SUFFIX = "_kernel_time"
 
 
 def save_graph(settings: Any, folder: str) -> Any:
-    """Makes a session save its optimised graph in ``folder``. Returns ``settings``."""
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
     # The weights go beside it: nobody needs them, and they may be more than such a file can hold.
     settings.add_session_config_entry(
@@ -279,8 +270,7 @@ def save_graph(settings: Any, folder: str) -> Any:
 
 
 def trace_runs(settings: Any, folder: str) -> Any:
-    """Make a session save a trace and the graph with its names in ``folder``. Returns
-    ``settings``."""
+    """Make a session save a trace and the graph with its names in ``folder``."""
     settings.enable_profiling = True
     settings.profile_file_prefix = str(Path(folder, "trace"))
     return save_graph(settings, folder)
@@ -298,8 +288,7 @@ def node_times(
 
 
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """(name, operator, ms, in whole us) of the nodes in order, for each run. A run's event is
-    written at its end and encloses its nodes'."""
+    """(name, operator, ms, in whole us) of the nodes in order, for each run."""
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]
@@ -358,8 +347,7 @@ NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", 
 def read_layers(
     optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
 ) -> list[LayerExecution]:
-    """The layers of an optimised graph. ``float_math``: of fp32 products ("tf32" if the GPU
-    may)."""
+    """The layers of an optimised graph. ``float_math``: of fp32 products ("tf32" on a GPU)."""
     stands_for: dict[int, list[str]] = {}
     for name, owner in _owners(optimised.graph, graph.graph).items():
         stands_for.setdefault(owner, []).append(name)
@@ -374,8 +362,7 @@ def read_layers(
 
 
 def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
-    """Node -> type of its first input, or int8 for integer arithmetic. Bytes count as int8 once
-    something has quantised them; before, they are a picture."""
+    """Node -> type of its first input, or int8; bytes before any quantiser are a picture."""
     types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
     types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
     for node in graph.node:
@@ -436,7 +423,6 @@ def _owners_by_name(optimised: Any, known: set[str]) -> dict[str, int]:
 
 
 def _neighbours(nodes: list[Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Node -> the nodes that it reads from; node -> those that read from it."""
     made_by = {output: node.name for node in nodes for output in node.output}
     before = {
         node.name: [made_by[value] for value in node.input if value in made_by] for node in nodes

@@ -1,8 +1,5 @@
-"""ONNX Runtime's execution providers: ``--engine-options provider=NAME``, by name alone.
-
-A provider takes the nodes that it can run, and ONNX Runtime gives the rest to the CPU without a
-word. So the nodes are counted, and a provider that takes none is an error.
-"""
+"""ONNX Runtime's execution providers: ``--engine-options provider=NAME``, by name alone. The CPU
+runs nodes that a provider does not, so a provider without any node is an error."""
 
 from __future__ import annotations
 

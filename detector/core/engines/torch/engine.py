@@ -1,6 +1,4 @@
-"""PyTorch on a CPU or a GPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules, by the
-layers' own names.
-"""
+"""PyTorch on a CPU or a GPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ SWITCH = {
 
 
 class OpenTorch(Engine):
-    """``module`` is the GraphModule, for torch's own tools; torch.compile and CUDA graphs run
-    it."""
+    """``module``: the GraphModule, for torch's own tools."""
 
     name = "torch"
 
@@ -81,7 +78,6 @@ class OpenTorch(Engine):
         )
 
     def _place(self, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
-        """The torch.device. Raises for what it cannot do."""
         device, note = abilities.device_of(options.device)
         if note:
             self.notes.append(note)
@@ -174,9 +170,8 @@ class OpenTorch(Engine):
     def _cuda_requests(
         self, run: Run, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
     ) -> list[CudaRequest]:
-        """Requests on a GPU, each with a CUDA graph by default where possible: launching kernels
-        from Python takes several times as long as they run (docs/gpu.md). Not after
-        torch.compile."""
+        """Requests on a GPU, each with a CUDA graph where possible: launching kernels from Python
+        takes several times as long as they run (docs/gpu.md)."""
         import torch
 
         from detector.core.engines.torch.requests import CudaRequest, check_memory, why_not_captured
@@ -216,8 +211,7 @@ class OpenTorch(Engine):
         return self._last_ms
 
     def execution(self) -> list[LayerExecution]:
-        """The precision that each layer really computed in. The first call runs the network
-        again."""
+        """The precision that each layer really computed in. The first call runs the network."""
         if self.module is None:
             return []
         if self._executed is None:

@@ -24,11 +24,8 @@ CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 def executed(
     module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
 ) -> list[LayerExecution]:
-    """The layers in order, with the precision of the tensors that they took and returned.
-
-    ``example``: u8 [B, H, W, 3] on the module's device. ``multiplied``: tensor -> arithmetic
-    precision of convolutions, if they differ (TF32 on a GPU; bf16 on a CPU).
-    """
+    """The layers in order, with the precision of their tensors. ``example``: u8 [B, H, W, 3].
+    ``multiplied``: tensor -> arithmetic precision of convolutions, if they differ."""
     layers: list[LayerExecution] = []
 
     def note(name: str, part: nn.Module, given: Sequence[Any], result: Any) -> None:

@@ -1,8 +1,5 @@
-"""ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names.
-
-Nothing is traced and no code is generated. Node ``17.conv`` is ``module.get_submodule("17.conv")``,
-an ``nn.Conv2d``, so torch's own tools (hooks, profiler, compile, training) work on it.
-"""
+"""ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names, so
+torch's own tools (hooks, profiler, compile, training) work on it."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, 
 
 
 def graph_module(model: onnx.ModelProto) -> GraphModule:
-    """A module, in eval mode without gradients: u8 [B, H, W, 3] -> tuple of the graph's outputs.
-    Raises EngineError that lists all operators without a torch module."""
+    """In eval mode without gradients: u8 [B, H, W, 3] -> tuple of the graph's outputs. Raises
+    EngineError that lists all operators without a torch module."""
     import torch
     from onnx import numpy_helper
     from torch import fx, nn
@@ -113,8 +110,7 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
     """Lay convolution weights out as NHWC (``channels_last``) or NCHW, in place, as the picture is:
-    else each reorders them in every run, 5 times slower on yolov4-tiny (2 threads, AVX-512). Set on
-    each weight, since a module also has buffers of other than four dimensions."""
+    else each reorders them in every run, 5 times slower on yolov4-tiny (2 threads, AVX-512)."""
     import torch
     from torch import nn
 

@@ -1,9 +1,7 @@
 """Casts a module to bfloat16 or float16, part by part. The fp32 graph stays as it is.
 
-Two things stay float32: the layers that the caller names, and the tail, which is everything after
-the last convolution or matrix product. Decoding boxes of up to 640 pixels in half precision would
-round them to half a pixel (float16) or to four (bfloat16); in float32 it costs nothing. A tensor
-that crosses from one type to the other is cast. The outputs are always float32.
+The layers that the caller names and the tail, which is everything after the last product, stay
+float32: decoding boxes in halves would round them to half a pixel or more.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Runs that time every layer: the graph's own code, with a look at the clock after each module.
 
-The graph is nothing but calls of leaf modules, one after the other, so a layer's time lasts from
-the end of the layer before it to its own end: its arithmetic, the call of its module and the
-freeing of what it read last. One look at the clock costs some 100 ns. Hooks cost several us a
-module, most of it between the layers, where no layer's time shows it (docs/decisions.md). On a GPU
-each call is waited for, so a layer's time includes its launch.
+A layer's time lasts from the end of the layer before it to its own end. One look costs some 100 ns,
+hooks several us a module (docs/decisions.md). On a GPU each call is waited for.
 """
 
 from __future__ import annotations
@@ -47,9 +44,8 @@ class TorchLayerProfiler:
 
 
 def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
-    """Insert calls that read the clock into the module's code: before its first node, and after
-    each. They append ns to ``stamps``. Returns (name, type) of what lies between; a node without
-    module is a ``Function``."""
+    """Insert calls that append ns to ``stamps`` before the first node and after each. Returns
+    (name, type) of what lies between; a node without module is a ``Function``."""
     graph = module.graph
     work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     look = _look(stamps, on_gpu)

@@ -1,8 +1,5 @@
 # mypy: allow-subclassing-any
-"""Operators that torch offers only as functions, as modules.
-
-Hooks and profilers see a module by its name, but not a function.
-"""
+"""Operators that torch offers only as functions, as modules: hooks and profilers see those."""
 
 from __future__ import annotations
 
@@ -125,8 +122,6 @@ def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Called(nn.Module):
-    """A function of torch as a module."""
-
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.function = function

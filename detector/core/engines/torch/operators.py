@@ -1,7 +1,4 @@
-"""One function for each ONNX operator: node -> (torch module, names of the tensors that it reads).
-
-``OPERATORS`` at the end is the table. An operator with several outputs gives a module for each.
-"""
+"""One function for each ONNX operator: node -> (torch module, names of what it reads)."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ Made = tuple[nn.Module | list[nn.Module], list[str]]
 
 
 class Node:
-    """An ONNX node with its attributes as a mapping and its constant inputs as arrays."""
-
     def __init__(self, proto: onnx.NodeProto, constants: Mapping[str, NDArray[Any]]) -> None:
         from onnx import helper
 

@@ -1,8 +1,7 @@
 """One request of the torch engine, on the CPU (``TorchRequest``) or on a GPU (``CudaRequest``).
 
-A GPU request has a stream of its own, pinned memory at both ends, and an event to wait for. Its
-``infer`` never waits for the whole device, nor for another request. Opening the engine may wait for
-the device, because it happens once.
+A GPU request has a stream of its own, pinned memory at both ends, and an event; its ``infer`` never
+waits for the whole device, nor for another request.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ Run = Callable[[Tensor], Sequence[Tensor]]
 
 
 class CallingThreads(threading.local):
-    """Sets torch's number of threads once in each thread that runs the network. OpenMP keeps it per
-    calling thread; without this, workers would split sums otherwise than the plain loop, and
-    results would differ in the last bit."""
+    """Sets torch's number of threads once in each thread that runs the network: OpenMP keeps it per
+    calling thread, and results would differ in the last bit."""
 
     ready = False
 
@@ -42,8 +40,7 @@ class CallingThreads(threading.local):
 
 
 class TorchRequest(Request):
-    """A request on the CPU: torch computes in the calling thread and its pool. ``slot`` shares the
-    input's memory; results are copied into arrays of this request."""
+    """On the CPU: ``slot`` shares the input's memory; results are copied out of torch's."""
 
     def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
         self._threads = threads
@@ -70,9 +67,7 @@ WARM_UPS = 3  # before a capture: libraries choose their kernels and allocate on
 
 
 class CudaRequest(Request):
-    """A request on a GPU. ``slot`` and the results are pinned: the device copies them by itself.
-    ``tf32``, ``benchmark``: TF32 convolutions, cuDNN's search; process-wide, so set during each
-    launch."""
+    """``slot`` and the results are pinned. ``tf32``, ``benchmark``: process-wide, set a launch."""
 
     def __init__(
         self,
@@ -119,10 +114,7 @@ class CudaRequest(Request):
         return [output[:n] for output in self._outputs]
 
     def capture(self) -> None:
-        """Records the kernels of one run as a CUDA graph over this request's own buffers.
-
-        From then on ``infer`` replays the graph: one launch instead of one a kernel.
-        """
+        """Records one run as a CUDA graph over this request's buffers, for ``infer`` to replay."""
         run = self._run
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
@@ -148,11 +140,8 @@ class CudaRequest(Request):
 
 @contextmanager
 def told_by_gpu(stream: Any) -> Iterator[None]:
-    """Raise the GPU's own error if a kernel failed, by its first line.
-
-    Every later call on that GPU fails as well, and a library gives the error another name
-    (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100).
-    """
+    """Raise the GPU's own error if a kernel failed, by its first line: every later call fails as
+    well, under other names (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
     try:
         yield
     except RuntimeError as error:
@@ -166,9 +155,7 @@ def told_by_gpu(stream: Any) -> Iterator[None]:
 def why_not_captured(
     requests: Sequence[CudaRequest], run: Run, network: Network, device: Any
 ) -> str | None:
-    """Captures a CUDA graph for each request. Returns None, or the reason why it failed: the
-    requests are then of no use any more.
-    """
+    """Captures a CUDA graph for each request; None, or why it failed and they are of no use."""
     if not fits(run, network, device, len(requests), network.batch):
         return f"the graphs of {len(requests)} requests take more memory than the GPU has left"
     try:
@@ -189,9 +176,8 @@ _users: list[tuple[bool, bool]] = []  # the blocks of ``arithmetic`` that run no
 
 @contextmanager
 def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
-    """How the libraries of a GPU compute what is launched in the block. It holds for the whole
-    process, so a thread that wants another one waits. ``benchmark``: whether cuDNN tries its
-    algorithms at the first run of each shape in each thread, and keeps the fastest."""
+    """How a GPU's libraries compute what is launched in the block, process-wide. ``benchmark``:
+    whether cuDNN tries its algorithms at the first run of each shape in each thread."""
     wanted = tf32, benchmark
     with _changed:
         _changed.wait_for(lambda: not _users or _users[0] == wanted)
@@ -215,10 +201,7 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> None:
-    """Runs one full batch on ``concurrency`` streams, so that a lack of memory shows while opening.
-
-    Raises EngineError that names the batch that fits.
-    """
+    """Runs one full batch on ``concurrency`` streams. Raises EngineError with a batch that fits."""
     if fits(run, network, device, concurrency, network.batch):
         return
     # Not inside an except clause: the exception would keep the frames, and the frames the memory.
@@ -228,10 +211,7 @@ def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> N
 
 
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
-    """Whether ``batch`` pictures on each of ``concurrency`` streams fit into the GPU together.
-
-    Each run's peak is held while the next ones run, so the last one meets all peaks.
-    """
+    """Whether ``batch`` pictures on each stream fit together: each run's peak is held meanwhile."""
     shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
     held: list[Any] = []  # inputs, results, and peaks

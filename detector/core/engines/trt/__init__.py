@@ -1,8 +1,5 @@
-"""TensorRT on an NVIDIA GPU: what the engine is. ``engine.py`` runs a plan, ``build.py`` builds it.
-
-A plan is built from the graph once. Every request has a context and a stream of its own. Engine rtx
-(TensorRT for RTX) is the same code with another library: ``edition.py`` holds what differs.
-"""
+"""TensorRT on an NVIDIA GPU: what the engine is. Every request has a context and a stream of its
+own. Engine rtx (TensorRT for RTX) is the same code with another library (``edition.py``)."""
 
 from __future__ import annotations
 
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class PlanBuilder(ArtefactBuilder):
-    """A plan: what TensorRT builds from the graph, for one GPU and a range of batches."""
-
     suffix = ".plan"
 
     def __init__(self, edition: str) -> None:

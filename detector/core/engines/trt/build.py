@@ -1,7 +1,4 @@
-"""Builds a plan from a graph, in one way for TensorRT 10.15 to 11 and TensorRT for RTX.
-
-The network is strongly typed: the types of the graph are the types that run.
-"""
+"""Builds a strongly typed plan from a graph, for TensorRT 10.15 to 11 and TensorRT for RTX."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ class BatchHeldError(Exception):
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a graph of fixed batch whose batch is chosen at run time. A Reshape that keeps the
-    batch as its first dimension gets 0 for it. Raises BatchHeldError."""
+    """A copy of a graph of fixed batch whose batch is chosen at run time. Raises BatchHeldError."""
     import onnx
     from onnx import shape_inference
 
@@ -150,8 +146,7 @@ def _digest(network: Network) -> str:
 
 
 def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
-    """An ``IProgressMonitor`` that hands every step to ``progress`` and never raises.
-    ``cancelled``: ``progress`` returned False; ``raised``: what it raised."""
+    """An ``IProgressMonitor`` that hands every step to ``progress`` and never raises."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -206,7 +201,6 @@ def build_plan(
     target: Path,
     progress: BuildProgress,
 ) -> dict[str, Any]:
-    """Writes the plan to ``target`` and returns facts for its manifest. Raises EngineError."""
     gpu = edition.gpu_to_build_on(options.device)
     with translated(edition.engine, "build a plan"), current(gpu):
         return _build(edition, network, options, gpu, target, progress)

@@ -1,8 +1,5 @@
-"""Asks the NVIDIA driver through ctypes, before TensorRT is used.
-
-TensorRT without a driver crashes the process. Seen with TensorRT 10.16 and 11.4: ``Runtime`` logs
-an error, returns an object, and the process segfaults at its next use or end.
-"""
+"""Asks the NVIDIA driver through ctypes, before TensorRT is used: without a driver its ``Runtime``
+(10.16 and 11.4) logs an error, returns an object, and the process segfaults at its next use."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ class DriverError(Exception):
 
 
 def library() -> Any:
-    """Opens libcuda. Raises OSError where it is not installed."""
     return ctypes.CDLL(LIBRARY)
 
 
@@ -59,7 +55,6 @@ def absent() -> str | None:
 
 
 def gpus() -> list[Gpu]:
-    """All GPUs that this process may use."""
     if absent() is not None:
         return []
     cuda = library()
@@ -119,8 +114,7 @@ def free_bytes(index: int) -> int:
 
 
 def pci_bus_id(device: str) -> str:
-    """Where the GPU for ``--device`` is plugged in, as "0000:3B:00.0": NVML and nvidia-smi number
-    all GPUs, CUDA those of CUDA_VISIBLE_DEVICES, in an order of its own. Raises DriverError."""
+    """As "0000:3B:00.0": NVML numbers all GPUs, CUDA those of CUDA_VISIBLE_DEVICES."""
     index = gpu_of(device).index
     cuda, place = library(), ctypes.create_string_buffer(PLACE_BYTES)
     _call(cuda, "cuDeviceGetPCIBusId", place, PLACE_BYTES, _device(cuda, index))

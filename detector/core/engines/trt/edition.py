@@ -1,8 +1,8 @@
 """TensorRT and TensorRT for RTX: all that differs between the two.
 
-Both have one API. TensorRT measures kernels on the GPU that a plan is built for. TensorRT for RTX
-builds without a GPU, for a list of compute capabilities, and compiles the kernels when a plan is
-loaded; a runtime cache keeps them. Differences seen with 1.7.1.116 (docs/gpu.md).
+TensorRT measures kernels on the GPU that a plan is built for. TensorRT for RTX builds without a
+GPU, for a list of compute capabilities, and compiles kernels when a plan is loaded (seen with
+1.7.1.116; docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ AMPERE = (8, 0)  # the first with tf32 and bf16
 
 @dataclass(frozen=True)
 class Edition:
-    """One of the two libraries. ``title``: its name for users. ``magic``: the first bytes of its
-    plans. ``packages``: the package whose version shows what is installed, per CUDA major."""
+    """``magic``: the first bytes of its plans. ``packages``: by CUDA major, to tell its version."""
 
     engine: str
     module: str
@@ -60,7 +59,6 @@ class Edition:
         return None
 
     def refusal(self, precision: str, gpu: Gpu) -> str | None:
-        """Why a GPU cannot run a precision, or None."""
         found = f"{gpu.name} has compute capability {capability(gpu)}"
         if reason := self.unsupported(gpu.capability):
             return f"{found}; {reason}"
@@ -69,7 +67,6 @@ class Edition:
         return None
 
     def require_gpu(self, device: str) -> Gpu:
-        """The GPU that ``--device`` means. Raises EngineError."""
         try:
             return driver.gpu_of(device)
         except driver.DriverError as exc:
@@ -95,7 +92,6 @@ class Edition:
         raise NotImplementedError
 
     def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
-        """Sets what only this library has. Raises EngineError."""
         raise NotImplementedError
 
     def describe(self, plan: bytes) -> str:
@@ -107,7 +103,6 @@ class Edition:
         return None
 
     def create_context(self, engine: Any, graphs: bool, cache: Any) -> Any:
-        """An execution context; None where the library refuses."""
         return engine.create_execution_context()
 
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
@@ -116,16 +111,13 @@ class Edition:
 
 
 class Full(Edition):
-    """TensorRT 10.15 to 11."""
-
     measures = True
 
     def unsupported(self, found: tuple[int, int]) -> str | None:
         return None if found >= (7, 5) else "TensorRT needs 7.5 (Turing) or newer"
 
     def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
-        """Of the driver only the CUDA major counts: NVIDIA ties plans to TensorRT and to the GPU,
-        and a newer driver of the same major runs what an older one ran."""
+        """Of the driver only the CUDA major counts."""
         assert gpu is not None
         names = {"gpu": gpu.name, "capability": capability(gpu)}
         if settings.hardware_compatible == "ampere":
@@ -169,8 +161,6 @@ INVALID = {
 
 
 class Rtx(Edition):
-    """TensorRT for RTX 1.7."""
-
     records_graphs = True
 
     def unsupported(self, found: tuple[int, int]) -> str | None:

@@ -31,8 +31,7 @@ class OpenTrt(Engine):
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
-        """An engine of its own, from the same plan: a profiler is never attached to one whose FPS
-        are reported."""
+        """An engine of its own: a profiler is never attached to one whose FPS are reported."""
         from detector.core.engines.trt.layers import TrtLayerProfiler
 
         profiled = cls(network, options)
@@ -126,8 +125,7 @@ class OpenTrt(Engine):
             open_request(graphs)
 
     def _check_outputs(self, tensors: list[Tensor]) -> list[str]:
-        """Names of the outputs in the network's order. Raises EngineError if the plan's tensors are
-        not the network's."""
+        """Names of the outputs in the network's order. Raises EngineError for other tensors."""
         network, batch = self._network, self._network.batch
         given = [tensor for tensor in tensors if tensor.is_input]
         results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
@@ -166,9 +164,7 @@ class OpenTrt(Engine):
             context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
 
     def _lacking(self, file: str) -> list[str]:
-        """What is unknown about a plan that was built without its layers' details, which cannot be
-        added later.
-        """
+        """What is unknown about a plan that was built without its layers' details."""
         verbosity, built = self._trt.ProfilingVerbosity, self._engine.profiling_verbosity
         if built == verbosity.DETAILED:
             return []
@@ -196,12 +192,10 @@ class OpenTrt(Engine):
             return executed(self._trt, self._engine, self.requests[0].context, graph)
 
     def device_ms(self) -> float | None:
-        """Time of the request that ended last; None before the first one."""
         return self._last_ms[0]
 
     def close(self) -> None:
-        """Free the contexts, then the engine, the runtime and the memory. All that can be freed is,
-        whatever fails; the first failure is raised."""
+        """Free contexts, engine, runtime and memory, whatever fails; raises the first failure."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
@@ -216,7 +210,6 @@ class OpenTrt(Engine):
                 raise failed[0]
 
     def _release(self, memory: Any, failed: list[Exception]) -> None:
-        """Frees all requests, then the engine and the runtime."""
         try:
             with memory.active():
                 contexts, self._contexts = self._contexts, None
@@ -238,8 +231,7 @@ class OpenRtx(OpenTrt):
 
 
 def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:
-    """The message for lack of memory, with a batch that fits: by what TensorRT says a context
-    needs, else half."""
+    """The message for lack of memory, with a batch that fits."""
     text = (
         f"out of GPU memory: {network.name} at batch {options.batch} in {options.requests} requests"
     )

@@ -1,9 +1,5 @@
-"""What TensorRT for RTX compiles when a plan is loaded, kept for the next run; and CUDA graphs.
-
-A plan for RTX holds kernels for many GPUs in part; the library finishes them for this GPU when a
-context is made and first run. Its runtime cache holds the result. It lies beside the plan, sealed
-like every built file (``_built.store``): one that this account did not write is not loaded.
-"""
+"""What TensorRT for RTX compiles when a plan is loaded, kept for the next run; and CUDA graphs. The
+library's runtime cache lies beside the plan, sealed like every built file (``_built.store``)."""
 
 from __future__ import annotations
 
@@ -24,8 +20,7 @@ WARM_UP, TIMED = 3, 9  # runs; capture happens in the first, as NVIDIA documents
 
 
 class Contexts:
-    """Makes the execution contexts of one loaded plan. ``artefact``: the plan's file, if this
-    program built it; without one nothing is kept."""
+    """``artefact``: the plan's file, if this program built it; without one nothing is kept."""
 
     def __init__(self, edition: Edition, engine: Any, artefact: str | None, gpu: Gpu) -> None:
         self._edition, self._engine = edition, engine
@@ -34,7 +29,6 @@ class Contexts:
         self._cache = edition.create_cache(engine, self._known)
 
     def make(self, graphs: bool) -> Any:
-        """A context; None where the library refuses."""
         return self._edition.create_context(self._engine, graphs, self._cache)
 
     def keep(self) -> None:
@@ -53,8 +47,8 @@ def _file(artefact: Path, gpu: Gpu) -> Path:
 
 
 def choose_graphs(open_request: Callable[[bool], TrtRequest]) -> tuple[TrtRequest, bool, str]:
-    """Time the network as single kernels and as one CUDA graph, by the device's own clock. Returns
-    the faster request, whether it uses a graph, and a line for the user; the other is released."""
+    """Time the network as kernels and as one CUDA graph, by the device's clock. Returns the faster
+    request, whether it uses a graph, and a line for the user; the other is released."""
     plain, recorded = open_request(False), open_request(True)
     took = {False: _device_ms(plain), True: _device_ms(recorded)}
     graphs = took[True] < took[False]

@@ -1,8 +1,5 @@
-"""The layers that TensorRT made of the graph: their precision, and the time that each takes.
-
-The precision comes from the JSON of ``EngineInspector``, whose form differs between TensorRT 10 and
-11. The times come from TensorRT's ``IProfiler``, on an engine that does nothing else.
-"""
+"""The layers that TensorRT made of the graph: their precision, by the JSON of ``EngineInspector``,
+and their times, by ``IProfiler`` on an engine that does nothing else."""
 
 from __future__ import annotations
 
@@ -49,8 +46,7 @@ UNKNOWN = "unknown"
 def executed(
     trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None
 ) -> list[LayerExecution]:
-    """The layers in the engine's order; empty if the plan was built without their names. ``graph``:
-    what the plan was built from; if None, nodes have the names that the plan kept."""
+    """The layers in the engine's order; empty if the plan was built without their names."""
     inspector = engine.create_engine_inspector()
     # The context fixes the shapes: without it types are "N/A due to dynamic shapes".
     inspector.execution_context = context
@@ -107,11 +103,7 @@ def _type_of(tensor: Any) -> str | None:
 
 
 def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
-    """The nodes that a layer stands for; none for a copy that TensorRT inserted.
-
-    They stand in its metadata, "[ONNX Layer: 0.conv]\x1f[ONNX Layer: 0.act]", or, in a plan without
-    details, in its name, "0.conv + 0.act".
-    """
+    """By its metadata, "[ONNX Layer: 0.conv]", or by its name, "0.conv + 0.act"."""
     name = str(layer.get("Name", ""))
     words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
     if not words and known is not None and not name.startswith(COPY):
@@ -120,8 +112,7 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
 
 
 def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Give every node to one layer, so that its cost counts once: of several that name it, the
-    first that does more than move values. ``told``: (only moves values, nodes) of each layer."""
+    """Give every node to the first layer that computes. ``told``: (moves, nodes)."""
     owners: dict[str, int] = {}
     for wanted in (False, True):
         for at, (moves, nodes) in enumerate(told):

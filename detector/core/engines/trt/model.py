@@ -1,8 +1,5 @@
-"""Front end for plans of TensorRT and TensorRT for RTX from elsewhere: .trt, .engine, .plan.
-
-A bare plan knows its tensors and nothing else. A darknet .cfg or a YAML file beside it says what
-its outputs mean and names the classes. Files with Ultralytics' JSON header contain names and size.
-"""
+"""Front end for plans of TensorRT and TensorRT for RTX from elsewhere: .trt, .engine, .plan. A
+darknet .cfg or a YAML file beside a bare plan says what its outputs mean and names the classes."""
 
 from __future__ import annotations
 
@@ -41,7 +38,6 @@ STRIDE = 32  # where no header says
 
 
 def read(request: ModelRequest) -> Network:
-    """The network of a plan. Raises ModelError and EngineError."""
     import onnx
 
     path, batch = request.path, request.batch
@@ -100,8 +96,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
-    """The plan's tensors, as only the library that built it reads them, on a fitting GPU. Raises
-    EngineError for what this machine lacks, ModelError for a plan that does not fit it."""
+    """As only the library that built the plan reads them. Raises EngineError and ModelError."""
     edition = edition_of(plan)
     assert edition is not None  # ``split`` has seen to it
     what = edition.describe(plan)
@@ -132,8 +127,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
 def _input_size(
     path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata
 ) -> tuple[int, int]:
-    """(height, width) of the one input. Raises ModelError unless it takes pictures, in the size
-    that the header states."""
+    """(height, width) of the one input. Raises ModelError unless it takes pictures."""
     given = [tensor for tensor in found if tensor.is_input]
     seen = ", ".join(map(str, found))
     shape = given[0].shape if len(given) == 1 else ()

@@ -1,7 +1,7 @@
 """Reads plan files, and keeps the log in which TensorRT says why it refuses one.
 
-A plan of TensorRT begins with "ftrt", one of TensorRT for RTX with "vtrt". Ultralytics writes a
-JSON header in front of it: its length as a little-endian int32, then the JSON, then the plan.
+A plan of TensorRT begins with "ftrt", one for RTX with "vtrt". Ultralytics writes a JSON header in
+front of it: its length as a little-endian int32, then the JSON, then the plan.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ HARMLESS = re.compile("Empty initializer|The logger passed into")
 
 
 def kept_log(trt: Any) -> Any:
-    """An ``ILogger`` that keeps the last errors and first warnings: if a call fails, TensorRT
-    returns None or False and logs the reason. ``errors()`` returns the errors and forgets them."""
+    """An ``ILogger`` that keeps the last errors and first warnings. ``errors()`` forgets them."""
 
     class KeptLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -126,8 +125,7 @@ def deserialize(
     edition: Edition, plan: bytes, log: Any, gpu: Gpu, host_code: bool = False
 ) -> tuple[Any, Any]:
     """Returns (runtime, ICudaEngine); the runtime must live as long as the engine. ``host_code``: a
-    version-compatible plan may start the runtime that it carries. The driver must have answered
-    before (``driver.absent``). Raises PlanError."""
+    version-compatible plan may start the runtime that it carries. Raises PlanError."""
     built_by = edition_of(plan)
     if built_by is not edition:
         raise PlanError(_by_another(edition, built_by))
@@ -151,7 +149,6 @@ def _by_another(edition: Edition, built_by: Edition | None) -> str:
 
 
 def tensors(trt: Any, engine: Any) -> list[Tensor]:
-    """Inputs and outputs, in the engine's order."""
     return [_tensor(trt, engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors)]
 
 

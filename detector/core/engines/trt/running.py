@@ -37,9 +37,8 @@ class TrtRequest(Request):
         batch: int,
         foreign: bool,
     ) -> None:
-        """Allocate on the device; ``release`` frees it, also after a failed preparation.
-        ``make_context``: returns an execution context, or None if the library refuses. ``foreign``:
-        the plan is not ours, so its input may be float or NCHW instead of u8 NHWC."""
+        """Allocate on the device. ``make_context`` may return None. ``foreign``: the plan is not
+        ours, so its input may be float or NCHW instead of u8 NHWC."""
         self._stream = self._own(self._memory.stream())
         self._begin = self._own(self._memory.event())
         self._end = self._own(self._memory.event())
@@ -132,8 +131,8 @@ class TrtRequest(Request):
         return self._context
 
     def release(self) -> None:
-        """Free the device's memory, which must be active; may be called twice. Arrays that a caller
-        holds stay readable. All that can be freed is; the first error is raised at the end."""
+        """Free the device's memory, which must be active; may be called twice. All that can be
+        freed is; the first error is raised at the end."""
         if self._released:
             return
         self._released = True
@@ -149,9 +148,8 @@ class TrtRequest(Request):
 
 
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
-    """The slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to be filled from it before each run:
-    None if it is u8 NHWC, as in our graphs, where it is the slot itself. Most plans from elsewhere
-    take float NCHW, and the slot is plain memory."""
+    """The slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to be filled from it before each run;
+    None if it is the slot itself."""
     if host.dtype == np.uint8 and host.shape[1] != CHANNELS:
         return host, None
     seen = host.transpose(0, 2, 3, 1) if host.shape[1] == CHANNELS else host

@@ -23,9 +23,8 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``batches``: the smallest batch that the plan takes, the one it is tuned for, the largest.
-    ``targets``: compute capabilities; empty for the default. ``graphs``: whether to run the network
-    as a CUDA graph; None to measure what is faster."""
+    """``batches``: the plan's smallest, the tuned one, the largest. ``targets``: compute
+    capabilities, if any. ``graphs``: whether to use a CUDA graph; None: the faster way."""
 
     batches: tuple[int, int, int]
     workspace_mb: int = 0

@@ -1,7 +1,4 @@
-"""What can run on this machine, and why something cannot: engines, hardware, codecs and counters.
-
-Nothing here may crash the process.
-"""
+"""What can run on this machine, and why something cannot: engines, hardware, codecs, counters."""
 
 from __future__ import annotations
 
@@ -143,10 +140,8 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 
 
 def _engine(name: str, quick: bool) -> dict[str, Any]:
-    """``reason``: why the engine is not usable, with the command that helps. ``precisions``: each
-    with None, or why it cannot run. ``builds``: whether its files can be built here although it
-    cannot run; None for an engine that builds where it runs. ``offers``: devices and other ways to
-    run that its library lists here (``engines.base.Offer``)."""
+    """``reason``: why the engine is not usable. ``precisions``: each with None, or why it cannot
+    run. ``builds``: whether its files can be built here although it cannot run."""
     facts = {
         "name": name,
         "usable": False,
@@ -210,8 +205,7 @@ def _default_job(
 
 
 def _folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Facts of a folder, or of the nearest one above in which it would be made. ``replaceable``: if
-    it cannot be written, a run takes a temporary one."""
+    """Facts of a folder, or of the one above it. ``replaceable``: by a temporary one."""
     place = path.resolve()
     while not place.exists():
         place = place.parent

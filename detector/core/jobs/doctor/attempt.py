@@ -1,9 +1,5 @@
-"""Runs an engine, the default job or the encoders in a process of its own.
-
-A library that crashes there takes nothing with it. The child runs ``python -c ... main()`` with one
-word: an engine's name, that after ``BUILD``, ``DEFAULT_JOB`` or ``ENCODERS``. Its last line is
-JSON. It ends with its parent and removes its files, even where doctor is killed.
-"""
+"""Runs an engine, the default job or the encoders in a process of its own, which a crash takes
+alone. The child runs ``python -c ... main()`` with one word; its last line is JSON."""
 
 from __future__ import annotations
 
@@ -34,8 +30,7 @@ SIDE = 64  # pixels of the clip's frames
 
 
 def try_engine(engine: str) -> dict[str, Any]:
-    """``error``: None, or why the engine cannot run. ``precisions``: each with None, or why it
-    cannot. ``offers``: other devices and ways to run (``engines.base.Offer``)."""
+    """``error``: None, or why the engine cannot run. ``precisions``: each with None, or why not."""
     return _ask(engine)
 
 

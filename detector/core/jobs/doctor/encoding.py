@@ -17,8 +17,7 @@ RATE = Fraction(30)
 
 
 def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
-    """Name -> ``usable``, the ``reason`` where it is not, and ``fps``: pictures a second of
-    1280x720 at --quality balanced; None where nothing was tried (``quick``)."""
+    """Name -> ``usable``, its ``reason``, and ``fps`` of 1280x720 at --quality balanced."""
     try:
         from detector.core.sinks.video.encoders import cure_of, why_not
     except ImportError:  # no PyAV, of which doctor tells elsewhere

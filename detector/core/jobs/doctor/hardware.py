@@ -15,8 +15,7 @@ RAPL = Path("/sys/class/powercap")
 
 
 def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
-    """Which counters this user can read. ``rapl``: zones of the CPU's energy counter -> whether
-    each can be read. ``schedstat``: the time that a thread was ready and had no core.
+    """``rapl``: zones -> whether readable. ``schedstat``: the time ready without a core.
     ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users."""
     return {
         "rapl": {

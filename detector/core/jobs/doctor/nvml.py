@@ -9,8 +9,7 @@ from detector.core.errors.machine import NotHereError
 
 
 class GpuBytes(NamedTuple):
-    """Memory of a GPU. ``process``: of this process alone; None where NVML does not tell, as in a
-    container that numbers processes anew."""
+    """``process``: of this one alone, None in a container that numbers processes anew."""
 
     process: int | None
     used: int
@@ -21,8 +20,7 @@ class Gpu:
     """A handle of NVML. Its methods raise NVML's own errors where a card does not tell."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """``device``: of the engine ("cuda:1"); else the computer's first GPU. Raises NotHereError
-        if there is no library, driver or GPU."""
+        """``device``: "cuda:1", else the first GPU. Raises NotHereError."""
         try:
             import pynvml
 

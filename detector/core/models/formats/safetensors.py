@@ -25,7 +25,6 @@ MAX_HEADER = 16 << 20
 
 
 def read(request: ModelRequest) -> Network:
-    """The network of a file of tensors; with a seed, the same network with random numbers."""
     from detector.core.models.formats.yolo.network import network_of_contents
 
     contents, digest = read_safetensors(request.path)

@@ -45,8 +45,6 @@ Shape = tuple[int, ...]
 
 
 class GraphBuilder:
-    """Collects nodes and constants; ``model`` makes the checked ONNX model of them."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self._nodes: list[onnx.NodeProto] = []
@@ -66,7 +64,6 @@ class GraphBuilder:
         return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
-        """Adds a constant; returns its name."""
         from onnx import numpy_helper
 
         self._take(name)
@@ -74,7 +71,7 @@ class GraphBuilder:
         return name
 
     def add(self, operator: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Adds a node; returns the name of its output. An empty input is an absent one."""
+        """An empty input is an absent one."""
         from onnx import helper
 
         self._take(name)
@@ -116,7 +113,6 @@ class GraphBuilder:
         )
 
     def upsample(self, name: str, x: str, factor: int) -> str:
-        """Every pixel so many times, along both sides."""
         scales = self.constant(f"{name}.scales", np.array([1, 1, factor, factor], np.float32))
         return self.add(
             "Resize",
@@ -179,7 +175,6 @@ class GraphBuilder:
 
 
 def good_name(name: str) -> bool:
-    """Whether a name is a module path in torch, and safe in file names and tables."""
     parts = name.split(".")
     return all(
         re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part)
@@ -196,8 +191,7 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
 
 
 def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
-    """Check the model and write the shape of every tensor into it, in place. ``unfinished``:
-    outputs may lack shapes. Skips large weights (slow). Raises ModelError if ONNX refuses it."""
+    """Check the model and write the shape of every tensor into it, in place. Raises ModelError."""
     from onnx import checker, helper, shape_inference
 
     graph = model.graph
@@ -241,7 +235,6 @@ def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
 
 
 def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
-    """Runs ONNX's checker, which wants a shape of every output; ``unfinished``: without one."""
     from onnx import checker
 
     types = [info.type.tensor_type for info in model.graph.output if unfinished]
@@ -254,8 +247,7 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _may_follow_values(graph: onnx.GraphProto) -> bool:
-    """Whether inference gains from the values of vectors, and is safe. ``data_prop`` notes every
-    element, so a Range of 2^40 numbers takes all memory: no vector may be or become long."""
+    """Whether inference gains from values of vectors; a long Range takes all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -279,7 +271,6 @@ def _may_follow_values(graph: onnx.GraphProto) -> bool:
 
 
 def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
-    """Tensor -> shape, of all tensors whose dimensions are fixed."""
     graph = model.graph
     shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for info in (*graph.input, *graph.value_info, *graph.output):
@@ -312,8 +303,7 @@ def tail_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def count_macs(model: onnx.ModelProto) -> int:
-    """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs. The
-    first input's first dimension is the batch. Raises ModelError if a shape is not fixed."""
+    """Multiply-accumulates of Conv, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs."""
     shapes = tensor_shapes(model)
     batch = shapes[model.graph.input[0].name][0]
     total = sum(node_macs(node, shapes) for node in model.graph.node)
@@ -348,8 +338,7 @@ def uncounted(model: onnx.ModelProto) -> list[str]:
 
 
 def peak_bytes(model: onnx.ModelProto) -> int:
-    """The peak memory of tensors when the nodes run in order, each from its maker to its last
-    reader, at four bytes a value, without constants and tensors of unknown shape."""
+    """Peak memory of tensors, each from its maker to its last reader, at four bytes a value."""
     graph, shapes = model.graph, tensor_shapes(model)
     constants = {tensor.name for tensor in graph.initializer}
     last = {name: at for at, node in enumerate(graph.node) for name in node.input}
@@ -367,11 +356,8 @@ def peak_bytes(model: onnx.ModelProto) -> int:
 
 
 class NodeCost(NamedTuple):
-    """What a node does for a whole batch.
-
-    ``elements``: values read (weights, activations) and written; times the type's size, its bytes.
-    ``parameters``: weights, of a group's nodes alone. ``shape``: of its largest output.
-    """
+    """Of a whole batch. ``elements``: values read (weights, activations) and written; times the
+    type's size, its bytes. ``shape``: of its largest output."""
 
     macs: int
     elements: int
@@ -394,8 +380,7 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """For each group of node names, the cost of these nodes run as one: tensors inside it are free,
-    as are unknown names and groups of conversions alone."""
+    """The cost of each group of nodes run as one: tensors inside it are free."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}

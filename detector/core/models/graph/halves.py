@@ -55,10 +55,7 @@ ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul"
 
 
 def convert_to_halves(network: Network, precision: str) -> Network:
-    """The network with its graph in ``precision``, "fp16" or "bf16".
-
-    Raises ModelError for a graph that is not fp32, or is quantised already.
-    """
+    """``precision``: "fp16" or "bf16". Raises ModelError for a graph that is not fp32."""
     if precision not in HALVES:
         raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
     if network.precision != "fp32":
@@ -72,10 +69,8 @@ def convert_to_halves(network: Network, precision: str) -> Network:
 
 
 def operand_name(tensor: str, ending: str) -> str:
-    """A name for another form of a tensor: ``0.conv`` -> ``0.conv_fp16``, ``12`` -> ``n12_fp16``.
-
-    By the rule for names (``good_name``), a word that begins with a digit has digits only.
-    """
+    """A name for another form of a tensor: ``0.conv`` -> ``0.conv_fp16``, ``12`` -> ``n12_fp16`` (a
+    word that begins with a digit has digits only)."""
     name = f"{tensor}_{ending}"
     if good_name(name):
         return name
@@ -84,11 +79,8 @@ def operand_name(tensor: str, ending: str) -> str:
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Node of a converted graph -> its name in the fp32 graph, for the nodes whose name changed.
-
-    A node that makes an output got an ending, and the Cast behind it took its name. Here they
-    change names again, so that the Cast has a name that the fp32 graph does not have.
-    """
+    """Node of a converted graph -> its name in the fp32 graph, where it changed: nodes that make an
+    output get an ending."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -104,18 +96,14 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
-    """Names of the nodes that stay float32 in a bfloat16 graph.
-
-    ``kept``: stay float32 anyway. The result has them and all that lies between its nodes.
-    """
+    """Nodes that stay float32 in a bfloat16 graph: ``kept``, and all that lies between them."""
     nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
     return nodes | _nodes_between(model.graph, nodes)
 
 
 def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
     """Convolutions with few input channels a group, and the activations behind them; not those
-    inside an attention, which read what it reshaped: OpenVINO (2026.4) compiles no attention whose
-    types change within it."""
+    inside an attention: OpenVINO (2026.4) compiles none whose types change within it."""
     thin: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
     makers = {name: node.name for node in graph.node for name in node.output}
@@ -154,10 +142,7 @@ def _stem_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """Nodes between ``kept`` ones, or between the picture and these.
-
-    Two Casts around such a node would cost more than it gains.
-    """
+    """Between ``kept`` nodes or before them: two Casts around one cost more than it gains."""
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
     first = _nodes_before_products(graph)
@@ -193,11 +178,7 @@ def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
 
 
 class _Writer:
-    """Writes the nodes anew, in order.
-
-    ``kept``: nodes that stay float32. ``types``: each float tensor that was written -> "fp32" or
-    the half. ``renamed``: outputs -> the name that their half-precision form got.
-    """
+    """``types``: each written float tensor -> "fp32" or the half. ``renamed``: outputs -> name."""
 
     def __init__(self, model: onnx.ModelProto, precision: str) -> None:
         from onnx import TensorProto, numpy_helper
@@ -307,7 +288,6 @@ class _Writer:
         return helper.make_tensor(name, self.half, values.shape, bits.tobytes(), raw=True)
 
     def _retype(self, node: onnx.NodeProto) -> None:
-        """Changes the attributes that name the type of what a node makes."""
         from onnx import TensorProto, numpy_helper
 
         for attribute in node.attribute:
@@ -323,7 +303,6 @@ class _Writer:
                 )
 
     def _stays(self, node: onnx.NodeProto) -> bool:
-        """Whether a node must stay float32."""
         if any(attribute.HasField("g") for attribute in node.attribute):
             raise ModelError(
                 f"node {node.name} ({node.op_type}) contains a subgraph, which cannot be "
@@ -367,7 +346,6 @@ class _Writer:
 
 
 def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in an opset that knows bfloat16 convolutions."""
     from onnx import version_converter
 
     if (

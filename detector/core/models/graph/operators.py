@@ -1,7 +1,4 @@
-"""What is known of ONNX's operators without reading a graph: names, and activations made of them.
-
-Nothing here imports onnx, so that a run may ask whose graph was built before.
-"""
+"""What is known of ONNX's operators without a graph. Nothing here imports onnx."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The layouts of outputs, one file each: what columns mean, what proves it, and the head for them.
 
-ONNX files, TensorRT plans, OpenVINO IR and our own files ask this table; it is imported only when a
-file has to be recognised. A new layout is one file here with a ``LAYOUT`` (base.py).
-
-The number of rows tells most: 3 boxes a cell, 1 box a cell, or a few hundred detections. Where two
-layouts have the same shape, the graph itself is asked (formats/onnx/evidence.py), or the header.
+A new layout is one file here with a ``LAYOUT`` (base.py). The number of rows tells most: 3 boxes a
+cell, 1 box a cell, or a few hundred detections. Where two layouts have the same shape, the graph
+itself is asked (formats/onnx/evidence.py), or the header.
 """
 
 from __future__ import annotations
@@ -34,6 +32,5 @@ def layouts() -> Mapping[str, Layout]:
 
 @cache
 def decoders() -> Mapping[str, Decoder]:
-    """Name -> decoder, of all layouts."""
     found = [decoder for layout in layouts().values() for decoder in layout.decoders]
     return MappingProxyType({decoder.name: decoder for decoder in found})

@@ -23,10 +23,7 @@ Shape = tuple[int, ...]
 
 class Decoder:
     """A head, its plain twin, and how their arguments go into a file of ours and come back.
-
-    ``head``, ``dense``: as ``Network`` has them, once ``heads`` has given them their arguments.
-    ``watched``: no file proves what its numbers mean, so a run watches for what cannot be.
-    """
+    ``watched``: no file proves what its numbers mean, so a run watches for what cannot be."""
 
     name: str
     head: Callable[..., Any]
@@ -35,7 +32,6 @@ class Decoder:
     watched = False
 
     def heads(self, given: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
-        """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
         return partial(self.head, **given), partial(self.dense, **given)
 
     def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,19 +43,16 @@ class Decoder:
         raise NotImplementedError
 
     def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
-        """The restored arguments, for an input of that size."""
         return given
 
     def fits(
         self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
     ) -> bool:
-        """Whether the head can read outputs of these shapes. ``given``: as of ``at_size``."""
         raise NotImplementedError
 
 
 class Joined(NamedTuple):
-    """An output [batch, rows, columns] made of those of all strides: [batch, N, columns], [N,
-    columns], or maps [batch, channels, H, W] with the channels of each anchor in a row."""
+    """An output [batch, rows, columns] made of those of all strides, tables or maps."""
 
     levels: tuple[str, ...]
     rows: int
@@ -70,11 +63,9 @@ class Joined(NamedTuple):
 class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
-    ``reading``: how the outputs are read; None if ``decoder`` with ``given`` does it. ``outputs``:
-    names that the head reads, in its order; ``bare``: those without a batch axis. ``classes``,
-    ``strides``: if known. ``family``: whose input is assumed if nothing names one. ``geometry``,
-    ``pad_value``: if the layout's file says them. ``joined``: outputs made of several, one for each
-    stride: name -> those.
+    ``reading``: how the outputs are read; None if ``decoder`` with ``given`` does it. ``bare``:
+    outputs without a batch axis. ``family``: whose input is assumed if nothing names one.
+    ``joined``: outputs made of several, one for each stride.
     """
 
     reading: Reading | None
@@ -102,7 +93,6 @@ Example = tuple[Bound, list[Shape]]
 
 
 def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
-    """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
     if reading.classes is None:
         return partial(read_rows, reading=reading), partial(rows_dense, reading=reading)
     dense = partial(list_dense, reading=reading, classes=classes)
@@ -112,9 +102,8 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 class Layout:
     """One way in which exporters write a detector's outputs.
 
-    ``shape``: for messages. ``order``: smaller ones are tried first. ``usual_family``: assumed if
-    nothing names one. ``needs_nms``: whether an object may get several boxes. ``decoders``: heads
-    of its own, if no ``Reading`` describes it.
+    ``order``: smaller ones are tried first. ``needs_nms``: whether an object may get several boxes.
+    ``decoders``: of its own, if no ``Reading`` describes it.
     """
 
     name: str
@@ -129,11 +118,9 @@ class Layout:
         return None
 
     def in_plan(self, seen: ReadyMade) -> Bound | None:
-        """The layout in a file that shows shapes and a header alone; None where it is not that."""
         return None
 
     def is_named(self, seen: ReadyMade) -> bool:
-        """Whether the header, or a file beside it, names the layout: it is then tried first."""
         return False
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
@@ -141,8 +128,7 @@ class Layout:
         return None
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
-        """Outputs of the layout, in each of its forms, for an input of that size: what
-        tests/conformance/test_heads.py holds its heads against."""
+        """Outputs in each of its forms, for tests/conformance/test_heads.py."""
         raise NotImplementedError
 
     def bound(
@@ -154,7 +140,6 @@ class Layout:
         bare: bool = False,
         **more: Any,
     ) -> Bound:
-        """``bare``: the outputs have no axis for the batch. ``more``: of ``Bound``."""
         without = frozenset(outputs if bare else ())
         family = more.pop("family", self.usual_family)
         return Bound(reading, outputs, without, classes, self.needs_nms, family=family, **more)

@@ -1,7 +1,4 @@
-"""Outputs that are read as a ``Reading`` says: what a description is bound to, and most layouts.
-
-Rows have a score for each class; lists hold finished detections, each with its class.
-"""
+"""Outputs that are read as a ``Reading`` says: what a description is bound to, and most layouts."""
 
 from __future__ import annotations
 
@@ -153,7 +150,6 @@ def _all_columns(reading: Reading) -> list[readings.Columns]:
 
 
 def _table(shape: Shape, columns: readings.Columns) -> tuple[int, int] | None:
-    """Rows and columns of an output; None where it is no table."""
     if len(shape) == 2:
         return shape[1], 1
     if len(shape) == 4 and shape[2] == 1:

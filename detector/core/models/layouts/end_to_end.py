@@ -30,7 +30,6 @@ FINISHED = {
 
 
 def finished(form: str = "rows") -> Reading:
-    """``form``: one of ``FINISHED``."""
     boxes, scores, classes = FINISHED[form]
     return Reading(boxes, scores, form="xyxy", classes=classes)
 
@@ -69,8 +68,7 @@ class EndToEnd(Layout):
         return None
 
     def _parts(self, evidence: Evidence, names: list[str]) -> Bound | None:
-        """Boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes; also a count
-        [B, 1]. YOLO exporters' NMS calls the boxes det_boxes."""
+        """Boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes."""
         dims = evidence.dims
         wide = [name for name in names if len(dims(name)) == 3 and dims(name)[2] in (4, 5)]
         flat = [name for name in names if len(dims(name)) == 2 and dims(name)[1] != 1]
@@ -91,8 +89,7 @@ class EndToEnd(Layout):
         return None
 
     def in_plan(self, seen: ReadyMade) -> Bound | None:
-        """Exported with NMS inside, or a YOLOv10 or YOLO26: the header, file name or class names
-        must say so, since other detectors' lists are as wide."""
+        """NMS inside, or YOLOv10 or 26: the header, file name or class names must say so."""
         if (table := seen.only()) is None:
             return None
         name, rows, columns = table

@@ -26,8 +26,7 @@ class Grid(Layout):
     usual_family = "yolox"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """Raw rows of one box a cell. Dynamic quantisation hides that they are raw: in a file that
-        calls itself YOLOX, the missing e^size tells."""
+        """Raw rows of one box a cell; dynamic quantisation hides that, and the name YOLOX tells."""
         if evidence.has_boxes_apart():
             return None
         undecoded = not evidence.has_operator("Exp") and (

@@ -31,8 +31,7 @@ LIMITS = {
 
 
 class MapsDecoder(Decoder):
-    """``layer``: the dataclass of a map. ``cell``: layer -> width and height of a cell, in network
-    pixels."""
+    """``cell``: layer -> width and height of a cell, in network pixels."""
 
     arguments = ("layers",)
 
@@ -48,7 +47,6 @@ class MapsDecoder(Decoder):
         self.layer, self.cell = layer, cell
 
     def example(self, height: int, width: int, layers: Sequence[Any]) -> Example:
-        """Maps of these layers, for an input of that size."""
         shapes: list[Shape] = []
         for layer in layers:
             cell_width, cell_height = self.cell(layer)

@@ -1,7 +1,4 @@
-"""What a file that one engine built for itself shows: tensors, and a header or a file beside it.
-
-A TensorRT plan and an OpenVINO IR know the shapes of their tensors; nobody looks into their graphs.
-"""
+"""What a file that one engine built for itself shows: tensors, and a header or a file beside it."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ from detector.core.models.layouts.seen import Dims, Seen
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output of a plan. ``shape``: -1 for a side that is chosen at run time.
-    ``profiles``: an input's (smallest, best, largest) shape of each optimisation profile.
-    ``dtype``: numpy's name, or TensorRT's where numpy has none."""
+    """``shape``: -1 for a side that is chosen at run time. ``profiles``: an input's (smallest,
+    best, largest) shapes. ``dtype``: numpy's name, or TensorRT's where numpy has none."""
 
     name: str
     is_input: bool
@@ -31,8 +27,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ReadyMade(Seen):
-    """``tensors``: the outputs. ``names``: () if unknown. ``finished``: its header says that it
-    gives detections that need no NMS. ``about``: what its header calls the model."""
+    """``tensors``: the outputs. ``finished``: its header says that detections need no NMS."""
 
     path: Path
     tensors: Sequence[Tensor]
@@ -59,5 +54,4 @@ class ReadyMade(Seen):
         return known[0] if len(known) == len(self.tensors) == 1 else None
 
     def listed(self) -> str:
-        """The outputs, for messages."""
         return ", ".join(map(str, self.tensors))

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 def queries(height: int, width: int, form: str) -> Reading:
-    """``form``: "joined" [B, Q, 4 + C]; "numbered" [B, Q, 6], a score and a class in place of the
-    scores; "probabilities" or "logits": scores [B, Q, C], and boxes [B, Q, 4] behind them."""
+    """``form``: "joined" [B, Q, 4 + C]; "numbered" [B, Q, 6] with a class; else in two outputs."""
     unit = (float(width), float(height))
     if form == "numbered":
         return Reading(Columns(0, 0, 4), Columns(0, 4, 1), unit=unit, classes=Columns(0, 5, 1))

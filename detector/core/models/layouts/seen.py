@@ -20,18 +20,14 @@ def count_cells(height: int, width: int, strides: tuple[int, ...]) -> int:
 
 
 class Seen:
-    """``height``, ``width``: of the input. More is in formats/onnx/evidence.py and plans.py."""
-
     __slots__ = ()
     height: int
     width: int
 
     def outputs(self) -> Mapping[str, Dims]:
-        """Name -> shape."""
         raise NotImplementedError
 
     def fits_names(self, classes: int) -> bool:
-        """False where the file names another number of classes."""
         raise NotImplementedError
 
     def dims(self, name: str) -> Dims:

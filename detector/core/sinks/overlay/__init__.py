@@ -1,8 +1,4 @@
-"""The source's own video, untouched, with boxes and labels as a subtitle track that players draw.
-
-Nothing is decoded or encoded for it, so it costs a fraction of a video with boxes drawn in, and the
-picture loses nothing. The rest of this folder is imported when an overlay opens.
-"""
+"""The source's own video, untouched, with boxes and labels as subtitles that players draw."""
 
 from __future__ import annotations
 
@@ -191,8 +187,6 @@ def _count_packets(path: Path) -> int:
 
 
 class _File:
-    """The Matroska file in the making, from its first picture on."""
-
     def __init__(
         self,
         path: Path,

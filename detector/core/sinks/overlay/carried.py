@@ -42,9 +42,8 @@ FIELDS_IN_FRONT = 8  # of a line: ReadOrder, Layer, Style, Name, three margins, 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What holds for the whole overlay. ``shift``: ticks of the source's ``time_base`` that its
-    times are earlier here. ``drawing``: how the run drew it, by name of ``Style``'s fields.
-    """
+    """``shift``: ticks of the source's ``time_base`` that its times are earlier here. ``drawing``:
+    how the run drew it, by name of ``Style``'s fields."""
 
     source: str
     time_base: tuple[int, int]
@@ -72,7 +71,6 @@ class Row:
 
 
 def encode_row(index: int, pts: int, detections: Detections) -> str:
-    """The comment that stands in front of a line."""
     arrays = (
         detections.class_ids.astype("<i4"),
         detections.scores.astype("<f4"),

@@ -1,9 +1,5 @@
-"""The font that an overlay carries, so that its labels look alike everywhere.
-
-It is that of ``--font``, else Lato where the package ``font-lato`` is installed (extra ``overlay``;
-SIL Open Font License, whose text goes with it). We ship none. Without one, players take their own
-sans-serif font.
-"""
+"""The font that an overlay carries: that of ``--font``, else Lato where the package ``font-lato``
+is installed (SIL Open Font License). Without one, players take their own sans-serif font."""
 
 from __future__ import annotations
 
@@ -32,17 +28,13 @@ MISSING = (
 
 
 class Attachment(NamedTuple):
-    """A file inside the overlay."""
-
     name: str
     mimetype: str
     data: bytes
 
 
 class Typeface(NamedTuple):
-    """``family``, ``style`` ("Bold Italic"): what players look for. ``note``: what the user should
-    know; "" for nothing. ``larger``: than the size that is right for a wide font.
-    """
+    """``family``, ``style``: what players look for. ``larger``: than is right for a wide font."""
 
     family: str
     files: tuple[Attachment, ...]

@@ -1,8 +1,5 @@
-"""A source's own packets, copied into Matroska: video, sound and subtitles, nothing decoded.
-
-Matroska stores milliseconds. All streams are moved by the same time, so that the first picture is
-at 0, then rounded; sound and pictures stay together.
-"""
+"""A source's own packets, copied into Matroska: video, sound and subtitles, nothing decoded. All
+streams are moved by the same time, so that the first picture is at 0, then rounded to ms."""
 
 from __future__ import annotations
 
@@ -72,12 +69,10 @@ def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
 
 
 class SourceCopy:
-    """A file that is open for copying. Raises UnfitError where it cannot be copied, as far as its
-    beginning tells; ``scan`` reads the rest."""
+    """A file open for copying. Raises UnfitError by its beginning; ``scan`` reads the rest."""
 
     def __init__(self, path: str, stream: int | None = None) -> None:
-        """``stream``: number of the video among all streams; None: the first, as far as only its
-        beginning is looked at."""
+        """``stream``: number of the video among all streams; None: the first."""
         self.notes: list[str] = []
         try:
             self.container = av.open(name_to_open(path), **bad_tags())
@@ -218,8 +213,7 @@ class _Checked:
 
 
 class Copying:
-    """Copies packets into ``output``, up to the pictures that were detected. A packet shown later
-    but stored earlier than its neighbours waits until it is known to be needed."""
+    """Copies packets into ``output``, up to the detected pictures; later ones wait."""
 
     def __init__(
         self, source: SourceCopy, output: Any, streams: dict[int, Any], shift: int
@@ -262,7 +256,6 @@ class Copying:
             self._mux(self._held.popleft())
 
     def rest(self) -> None:
-        """All that is left of the source."""
         while self._held:
             self._mux(self._held.popleft())
         while (packet := self._read()) is not None:
@@ -320,8 +313,8 @@ def _stored_at(packet: Any) -> int:
 
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
-    """The packets from the last key frame at or before a picture, and that key frame's pts. None:
-    all packets. The file is read from its start, because its index may be wrong."""
+    """The packets from the last key frame at or before a picture, and its pts; None: all. Read from
+    the start, because the index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets

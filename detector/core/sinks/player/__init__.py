@@ -1,9 +1,5 @@
 """A page that plays the source's own video and draws the detections over it: one file, no network.
-
-It plays what the browser plays (H.264, VP9 and AV1 in MP4 and WebM, mostly), by the path from the
-page to the source, or a file that the user chooses in it. The rows are inside, as of ``jsonl``, at
-the end: a run that was killed leaves a page that shows what it had.
-"""
+The rows are inside, at the end: a run that was killed leaves a page that shows what it had."""
 
 from __future__ import annotations
 

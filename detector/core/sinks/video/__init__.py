@@ -1,7 +1,4 @@
-"""Annotated video with the source's own time stamps and sound, whole or not at all.
-
-This file imports no encoder before a video is opened: asking for declarations is cheap.
-"""
+"""Annotated video with the source's own time stamps and sound, whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,10 +21,8 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """``file``: the class of file.py that writes it, as module and name. ``muxer``: FFmpeg's name.
-    ``largest``: pixels a side. ``worst_crf``: the scale of --crf ends there; None: it has none, and
-    no presets. ``encoders``: those that --encoder may name.
-    """
+    """``file``: the class that writes it, as module and name. ``muxer``: FFmpeg's name.
+    ``largest``: pixels a side. ``worst_crf``: the end of --crf; None: neither crf nor presets."""
 
     name: str
     file: tuple[str, str]
@@ -100,9 +95,8 @@ class VideoSink(Sink):
         lead: float | None = None,
         audio: bool = True,
     ) -> None:
-        """``quality``, ``preset``, ``crf``, ``encoder``, ``lead``: None is the default. ``lead``:
-        seconds. Raises UsageError for what does not go together, and OutputError for an encoder
-        that does not run here."""
+        """None is the default; ``lead``: seconds. Raises UsageError for what does not go together,
+        and OutputError for an encoder that does not run here."""
         super().__init__(path)
         if self.path.suffix.lower() not in FORMATS:
             raise UsageError(

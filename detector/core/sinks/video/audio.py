@@ -1,6 +1,4 @@
-"""A track of the source's sound, cut to the frames that are written: copied where the container can
-hold it, else encoded anew. Subtitles are copied in the same way.
-"""
+"""A track of the source's sound, cut to the frames that are written: copied, else encoded anew."""
 
 from __future__ import annotations
 
@@ -33,11 +31,8 @@ BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or mi
 
 @dataclass(frozen=True, slots=True)
 class SoundRules:
-    """What a container holds. ``copied``: codecs that stay as they are; the others are encoded by
-    ``encoder``. ``rates``: samples/s that it takes. ``gapless``: it stores no stamps, so that gaps
-    are filled with silence. ``most``: tracks of sound that it holds; None: any number.
-    ``subtitles``, ``data``: codecs of those that it holds.
-    """
+    """``copied``: codecs that stay; others are encoded by ``encoder``. ``rates``: samples/s.
+    ``gapless``: no stamps, so that gaps are filled with silence. ``most``: tracks, if limited."""
 
     copied: tuple[str, ...]
     encoder: str
@@ -52,12 +47,9 @@ class SoundRules:
 class CarriedTrack:
     """Takes the packets of one track of the source, and makes packets for ``output``.
 
-    All times are exact fractions of a second on the source's clock. Memory is bounded: one packet
-    is read ahead. A broken track ends or leaves a gap, and ``notes`` say so; the video goes on.
-
-    ``preroll`` also keeps the packet that spans ``start`` or ends on it. Its stamp becomes
-    negative, which MP4 hides with an edit list. Without ``preroll`` the sound begins with the first
-    packet after the first frame. Either way the sound stays in sync with the frames.
+    All times are exact fractions of a second on the source's clock. A broken track ends or leaves a
+    gap, and ``notes`` say so. ``preroll`` also keeps the packet that spans ``start`` or ends on it,
+    with a negative stamp, which MP4 hides with an edit list; without it the sound begins later.
     """
 
     def __init__(
@@ -70,9 +62,8 @@ class CarriedTrack:
         rules: SoundRules,
         preroll: bool,
     ) -> None:
-        """``source``: PyAV's stream; ``packets``: of it, in the order of the container. A None
-        among them: the next one has not been read yet. Raises ``BROKEN`` where nothing here can
-        decode or encode it; ``output`` has no stream of it then."""
+        """``packets`` of ``source``, in order; None among them: not read yet. Raises ``BROKEN``
+        where nothing here can decode or encode it; ``output`` has no stream of it then."""
         self.refused = 0  # packets that the decoder or the muxer did not take
         self._ended = ""  # why the sound ends before the frames do
         self._held: Any = None  # packet or decoded frame that begins after the video frames so far
@@ -209,7 +200,6 @@ class CarriedTrack:
         self._held, self._reader = None, iter(())
 
     def notes(self) -> list[str]:
-        """What is missing of the sound; empty where it is whole."""
         what = f"{self._source.type} packets that could not be copied"
         refused = f"{what}: {self.refused}" if self.refused else ""
         latest = max(self._reached, default=0)

@@ -43,8 +43,7 @@ class Canvas:
         self.yuv: Image | None = None
 
     def fill(self, picture: Picture) -> Any:
-        """The encoder's picture of u8 BGR [h, w, 3], the same one each time; or of planes, which
-        are read where they lie if they are our own, or ``lent``."""
+        """The encoder's picture of u8 BGR [h, w, 3], the same one each time; or of planes."""
         if not isinstance(picture, Planes):
             self._convert(picture)
             return self._picture

@@ -13,10 +13,7 @@ MOST_WAITING = 512 << 20  # bytes of pictures: 2 s of 1920x1080 at 40 a second
 
 
 class Clips:
-    """Holds frames back until it is known whether a detection follows within ``lead_s``.
-
-    ``shortened``: leads before a detection that were cut to save memory.
-    """
+    """Holds frames back until a detection follows within ``lead_s``, or none does."""
 
     def __init__(self, lead_s: Fraction, time_base: Fraction) -> None:
         self.shortened = 0
@@ -28,10 +25,8 @@ class Clips:
         self._gap = False  # a frame was left out behind the one that was written last
 
     def take(self, frame: Frame, found: bool) -> Iterator[tuple[Frame, bool]]:
-        """The frames that are to be written now, in order; and of each whether a gap precedes it.
-
-        ``found``: whether the frame has a detection. A frame that waits is copied.
-        """
+        """The frames to be written now, in order; and of each whether a gap precedes it. A frame
+        that waits is copied."""
         at_s = frame.pts * self._time_base
         self._forget_before(at_s)
         if found:

@@ -1,9 +1,5 @@
 """Encoders other than x264, for who names one: SVT-AV1, and those of NVIDIA's and Intel's chips.
-
-x264 stays what is taken unless --encoder names another: it is in every wheel of PyAV, needs no
-chip, and is what the figures of docs/performance.md are of. NVENC and Quick Sync were written by
-FFmpeg's documentation and have not run here: docs/gpu.md.
-"""
+NVENC and Quick Sync were written by FFmpeg's documentation and have not run here: docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -120,10 +116,8 @@ FILES: dict[str, type[H264File]] = {
 
 @contextmanager
 def ordinary_priority() -> Iterator[None]:
-    """Undoes what SVT-AV1 does where it is opened by root: it makes the calling thread and all of
-    its own real-time ones of the highest priority (SCHED_FIFO, 99). They would starve every other
-    process of the machine, and what we start later would inherit it.
-    """
+    """Undoes what SVT-AV1 does as root: it makes the calling thread and its own real-time ones
+    (SCHED_FIFO, 99), which would starve every other process."""
     if not hasattr(os, "sched_getscheduler") or not os.path.isdir("/proc/self/task"):
         yield  # not Linux
         return

@@ -1,8 +1,4 @@
-"""What all video files share: muxer, sound, and how they end. A subclass is one format.
-
-``VideoFile`` knows no codec. A format says how its stream is made, how a picture is put into the
-form that its encoder reads, which stamps its container can hold, and which sound.
-"""
+"""What all video files share: muxer, sound, and how they end. A subclass is one format."""
 
 from __future__ import annotations
 
@@ -208,7 +204,6 @@ class VideoFile:
         self.close()
 
     def close(self) -> None:
-        """Closes muxer and tracks, finished or not."""
         container, tracks = self._container, self._tracks
         self._container = self._tracks = None
         try:
@@ -219,6 +214,5 @@ class VideoFile:
                 tracks.close()
 
     def count_packets(self) -> int:
-        """Video packets that can be read back from the file."""
         with av.open(str(self._path)) as container:
             return sum(1 for packet in container.demux(video=0) if packet.size)

@@ -45,12 +45,8 @@ class JoinedVideoSink(VideoSink):
         size: tuple[int, int],
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """``parts``: videos of this program, in order. ``frames``: [n, 2], number and pts in the
-        source of every frame in them. ``size``: height and width of the pictures. ``watch`` is
-        called for each packet.
-
-        Raises UnjoinableError and OutputError.
-        """
+        """``frames``: [n, 2], number and pts in the source. ``size``: height and width. ``watch``
+        is called for each packet. Raises UnjoinableError and OutputError."""
         assert isinstance(self._file, JoinedFile)
         with output_errors(self.path, self._file.errors):
             self._file.join(parts, frames, size, watch)
@@ -109,10 +105,7 @@ class JoinedFile(H264File):
 
 
 def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[int]]:
-    """Of each part, packet by packet as they are stored: the how-manieth picture it is to be shown.
-
-    Raises UnjoinableError.
-    """
+    """Of each part, packet by packet as stored: which picture it is in order of showing."""
     orders, parameters = [], set()
     for path in parts:
         with av.open(str(path)) as container:

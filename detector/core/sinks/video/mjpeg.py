@@ -1,7 +1,4 @@
-"""Motion JPEG and PCM in AVI: what old and simple programs read.
-
-AVI stores no time stamps: frames are at a constant rate, and a gap repeats the one before.
-"""
+"""Motion JPEG and PCM in AVI, at a constant rate: what old and simple programs read."""
 
 from __future__ import annotations
 

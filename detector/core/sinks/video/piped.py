@@ -20,7 +20,6 @@ class PipedVideo(VideoSink):
     """One source's video, to an open descriptor. Where its reader leaves, the rest goes nowhere."""
 
     def __init__(self, stream: RowStream, **options: Any) -> None:
-        """``options``: those of ``VideoSink``."""
         super().__init__(NAME, **options)
         self._stream = stream
 
@@ -42,7 +41,6 @@ class PipedVideo(VideoSink):
                 self._encode(frame, detections)
 
     def close(self) -> None:
-        """Flushes the encoder. There is no file."""
         if self._stream.is_read:
             with self._told_of_readers():
                 self._file.finish()
@@ -50,7 +48,6 @@ class PipedVideo(VideoSink):
             self.abort()
 
     def abort(self) -> None:
-        """What is encoded is written, so that it can be played."""
         with suppress(Exception):
             self._file.finish()
         with suppress(Exception):

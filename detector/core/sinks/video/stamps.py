@@ -9,13 +9,11 @@ from fractions import Fraction
 class Stamps:
     """Turns each frame's pts into the pts that is written, both in ticks of the source's time base.
 
-    A frame is placed one nominal duration after the last one, and counted in ``replaced``, if its
-    own pts is not later than the last one or is more than ``longest_gap_s`` later (plus the frames
-    that ``--stride`` left out). After such a pause the clock continues from there.
+    A frame whose pts is not later than the last one, or more than ``longest_gap_s`` later, is
+    placed one nominal duration after it (``replaced``).
 
-    ``reach``: ticks that ``reach_frames`` frames in a row may span in the container. A pause that
-    exceeds it is shortened, so that three quarters of it are filled, and counted in ``shortened``.
-    None: there is no limit.
+    ``reach``: ticks that ``reach_frames`` frames in a row may span in the container; a pause that
+    exceeds it is ``shortened``, so that three quarters are filled.
     """
 
     def __init__(

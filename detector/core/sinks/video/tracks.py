@@ -1,8 +1,4 @@
-"""All sound and subtitles of a source, carried into a file beside its frames.
-
-A file is opened once more for them. One track of sound has an opening of its own, as nearly all
-files have one. Several share one, in which the video's packets say how far it is read.
-"""
+"""All sound and subtitles of a source, carried into a file beside its frames."""
 
 from __future__ import annotations
 
@@ -47,8 +43,7 @@ class Tracks:
         suffix: str,
         most: int | None = None,
     ) -> None:
-        """``most``: tracks at most; None: as many as the format holds. Raises ``BROKEN`` where the
-        source cannot be opened again, or all of its sound fails."""
+        """``most``: tracks at most. Raises ``BROKEN`` where the source cannot be opened again."""
         self.notes: list[str] = []
         self.carried: list[CarriedTrack] = []
         self._container: Any = None
@@ -143,8 +138,7 @@ class Tracks:
             copy_fonts(self._container, output)
 
     def mux(self, output: Any, until: Moment, shift_s: Fraction, refused: Any) -> None:
-        """Muxes all that begins before ``until`` and was not muxed yet, ``shift_s`` earlier.
-        ``refused``: errors by which the muxer refuses one packet, which is a gap then."""
+        """Muxes all that begins before ``until``, ``shift_s`` earlier; ``refused``: gaps."""
         if self._shared is not None:
             self._shared.read_to(until)
         for track in self.carried:
@@ -157,7 +151,6 @@ class Tracks:
                     track.refused += 1
 
     def finish(self, output: Any) -> list[str]:
-        """Muxes the encoders' last packets; returns what is missing."""
         for track in self.carried:
             output.mux(track.flush())
         return [note for track in self.carried for note in track.notes()]
@@ -199,8 +192,6 @@ class _Shared:
 
 
 class _Waiting:
-    """A ``PipedTrack`` of a file."""
-
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self.ended = False

@@ -1,8 +1,5 @@
-"""How each kind of address is opened: its options, and which protocols may be opened from it.
-
-A playlist or a description from the network names further addresses. FFmpeg opens none whose
-protocol is not on the list of the first: no file, no ``concat:``, no ``data:``.
-"""
+"""How each kind of address is opened: its options, and which protocols may be opened from it: no
+file, no ``concat:``, no ``data:``."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ FORMATS = "mpjpeg,mjpeg,jpeg_pipe,hls,mpegts,flv,live_flv,mov,matroska,webm,h264
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How FFmpeg opens addresses of one scheme."""
-
     protocols: str
     formats: str = ""
     options: dict[str, str] = field(default_factory=dict)

@@ -67,8 +67,7 @@ def is_redirect(error: BaseException) -> bool:
 
 
 def settle(url: str) -> tuple[str, dict[str, str]]:
-    """The final address of a playlist that ``url``, with a login, leads to, and its host's cookies.
-    If the host does not answer, returns ``url``, and FFmpeg reports why."""
+    """The final address of a playlist that ``url``, with a login, leads to, and its cookies."""
     from detector.core.sources._web import WebPlace, ask
 
     place = WebPlace(url)
@@ -82,8 +81,7 @@ def settle(url: str) -> tuple[str, dict[str, str]]:
 
 
 class Bytes:
-    """A file for PyAV of the bytes at an address, or of none. Playlists are in ASCII with %XX
-    escapes, because PyAV prints a traceback for an address that is not UTF-8."""
+    """A file for PyAV of the bytes at an address. Playlists are in ASCII with %XX escapes."""
 
     def __init__(
         self, container: Any = None, arrived: Callable[[bool], None] = lambda _: None
@@ -150,8 +148,7 @@ class NestedOpener:
         self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
-        """The container, which calls us. One that is collected unclosed would take its files with
-        it before FFmpeg closes them (PyAV 18: "double free"); ``__del__`` comes before that."""
+        """The container, kept open: one collected unclosed frees its files first (PyAV 18)."""
         self._containers.append(container)
         return container
 

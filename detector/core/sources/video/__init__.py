@@ -1,7 +1,4 @@
-"""A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers.
-
-A decoder is a module with ``open(path, stride, frames, pixels, choice) -> Source``.
-"""
+"""A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers."""
 
 from __future__ import annotations
 

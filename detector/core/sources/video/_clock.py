@@ -15,10 +15,10 @@ JUMPS = "time stamps repeat or jump at "
 class Clock:
     """The time stamps of one reader's frames, in order.
 
-    A frame that does not follow the last one, or follows it by more than the longest pause that the
-    container allows, is placed one frame's duration behind it. After a jump the clock continues
-    from there; after a small step back the container's own stamps count again as soon as they are
-    ahead, or stay behind for as long as a large one. ``places``: where that happened.
+    A frame that does not follow the last one, or follows it by more than the longest allowed pause,
+    is placed one frame's duration behind it. After a jump the clock continues from there; after a
+    small step back the container's stamps count again once they are ahead. ``places``: where that
+    happened.
     """
 
     def __init__(self, video: Video) -> None:

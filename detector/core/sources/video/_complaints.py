@@ -27,11 +27,7 @@ ERROR: int = av.logging.ERROR
 
 
 class Complaints:
-    """The errors that FFmpeg logs from now on until ``close``.
-
-    ``names``: of the decoders and demuxers that are listened to; none: to all. There is one log for
-    the whole process: what an encoder or the sound's decoder says at the same time is not ours.
-    """
+    """The errors that FFmpeg logs from now on until ``close``, of decoders ``names`` or all."""
 
     def __init__(self, *names: str) -> None:
         self._names = frozenset(names)
@@ -53,11 +49,8 @@ class Complaints:
         return heard
 
     def listen_to_cv2(self) -> bool:
-        """To be called behind each opening of a cv2.VideoCapture, which sets a callback of its own.
-
-        False where cv2 cannot be listened to: its FFmpeg is hidden (Windows) or of another version
-        than PyAV's, or the user has asked for its log (OPENCV_FFMPEG_LOGLEVEL).
-        """
+        """To be called behind each opening of a cv2.VideoCapture. False where cv2 cannot be
+        listened to: its FFmpeg is hidden (Windows) or another version, or is to log."""
         return _log.redirect_cv2()
 
     def note(self, record: tuple[int, str, str]) -> None:
@@ -79,11 +72,8 @@ class Complaints:
 
 
 class _Log:
-    """PyAV's log: set to catch errors while somebody listens, then put back as it was.
-
-    The garbage collector may close a listener at any moment, also in a thread that holds the lock.
-    So ``sweep`` never waits for it: whoever holds the lock sweeps after giving it back.
-    """
+    """PyAV's log: set while somebody listens, then put back. The garbage collector may close a
+    listener at any moment, so ``sweep`` never waits for the lock."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, str, str]] = []  # (level, name, message), not handed out yet
@@ -177,10 +167,7 @@ def _pass_on(level: int, name: str, message: str) -> None:
 
 @functools.cache
 def _find_libraries() -> tuple[Any, Any] | None:
-    """The FFmpeg inside cv2 and PyAV's own; None where the one cannot log into the other.
-
-    A symbol looked up in an extension module is found in the libraries that it is linked with.
-    """
+    """The FFmpeg inside cv2 and PyAV's own; None where the one cannot log into the other."""
     found = glob.glob(os.path.join(os.path.dirname(cv2.__file__), "cv2*.so"))
     try:
         of_cv2, of_av = ctypes.CDLL(found[0]), ctypes.CDLL(av._core.__file__)

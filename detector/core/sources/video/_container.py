@@ -1,7 +1,4 @@
-"""What a video file says of itself.
-
-It is read with PyAV. Only the first picture is decoded, because it knows more than the container.
-"""
+"""What a video file says of itself, by PyAV; only the first picture is decoded."""
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ PIPE_BYTES = 1 << 16  # asked of a pipe at once; it gives what it has
 
 
 def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
-    """A member of the enumeration for side data that PyAV has no name for, such as the EXIF of a
-    JPEG. Without it PyAV refuses to list any side data of such a picture."""
+    """A member for side data that PyAV has no name for, or it refuses to list any."""
     unnamed = object.__new__(kind)
     unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
     return unnamed
@@ -105,8 +101,7 @@ def _open_standard_input() -> Any:
 
 
 def probe(path: str, choice: Choice = ANY) -> Video:
-    """Reads the container's metadata. Raises SourceError when there is no video stream, and
-    UsageError for a choice that it does not offer."""
+    """Reads the container's metadata. Raises SourceError and UsageError."""
     with Complaints() as complaints, open_container(path) as container:
         demuxer = container.format.name
         said = [message for who, message in complaints.take() if who == demuxer]
@@ -161,11 +156,8 @@ def probe(path: str, choice: Choice = ANY) -> Video:
 
 
 def demux(container: Any, *streams: Any) -> Iterator[Any]:
-    """The packets of one or more streams, and an empty one of each at the end.
-
-    A stream may appear later than all others, in damaged files and in recordings of television.
-    PyAV knows it only when it demuxes anew, and goes on from where it was.
-    """
+    """The packets of streams, and an empty one of each at the end. A stream may appear late, in
+    damaged files; PyAV knows it only when it demuxes anew."""
     for _ in range(MOST_STREAMS):
         try:
             yield from container.demux(*streams)

@@ -1,8 +1,7 @@
 """Which packets hold one field of an interlaced picture. Two of them make one frame.
 
-A decoder gives one picture for both, so a packet without a picture is no loss there. A field whose
-partner is missing is one: FFmpeg drops such a picture, or fills in half of it, without a word. Only
-H.264 and MPEG-2 have fields in packets of their own; a field of HEVC is a frame to FFmpeg.
+FFmpeg drops a field without a partner, or fills in half of it, without a word. Only H.264 and
+MPEG-2 have fields in packets of their own.
 """
 
 from __future__ import annotations

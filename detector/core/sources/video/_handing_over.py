@@ -1,7 +1,4 @@
-"""What the fast readers share: when one is in trouble, PyAV goes on packet by packet.
-
-PyAV decodes from the start and drops what was handed out. A false alarm costs only time.
-"""
+"""What the fast readers share: when one is in trouble, PyAV goes on packet by packet."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ class HandingOver(SteppingSource):
     _rest: AvSource | None = None
 
     def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
-        """``rest`` reads on behind the ``whole`` frames that came so far. False at the end.
-
-        ``last_pts``: of the last of them, in ticks of the source; None: times are unknown.
-        """
+        """``rest`` reads on behind ``whole`` frames, the last at ``last_pts``. False at the end."""
         self._rest = rest
         for _ in range(whole):
             if not rest.grab():

@@ -49,8 +49,7 @@ class KeyReader:
         }.get(codec, _no_parameters)
 
     def promise(self, packet: Any) -> Promise:
-        """Of a packet that is marked as a key frame. CLEAN of MPEG-1, 2 and 4 is OPEN where leading
-        pictures turn up behind it."""
+        """Of a packet marked as a key frame. MPEG's CLEAN is OPEN if leading pictures follow."""
         return self._promise(packet)
 
     def changes_parameters(self, packet: Any) -> bool:

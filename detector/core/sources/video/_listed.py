@@ -1,8 +1,5 @@
-"""A video whose parts a finished playlist of HLS names, read by FFmpeg from its server.
-
-FFmpeg leaves out a part that does not come, so what came is compared with the length that the
-playlist states.
-"""
+"""A video whose parts a finished playlist of HLS names. FFmpeg leaves out a part that does not
+come, so the length is compared with the playlist's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Which packets must show a picture, by their first bytes. Nothing is decoded.
 
-Not every packet of a healthy file gives a frame. VP8 and VP9 store hidden pictures, an encoder may
-say "as before" in a few bytes, and a recording that begins with an open GOP has leading pictures
-whose references are not there. Whoever compares packets with frames must know these.
+VP8 and VP9 store hidden pictures, an encoder may say "as before" in a few bytes, and a recording
+that begins with an open GOP has leading pictures whose references are not there.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class Check:
 
 
 def check_packets(video: Video, frames: int, last_pts: int | None) -> Check:
-    """Demux the file again without decoding and check the packets after the last of ``frames``.
-    ``last_pts``: of that frame, or None if pts jumped or are missing; then packets are counted."""
+    """Demux the file again and check the packets after the last of ``frames``, at ``last_pts``."""
     demuxed, must_show, later, undated, error = Demuxed(), 0, 0, 0, ""
     with open_container(video.path) as container:
         stream = container.streams[video.stream]

@@ -1,9 +1,5 @@
-"""The frames of one part of a file, numbered and timed as in the whole, for runs that share it.
-
-Two parts meet at a picture that both decode: the first of the one is the picture behind the last of
-the other. If both are the same, bit for bit, the decoders agree where it matters, whatever the
-file's packets had promised.
-"""
+"""The frames of one part of a file, numbered and timed as in the whole, for runs that share it. Two
+parts meet at a picture that both decode, bit for bit."""
 
 from __future__ import annotations
 
@@ -22,11 +18,8 @@ from detector.core.types import Frame, Image, Picture, Planes
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Which frames: from ``start_pts`` to before ``end_pts``, each the pts of a frame, in ticks of
-    the source's time base.
-
-    ``end_pts``: None: to the end. ``landing``: where to begin decoding; None: at the beginning.
-    """
+    """From ``start_pts`` to before ``end_pts`` (None: the end), in ticks of the source's time base.
+    ``landing``: where to begin decoding; None: at the beginning."""
 
     start_pts: int
     end_pts: int | None
@@ -34,11 +27,7 @@ class Stretch:
 
 
 class PartSource(Source):
-    """A video file, narrowed to a stretch.
-
-    ``first_digest`` is of the first picture that is handed out, ``behind_digest`` of the one behind
-    the stretch, once all is read; "" where there is none.
-    """
+    """``first_digest`` is of the first picture handed out, ``behind_digest`` of the one behind."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
         """``source`` is fresh, and closed with this one. Raises SourceError without such frames."""

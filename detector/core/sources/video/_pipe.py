@@ -1,8 +1,4 @@
-"""A video from a pipe: one opening for its frames and its sound, and no way back.
-
-What needs the whole file at once is left out: whether the container is as long as it says, and
-whether its index is whole. What the demuxer and the decoder say of each packet counts as for files.
-"""
+"""A video from a pipe: one opening for its frames and its sound, and no way back."""
 
 from __future__ import annotations
 
@@ -25,10 +21,7 @@ SOUND_LAG_S = 2
 
 
 class PipedTrack:
-    """The packets of a track of sound or subtitles, between reader and writer thread.
-
-    ``stream`` is PyAV's; packets are handed out in the order of the container.
-    """
+    """The packets of a track of sound or subtitles, between reader and writer thread."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

@@ -1,9 +1,5 @@
-"""How many pictures a second a video has, by what it says of itself.
-
-A raw stream (.h264, .m2v, .mjpeg...) has no clock, and FFmpeg's demuxers call all of them 25 a
-second. Many state the rate in their own header: H.264's and HEVC's VUI, MPEG-2's sequence header.
-So frame n of a raw stream is at n / rate.
-"""
+"""How many pictures a second a video has, by what it says of itself. FFmpeg calls all raw streams
+25 a second; H.264's and HEVC's VUI and MPEG-2's sequence header may state the rate."""
 
 from __future__ import annotations
 
@@ -28,8 +24,8 @@ def is_raw(container: Any) -> bool:
 def rate_of(
     path: str, container: Any, stream: Any, wanted: Fraction | None
 ) -> tuple[Fraction, str]:
-    """Frames a second, and a sentence where they are a guess. To be asked when the first picture
-    is decoded. Raises UsageError for a ``wanted`` rate where the file has a clock."""
+    """Frames a second, and a sentence where they are a guess. Raises UsageError for a ``wanted``
+    rate where the file has a clock."""
     if not is_raw(container):
         if wanted is not None:
             raise UsageError(

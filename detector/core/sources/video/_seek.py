@@ -1,10 +1,8 @@
 """Where to begin so that frames from a time on are those of a whole run, found without decoding.
 
-A key frame that nothing behind it looks past makes the same pictures, whether what lies before it
-was decoded or not. Where the last key frame before a time is that of an open GOP, the one before it
-will do: by the time that is wanted, everything shown is the same. The number of a frame is the
-number of pictures that are shown before it, and packets tell that (``_packets.py``). Wherever a
-packet leaves a doubt, there is no landing, and the file is decoded from its beginning.
+Where the last key frame before a time is that of an open GOP, the one before it will do. The number
+of a frame is the number of pictures that are shown before it, and packets tell that. Wherever a
+packet leaves a doubt, the file is decoded from its beginning.
 """
 
 from __future__ import annotations
@@ -44,10 +42,9 @@ class Fit:
 class Landing:
     """A key frame to begin at. pts and dts in ticks of the source's time base.
 
-    ``shown``: pts of the frames from number ``first`` up to the one that is wanted (``wanted_pts``;
-    the last one, where the file ends before). ``fits``: this key frame and some before it; any of
-    them will do. ``safe_pts``: for a decoder that does not say where it began. If the first picture
-    that it shows is before this time, it has begun at a key frame that will do.
+    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: key frames,
+    any of which will do. ``safe_pts``: if a decoder's first picture is before this, it has begun at
+    one of them.
     """
 
     key_pts: int
@@ -74,8 +71,7 @@ class Landing:
 
 @dataclass(slots=True)
 class Key:
-    """A packet that is marked as a key frame. ``leads``: the first pts of all that is stored behind
-    it, up to the next one. ``at``: how many pictures are stored before it."""
+    """``leads``: the first pts of all stored behind it. ``at``: pictures stored before it."""
 
     pts: int
     dts: int
@@ -93,8 +89,8 @@ class DoubtError(Exception):
 class Survey:
     """What the packets of a file say of its pictures: their pts, rising, and its key frames.
 
-    ``stored``: the same pts in the order of the file, and ``spare`` a byte for each: 1 where no
-    other picture refers to this one. ``packets``: all, those that show nothing included.
+    ``stored``: the same pts in the order of the file, and ``spare`` 1 where no other picture refers
+    to this one.
     """
 
     shown: Sequence[int]
@@ -108,10 +104,7 @@ class Survey:
         return bisect_left(self.shown, pts)
 
     def find_landing(self, wanted: int, most: int = KEYS_BEFORE) -> Landing | None:
-        """Where to begin for the picture with this pts; None where that is the file's beginning.
-
-        ``most``: how many earlier key frames will do too.
-        """
+        """Where to begin for this pts, with up to ``most`` earlier key frames; or None."""
         usable = [key for key in self.keys if key.promise is not Promise.NONE and key.pts <= wanted]
         if usable and usable[-1].promise is Promise.OPEN:
             usable.pop()
@@ -136,9 +129,7 @@ class Survey:
 
 
 def find_landing(video: Video, start_s: Fraction) -> Landing | None:
-    """The last key frame before ``start_s`` that will do; None where it is the first of the file,
-    or where the frames behind it might differ from those of a whole run.
-    """
+    """The last key frame before ``start_s`` that will do; None for the file's beginning."""
     start = start_s / video.info.time_base
     try:
         survey = survey_packets(video, start)
@@ -153,11 +144,8 @@ def find_landing(video: Video, start_s: Fraction) -> Landing | None:
 def survey_packets(
     video: Video, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
 ) -> Survey:
-    """Reads the packets of a file. ``until``: pictures up to this time, in ticks, and some behind
-    it; None: all, with a look at the file's structure. ``watch`` is called for each.
-
-    Raises DoubtError where packets do not tell, and what PyAV raises.
-    """
+    """Reads the packets of a file, up to this time in ticks (None: all), with ``watch`` for each.
+    Raises DoubtError where packets do not tell, and what PyAV raises."""
     demuxer = video.names_in_log[0]
     if not any(name in demuxer for name in CONTAINERS):
         raise DoubtError(f"its container cannot seek by time ({demuxer.split(',')[0]})")

@@ -1,9 +1,8 @@
 """Which packets of a file need no decoding: no frame that a stride hands out is made with them.
 
 Between two key frames that nothing looks past, packets are needed up to the last one of a wanted
-frame. Of these, an H.264 picture that no other refers to (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is
-needed only if it is wanted itself. What is decoded is the same, bit for bit. Where a packet leaves
-a doubt, all are decoded.
+frame. An H.264 picture that no other refers to (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is needed
+only if it is wanted itself.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ MOST_DECODED = 0.9  # share of the frames from which the plan is not worth it
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """``shown``: pts of all frames, rising. ``fed``: for each packet, as stored, whether it is
-    decoded; ``decoded``: for each frame, as shown."""
+    """``shown``: pts, rising. ``fed``: packets, as stored; ``decoded``: frames, as shown."""
 
     stride: int
     shown: Sequence[int]
@@ -50,10 +48,7 @@ class Sparse:
 
 
 def plan_sparse(video: Video, stride: int) -> Sparse | None:
-    """What is to be decoded for every ``stride``-th frame; None: everything.
-
-    Reads the packets of the whole file once: 0.04 ms each, where decoding one takes milliseconds.
-    """
+    """What is to be decoded for every ``stride``-th frame; None: everything."""
     if stride < LEAST_STRIDE:
         return None
     try:

@@ -1,9 +1,5 @@
-"""A video of an object store or a web server, read by ranges with PyAV: cv2 opens files alone.
-
-A lost connection is tried again (``_ranges.py``). Where that does not help, the source of a batch
-job ends with an error, and never as a shorter video. What came of a web server's is kept, and the
-video counts as damaged (``RangedObject.keeps_part``).
-"""
+"""A video of an object store or a web server, read by ranges with PyAV. In a batch job a lost
+connection is an error in the end, never a shorter video (``RangedObject.keeps_part``)."""
 
 from __future__ import annotations
 

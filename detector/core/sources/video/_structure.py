@@ -1,8 +1,5 @@
-"""Whether a video file is as long as its own structure says, and whether that structure is whole.
-
-Counts and durations in headers play no part: they lie and harm nobody. What counts are the sizes
-and the index by which a reader finds its way. Streams without either (raw H.264) cannot tell.
-"""
+"""Whether a video file is as long as its own structure says, and whether that structure is whole:
+sizes and the index count, not the durations in headers."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ JOINT = 2  # packets, at most, from the one that the demuxer blames to the one b
 
 
 class Bytes:
-    """The bytes of a file, read where they are asked for.
-
-    A memory map would do the same, but kill the process if somebody shortened the file meanwhile.
-    """
+    """The bytes of a file. A memory map would kill the process if somebody shortened the file."""
 
     def __init__(self, pread: Callable[[int, int], bytes], size: int) -> None:
         """``pread``: a length and a position -> bytes."""
@@ -37,14 +31,12 @@ class Bytes:
         return self._size
 
     def at(self, position: int) -> int:
-        """One byte. Raises IndexError behind the end."""
         if not self._start <= position < self._start + len(self._block):
             self._start = position
             self._block = self._pread(READ_BYTES, position)
         return self._block[position - self._start]
 
     def part(self, start: int, stop: int) -> bytes:
-        """From ``start`` to ``stop``, or to the end."""
         within = start - self._start
         if within >= 0 and stop - self._start <= len(self._block):
             return self._block[within : stop - self._start]
@@ -92,10 +84,7 @@ class Demuxed:
 
 
 def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
-    """What is missing by the file's own word, to be asked behind its last packet; "" for nothing.
-
-    ``demuxed`` must have come from the same opening of the file.
-    """
+    """What is missing by the file's own word, behind its last packet; "" for nothing."""
     is_piped = container.file is not None and open_object(container.name) is None
     if not is_piped and _size_of(container) <= 0:
         return ""
@@ -132,16 +121,12 @@ def find_damaged_bytes(container: Any, demuxed: Demuxed | None = None) -> str:
 
 
 def _size_of(container: Any) -> int:
-    """Bytes."""
     stored = open_object(container.name)
     return int(container.size) if stored is None else stored.size
 
 
 def _is_disordered(stream: Any, demuxed: Demuxed) -> bool:
-    """Whether a picture is shown farther from where it is stored than the whole file is long.
-
-    FFmpeg takes such pictures for hidden: they lie behind the end of the edit list.
-    """
+    """Whether a picture is shown farther from where it is stored than the whole file is long."""
     longest = max(demuxed.last_dts - (demuxed.first_dts or 0), stream.duration or 0)
     return demuxed.packets > 2 and demuxed.farthest > 2 * longest
 

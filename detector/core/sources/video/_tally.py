@@ -26,10 +26,9 @@ class _Sent:
 class Tally:
     """Follows each packet through the decoder, by a mark that its picture comes back with.
 
-    A packet is *bad* if no picture came of it, and it must show one or the decoder complained about
-    it. If a picture came with a complaint, that frame is *corrupt*. Two packets of one field each
-    are one picture; that of a field without its partner is corrupt, if it comes at all. After an
-    open GOP at the start, a decoder may complain about what was cut off: that is neither.
+    A packet is *bad* if no picture came of it, and it must show one or the decoder complained. A
+    picture with a complaint is *corrupt*. Two packets of one field each are one picture; a lone one
+    is corrupt.
     """
 
     def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:

@@ -1,9 +1,8 @@
 """PyAV on all cores as long as all is well, then packet by packet: each frame once.
 
-With a thread for each frame FFmpeg decodes fastest, but which pictures survive an error is then a
-matter of luck. So at the first complaint, and where the packets of the file do not add up to its
-pictures at the end, ``AvSource`` takes over. It decodes from the start and drops as many frames as
-were handed out. A false alarm costs time and nothing else.
+With a thread for each frame FFmpeg decodes fastest, but which pictures survive an error is a matter
+of luck. So at the first complaint, and where packets do not add up to pictures, ``AvSource`` takes
+over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Which of a file's video tracks is read, and what is said of it.
-
-As in ffmpeg: the track that is marked as the default, else the one with the largest picture. A
-cover picture is a video stream too, of one frame; nobody means it by the video.
-"""
+"""Which of a file's video tracks is read, and what is said of it: as in ffmpeg, the default, else
+the one with the largest picture, and no cover picture."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ WITH_LANGUAGE = "location-"
 
 
 def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, str]:
-    """The video stream to read, and a sentence on a choice. ``wanted``: its number, from 1.
-
-    Raises SourceError where there is no video, and UsageError where there is no such track.
-    """
+    """The video stream to read, and a sentence on a choice. Raises SourceError, UsageError."""
     tracks = [one for one in container.streams.video if not _is_cover(one)]
     if not tracks:
         raise _no_video(path, container)

@@ -55,8 +55,7 @@ class AvSource(SteppingSource):
         pixels: str = "bgr",
         planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height) of all frames; None: that of the first. ``planes``:
-        what made planes of the frames before; ``pixels`` asks for a new one."""
+        """``size``: displayed (width, height); None: that of the first. ``planes``: made before."""
         super().__init__(stride, frames)
         self.video = video
         self.planes = planes
@@ -109,7 +108,6 @@ class AvSource(SteppingSource):
         return self.step()
 
     def step(self) -> bool:
-        """``grab``, by this decoder itself."""
         self._picture = next(self._pictures, None)
         if self._picture is None:
             return False
@@ -223,9 +221,7 @@ class AvSource(SteppingSource):
         return pictures
 
     def hear_demuxer(self) -> None:
-        """What was said since the last packet was decoded: by the demuxer, and by parsers, which
-        the decoder repeats.
-        """
+        """What was said since the last packet was decoded, also by parsers."""
         for who, message in self._complaints.take():
             if who == self._container.format.name:
                 self.note_damage(f"the file's structure is damaged: {message}")
@@ -294,10 +290,7 @@ class AvSource(SteppingSource):
 
 
 def _land(container: Any, stream: Any, landing: Landing) -> Fit | None:
-    """Moves a container in front of the key frame, or of one before it, and returns that.
-
-    None where it stops elsewhere.
-    """
+    """Moves a container in front of the key frame, or an earlier one; None if it cannot."""
     reached: dict[int, int] = {}
     for target in (landing.key_dts, landing.key_pts):  # an index has the one or the other
         try:

@@ -92,8 +92,7 @@ class OpenCVSource(SteppingSource):
         return True
 
     def seek(self, start_s: Fraction) -> int | None:
-        """cv2 goes to a key frame, and grabs up to about the frame that it is asked for. Where that
-        is one that the packets know, all is well."""
+        """cv2 goes to a key frame, and grabs up to about the frame that it is asked for."""
         landing = None if self._ended else self.landing or find_landing(self.video, start_s)
         if landing is None:
             return None

@@ -1,13 +1,11 @@
 """Average precision (AP): the figures of ``eval`` and of ``compare --labels``.
 
-Detections and labels of a whole dataset become COCO's six figures, by class and on average, with
-recall, precision, curves and a confusion matrix. Classes are those that are scored: both sides are
-mapped already. A picture counts for a class only if that class was looked for in it
-(``LabelledPicture.labelled``). A figure is None where there is nothing to count.
+Classes are those that are scored: both sides are mapped already. A picture counts for a class only
+if that class was looked for in it (``LabelledPicture.labelled``). A figure is None where there is
+nothing to count.
 
-Two evaluators: faster-coco-eval computes COCO's table of precisions, and our own, at IoU 0.5,
-computes what the table does not hold: intervals by resampling pictures, recall and precision above
-a score. A test holds the two together.
+faster-coco-eval computes COCO's table of precisions; our own evaluator, at IoU 0.5, computes
+intervals by resampling pictures, and recall and precision above a score.
 """
 
 from __future__ import annotations
@@ -53,10 +51,7 @@ def check_installed() -> None:
 def accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
 ) -> Accuracy:
-    """All figures of a dataset. ``found``: the detections of each picture; ``names``: the classes.
-
-    Means are over the classes that have boxes to find.
-    """
+    """All figures of a dataset; means are over the classes that have boxes to find."""
     found = [keep_judged(one, picture) for one, picture in zip(found, pictures, strict=True)]
     table = precision_table(pictures, found, len(names))
     outcomes = [_match_class(pictures, found, class_id) for class_id in range(len(names))]
@@ -81,7 +76,7 @@ def accuracy(
 
 
 def keep_judged(one: Detections, picture: LabelledPicture) -> Detections:
-    """The detections of classes that were looked for in the picture. Others cannot be judged."""
+    """Keep the detections of classes that were looked for in the picture."""
     if picture.labelled is None:
         return one
     keep = np.isin(one.class_ids, list(picture.labelled))
@@ -89,8 +84,6 @@ def keep_judged(one: Detections, picture: LabelledPicture) -> Detections:
 
 
 def difference(figures: AveragePrecision, first: AveragePrecision) -> AveragePrecision:
-    """``figures`` less those of ``first``; None where one of the two is."""
-
     def change(key: str) -> Figure:
         own, other = getattr(figures, key), getattr(first, key)
         return None if own is None or other is None else own - other
@@ -154,7 +147,6 @@ def _interval(rows: list[Judged]) -> Interval:
 
 
 def _interval_of_mean(outcomes: list[ClassOutcomes], pictures: int) -> Interval:
-    """In each sample all classes are of the same pictures."""
     pools = [
         (places, Pool.of(rows)) for places, rows in outcomes if sum(row.wanted for row in rows)
     ]
@@ -173,7 +165,6 @@ def _percentiles(drawn: Sequence[float]) -> Interval:
 
 
 def _figure(part: NDArray[np.float64]) -> Figure:
-    """The mean of the cells that have a figure: COCO's average precision."""
     return None if np.isnan(part).all() else float(np.nanmean(part))
 
 
@@ -183,7 +174,6 @@ def _mean(values: Sequence[Figure]) -> Figure:
 
 
 def _plain(value: float) -> Figure:
-    """None for NaN, which JSON does not have."""
     return None if math.isnan(value) else value
 
 
@@ -290,9 +280,8 @@ def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
 def precision_table(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections], classes: int
 ) -> NDArray[np.float64]:
-    """Precision [10, 101, classes, 4] by IoU threshold (0.50 to 0.95), recall (0 to 1), class and
-    area (all, below 32 x 32 pixels, below 96 x 96, above). NaN where there is no box to find. At
-    most 100 detections of a picture and class count."""
+    """Precision [10, 101, classes, 4]: IoU (0.50 to 0.95), recall (0 to 1), class, area (all, below
+    32 x 32 pixels, below 96 x 96, above). NaN without a box; 100 detections of a class count."""
     from faster_coco_eval import COCO, COCOeval_faster
 
     class Evaluator(COCOeval_faster):  # type: ignore[misc]

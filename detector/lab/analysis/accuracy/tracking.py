@@ -41,7 +41,6 @@ class Moment(NamedTuple):
 def track_accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections]
 ) -> TrackAccuracy:
-    """The figures of one sequence, in the scored classes; only detections with an id count."""
     moments, objects, tracks = _moments(pictures, found)
     hota, detection, association = _hota(moments, objects, tracks)
     labelled = sum(len(one.objects) for one in moments)
@@ -64,7 +63,6 @@ def track_accuracy(
 def _moments(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections]
 ) -> tuple[list[Moment], int, int]:
-    """The frames, and how many objects and tracks there are in all of them."""
     objects: dict[tuple[int, int], int] = {}
     tracks: dict[int, int] = {}
     moments = []

@@ -1,10 +1,8 @@
 """A run as a graph: what every call of a stage had to wait for, by the rules of the loop.
 
-A call starts when the last of its predecessors is done: the call before it on its thread (program
-order), the stage that made its data, and the call that gave back the room that it needed (bounded
-queues push back, and requests and pictures come from pools). The rules are those of
-``loop/overlapped.py``; nothing is guessed from the clock. Below the graph are other views of the
-same calls: the depths of the queues, and the durations of each stage.
+A call starts when the last of its predecessors is done: the call before it on its thread, the stage
+that made its data, and the call that gave back the room that it needed (queues and pools are
+bounded). The rules are those of ``loop/overlapped.py``; nothing is guessed from the clock.
 """
 
 from __future__ import annotations
@@ -54,13 +52,11 @@ class LoopShape:
 
     @classmethod
     def of(cls, sizes: LoopSizes) -> LoopShape:
-        """From one source's ``loop`` in session.json."""
         return cls(**sizes)
 
 
 class Spent(NamedTuple):
-    """How a call's thread spent it: ``off_cpu_ns`` without a core, of that ``ready_ns`` ready for
-    one. ``library_ns``: what the engine's own threads used for it; None where nobody told."""
+    """Time of a call's thread: ``off_cpu_ns`` without a core, of it ``ready_ns`` ready for one."""
 
     off_cpu_ns: int
     ready_ns: int
@@ -98,7 +94,6 @@ class ActivityGraph:
         return before.start_ns if edge.at_start else before.end_ns
 
     def order(self) -> list[int]:
-        """Indices of all activities in topological order, the earlier start first."""
         waiting = [len(edges) for edges in self.edges]
         after: list[list[int]] = [[] for _ in self.edges]
         for at, edges in enumerate(self.edges):
@@ -165,11 +160,8 @@ def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> Activity
 
 
 class Batches:
-    """Which frames were in which batch, and which of them were inferred: those have a head.
-
-    Where all were, a batch is so many frames. The others (--infer-every, --skip-still) take no row
-    of one, so that it reaches over more frames (``loop.parts.fill``).
-    """
+    """Which frames were in which batch, and which of them were inferred: those have a head. Others
+    (--infer-every, --skip-still) take no row of a batch, so that it reaches over more frames."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
@@ -192,21 +184,18 @@ class Batches:
         return firsts
 
     def of(self, frame: int) -> int:
-        """The batch that a frame was in."""
         return bisect.bisect_right(self._firsts, frame) - 1
 
     def begins(self, frame: int) -> bool:
         return self._firsts[self.of(frame)] == frame
 
     def members(self, batch: int) -> range:
-        """Its frames; none for a batch that was not there."""
         if not 0 <= batch < len(self._firsts):
             return range(0)
         end = self._firsts[batch + 1] if batch + 1 < len(self._firsts) else self.frames
         return range(self._firsts[batch], min(end, self.frames))
 
     def inferred(self, batch: int) -> list[int]:
-        """Those that have a row of it."""
         return [frame for frame in self.members(batch) if frame in self._inferred]
 
 
@@ -273,7 +262,7 @@ class _Rules:
 
 
 def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
-    """[F] int64: when each frame was done, in nanoseconds of the clock, by frame."""
+    """[F] int64: when each frame was done, in nanoseconds, by frame."""
     done: dict[int, int] = {}
     for one in activities:
         if is_of_writer(one.stage):
@@ -323,7 +312,6 @@ def _steps(changes: list[tuple[int, int]]) -> Steps:
 
 
 def mean_depth(steps: Steps) -> float:
-    """Averaged over time."""
     times, levels = steps
     if len(times) < 2 or times[-1] == times[0]:
         return 0.0
@@ -332,11 +320,7 @@ def mean_depth(steps: Steps) -> float:
 
 @dataclass(frozen=True, slots=True)
 class QueueCurve:
-    """A queue over time in equal bins: the mean depth, the least and the most in each bin.
-
-    ``room``: how many it holds at most. ``mean``: over the whole run. ``full``, ``empty``: the
-    shares of time in which it was. ``times_s``: the middle of each bin, from the first call on.
-    """
+    """A queue over time in equal bins; ``full``, ``empty``: the shares of time in which it was."""
 
     name: str
     times_s: list[float]
@@ -353,7 +337,6 @@ QUEUE_BINS = 80
 
 
 def queue_curves(activities: Sequence[Activity], shape: LoopShape) -> list[QueueCurve]:
-    """The queues of ``depths`` in bins: a run of a minute has thousands of steps."""
     rooms = {FILLED: shape.queue_batches, RESULTS: shape.results, IN_FLIGHT: shape.images}
     begin = min((one.start_ns for one in activities), default=0)
     return [
@@ -390,12 +373,11 @@ def _queue_curve(name: str, steps: Steps, room: int, begin: int) -> QueueCurve:
 
 
 def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.float64]:
-    """[N] float64: milliseconds of every call of a stage that was kept, by start."""
+    """[N] float64: milliseconds of every recorded call of a stage, by start."""
     return _durations_by_stage(columns).get(stage, np.zeros(0))
 
 
 def _durations_by_stage(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
-    """Stage -> [N] float64 ms by start, in one pass: a recording may have thousands of stages."""
     work = columns["kind"] == KINDS.index(WORK)
     stages = columns["stage"][work]
     by_stage = np.argsort(stages, kind="stable")
@@ -406,7 +388,6 @@ def _durations_by_stage(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[n
 
 
 def step_rows(columns: dict[str, NDArray[Any]]) -> list[StepRow]:
-    """One row for each stage that ran, from the columns of spans.npz."""
     found = _durations_by_stage(columns)
     calls = {stage: found[stage] for stage in in_order(found) if stage in found}
     whole = sum(float(values.sum()) for values in calls.values()) or 1.0
@@ -428,7 +409,6 @@ def step_rows(columns: dict[str, NDArray[Any]]) -> list[StepRow]:
 
 
 def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
-    """p50, p90 and p99 by nearest rank, as in the ledger; None for too few values."""
     return {
         f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf"))
         if len(values) >= least

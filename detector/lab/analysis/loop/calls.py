@@ -1,10 +1,9 @@
-"""nvprof's dependency table by call of CUDA, of a recorded run: what each call, kernel and copy was
-on the critical path of its process, and how long each call waited for the GPU.
+"""nvprof's dependency table by call of CUDA: each call's, kernel's and copy's time on the critical
+path of its process, and how long each call waited for the GPU.
 
-We walk the path from its end: from a call that waits to the GPU work that it waited for, from GPU
+The path is walked from its end: from a waiting call to the GPU work that it waited for, from GPU
 work to the later of its stream's work before and the call that launched it, from a call to the one
-before it on its thread. The time between two of them is the host's own. Start-up and tear-down are
-apart: allocations, contexts and modules are most of a short run's path.
+before it on its thread. The time between two of them is the host's own.
 """
 
 from __future__ import annotations
@@ -70,8 +69,6 @@ def _outermost(calls: Iterable[CudaCall]) -> list[CudaCall]:
 
 
 class _Walk:
-    """The calls of a process and its work on the GPU, and who comes before whom."""
-
     def __init__(self, calls: Sequence[CudaCall], works: Sequence[DeviceWork]) -> None:
         self.calls = sorted(calls, key=attrgetter("end"))
         self._works = sorted(works, key=attrgetter("end"))
@@ -136,7 +133,6 @@ class _Walk:
         return max(ended, key=attrgetter("end"), default=None)
 
     def _before_call(self, call: CudaCall, now: int) -> CudaCall | None:
-        """The one before it on its thread; of the first, what ended last on any."""
         return _last(self._of_thread[call.thread], now) or _last(self.calls, now)
 
     def _before_work(

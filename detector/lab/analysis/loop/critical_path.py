@@ -1,9 +1,8 @@
 """The critical path: the chain of calls and hand-overs that the run's wall time consists of.
 
-The path is walked backwards from the last frame written. Each call leads to the predecessor that
-ended last, because the call could not start before that. The time between the predecessor's end and
-the call's start is a hand-over (waking a thread, a lock, the interpreter). It is booked as the
-call's wait, with its cause. Self times and waits add up to the wall time exactly.
+It is walked backwards from the last frame written; each call leads to the predecessor that ended
+last. The time between is a hand-over (waking a thread, a lock, the interpreter), booked as the
+call's wait with its cause. Self times and waits add up to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class CriticalPath:
     frames: int  # written in the steady state
 
     def self_check(self) -> None:
-        """Raises AssertionError where the parts are not the whole."""
         total = sum(stage.self_ns + stage.wait_ns for stage in self.stages.values())
         if total != self.wall_ns:
             raise AssertionError(
@@ -63,7 +61,6 @@ class CriticalPath:
             )
 
     def facts(self) -> CriticalPathFacts:
-        """In seconds and shares of the wall time, the stage with the largest share first."""
         wall = self.wall_ns or 1
         rows = sorted(self.stages.items(), key=lambda item: -(item[1].self_ns + item[1].wait_ns))
         return CriticalPathFacts(
@@ -86,7 +83,6 @@ class CriticalPath:
 
 
 def find_path(session: SavedSession, source: int = 0) -> CriticalPath | None:
-    """Of one source's run; None where nothing was recorded, or written."""
     activities = activities_of(session.spans, source)
     if not activities:
         return None
@@ -95,7 +91,6 @@ def find_path(session: SavedSession, source: int = 0) -> CriticalPath | None:
 
 
 def critical_path(graph: ActivityGraph) -> CriticalPath | None:
-    """None where no frame was written."""
     written = frames_written(graph.activities)
     if not len(written):
         return None
@@ -120,8 +115,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """From the first frame's end to the last one written while there was one to read, by the clock,
-    since recordings may be damaged. A run too short for that counts as a whole."""
+    """From the first frame's end to the last one written while there was one to read."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]

@@ -1,11 +1,6 @@
-"""What nvprof's ``--dependency-analysis`` printed, of a recorded run: for each name how long it was
-on the critical path, and how long it waited.
-
-    critical path %   critical path   waiting time   name
-
-nvprof's names were calls of CUDA. Here a name is a stage, a system call inside a stage, or a wait
-of the loop ("wait for batch"). The share is of the whole run; start-up and tear-down have own rows.
-"""
+"""What nvprof's ``--dependency-analysis`` printed, of a recorded run: for each stage, system call
+and wait of the loop, how long it was on the critical path and how long it waited. Shares are of the
+whole run; start-up and tear-down have own rows."""
 
 from __future__ import annotations
 

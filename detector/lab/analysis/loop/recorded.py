@@ -1,5 +1,4 @@
-"""Facts of an nsys recording under the names that a session has for them, so that the two can be
-compared."""
+"""Facts of an nsys recording under the names that a session has for them."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ from detector.lab.session.profile import GpuBusy, RecordedRun, RecordingDocument
 
 
 def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> RecordingDocument:
-    """What ``profile --nsys`` prints of run ``number`` (from 1; the only way to what lies outside
-    of runs), or of the one with the most frames. Raises UsageError for an unknown number."""
+    """The facts of run ``number`` (from 1), or of the one with the most frames."""
     if number is None:
         number = 1 + max(range(len(runs)), key=lambda at: (not runs[at].outside, runs[at].frames))
     elif not 1 <= number <= len(runs):
@@ -87,7 +85,6 @@ def _phases(
 
 
 def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Thread -> what it waited for -> seconds."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
     picked = columns["kind"] != KINDS.index(WORK)

@@ -40,8 +40,6 @@ LIBRARY = "library"  # its threads together, in MomentsFacts.threads
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known beside the spans, by frame. ``moments``: None where none were recorded."""
-
     moments: MomentsFacts | None = None
     boxes: Mapping[int, int] = field(default_factory=dict)
     keys: Collection[int] | None = None
@@ -57,8 +55,6 @@ class Took(NamedTuple):
 
 
 class Explanation:
-    """Of one source of a run."""
-
     def __init__(self, activities: Sequence[Activity], shape: LoopShape, known: Known) -> None:
         self.activities, self.shape, self.known = activities, shape, known
         self.graph = activity_graph(activities, shape)
@@ -96,7 +92,6 @@ class Explanation:
 
     @property
     def frames(self) -> list[int]:
-        """Those that were recorded from read to their last stage."""
         return sorted(self._calls)
 
     def frame_ms(self, frame: int) -> float:
@@ -191,7 +186,6 @@ class Explanation:
         return best
 
     def _led_back(self, at: int, since: int) -> Iterator[int]:
-        """The calls that this one had to wait for, back to the start of the frame."""
         while (edge := self.graph.binding(at)) is not None:
             at = edge.before
             if self.activities[at].end_ns <= since:
@@ -346,7 +340,6 @@ class _Clock:
         return median(times.ready_ms) if times is not None and times.ready_ms else 0.0
 
     def held_up(self, one: Activity) -> float:
-        """What libraries' threads waited for a core during a call, beyond what they always do."""
         return max(0.0, self.took(one, LIBRARY).ready - self.usual_ready(LIBRARY))
 
     def faults(self, start: int, end: int, from_disk: bool = False) -> int:
@@ -377,7 +370,6 @@ def _is_booked(one: Activity) -> bool:
 
 
 def _booked_ms(one: Activity) -> float:
-    """CPU of the engine's own threads that was booked to this call; 0 where none was."""
     return 0.0 if one.spent is None else (one.spent.library_ns or 0) / 1e6
 
 

@@ -22,7 +22,6 @@ def few_rounds(document: Comparison) -> Iterator[Hit]:
 
 
 def within_noise(document: Comparison) -> Iterator[Hit]:
-    """A ratio whose rounds lie on both sides of 1."""
     for metric in METRICS:
         unsure = [row for row in document.rows if _is_unsure(row, document, metric)]
         if unsure:

@@ -78,7 +78,6 @@ def containers(table: Table) -> Iterator[Hit]:
 
 
 def _declared(table: Table) -> Iterator[Hit]:
-    """A column says what each row contains."""
     names = dict(table.named_rows(NAME))
     lower = {name.lower(): row for name, row in names.items()}
     column = table.one(kinds.CONTAINS)

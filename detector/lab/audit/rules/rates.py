@@ -60,7 +60,6 @@ def _pairs(table: Table) -> Iterator[tuple[int, Number, Number, Number]]:
 
 
 def _times_of_many(table: Table) -> float | None:
-    """The number of pictures that explains time and FPS of every row, where there is one."""
     counts = [time * rate for _, time, rate, _ in _pairs(table)]
     if len(counts) < 2:
         return None
@@ -247,7 +246,6 @@ ORDER = ("n", "nano", "tiny", "s", "small", "m", "medium", "l", "large", "x", "x
 
 
 def _sizes(table: Table) -> list[float]:
-    """How large the model of each row is, by its work, its parameters or its letter."""
     for quantity in (kinds.WORK, kinds.PARAMS):
         column = table.one(quantity)
         if column is not None and len(column.told) == table.rows:

@@ -1,6 +1,4 @@
-"""Mistakes of our own runs, by what the run says of itself. They cost no measurement, and every run
-asks them as it ends (``finished.py``), so this file imports no other rules.
-"""
+"""Mistakes of our own runs. Every run asks them as it ends, so this file imports no other rules."""
 
 from __future__ import annotations
 
@@ -23,7 +21,6 @@ def precision_not_executed(run: Summary) -> Iterator[Hit]:
 
 
 def cores_taken(run: Summary) -> Iterator[Hit]:
-    """CPU of other processes in the steady state."""
     libraries = run.cpu.libraries
     if libraries is None or libraries.others_s is None or libraries.wall_s < LEAST_S:
         return
@@ -52,7 +49,6 @@ def waited_for_own(run: Summary) -> Iterator[Hit]:
 
 
 def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
-    """The threads whose waits for a core are much of their work. ``share``: of the wait."""
     waits = {
         name: (ready, one.busy_s)
         for name, one in run.threads.items()
@@ -130,7 +126,6 @@ def repeated_detections(run: Summary) -> Iterator[Hit]:
 
 
 def _not_inferred(run: Summary) -> int:
-    """Frames that repeat detections (--skip-still), or whose boxes tracks moved (--infer-every)."""
     return run.frames.reused + run.frames.coasted
 
 

@@ -41,7 +41,6 @@ def _of_kind(column: Column) -> str:
 
 
 def _families(table: Table) -> Iterator[dict[str, Column]]:
-    """Columns that are statistics of one thing, by which statistic each is."""
     groups: dict[tuple[str, frozenset[str]], dict[str, Column]] = {}
     for column in table.all(TIME, RATE, kinds.BYTES):
         if kind := _of_kind(column):
@@ -144,7 +143,6 @@ def one_sample(table: Table) -> Iterator[Hit]:
 
 
 def no_spread(table: Table) -> Iterator[Hit]:
-    """Times that are compared without a word on how far they repeat."""
     compared = [one for one in table.all(TIME, RATE) if len(one.told) > 1]
     if table.one(kinds.NAME, "layer", "name", "function"):
         return  # a profiler's rows
@@ -163,7 +161,6 @@ def no_spread(table: Table) -> Iterator[Hit]:
 
 
 def claimed_within_spread(table: Table) -> Iterator[Hit]:
-    """A ratio away from 1 whose two rows overlap."""
     ratios = table.one(RATIO)
     if ratios is None:
         return
@@ -219,7 +216,6 @@ def _may_be_same(one: dict[str, str], other: dict[str, str]) -> bool:
 
 
 def _repeats(case: Case) -> Iterator[list[_Measured]]:
-    """Latencies of what can be the same thing, in several tables."""
     each = [one for table in case.tables for one in _measured(table)]
     if len(case.tables) < 2 or len(each) > MOST:
         return
@@ -238,7 +234,6 @@ def _repeats(case: Case) -> Iterator[list[_Measured]]:
 
 
 def _runs_of_one_setting(table: Table) -> Iterator[Hit]:
-    """Saved runs side by side, of which some are repetitions."""
     groups: dict[str, list[int]] = {}
     for row in range(table.rows if table.rows <= MOST and table.one(kinds.NAME, "run") else 0):
         setting = table.setting(row)

@@ -20,15 +20,12 @@ QUANTISED = re.compile(r"int8|int4|quanti[sz]|prun", re.IGNORECASE)
 
 
 def _compares(table: Table) -> bool:
-    """Whether rows are variants with a speed each."""
     if table.one(kinds.STAGE) or table.one(kinds.NAME, "name", "layer", "kernel", "function"):
         return False
     return table.rows > 1 and bool(table.all(TIME, RATE))
 
 
 def differs_with(setting: str) -> Callable[[Table], Iterator[Hit]]:
-    """A setting that no two rows hold still while engine or model changes."""
-
     def find(table: Table) -> Iterator[Hit]:
         if not _compares(table) or table.rows > MOST_ROWS:
             return
@@ -122,7 +119,6 @@ def several_changes(table: Table) -> Iterator[Hit]:
 
 
 def _before_and_after(case: Case) -> Iterator[tuple[Table, int, Table, int]]:
-    """Rows of a table of changes, each with the same model in a table without."""
     for after in case.tables:
         if not after.all(kinds.CHANGES):
             continue
@@ -153,7 +149,6 @@ def unchanged(case: Case) -> Iterator[Hit]:
 
 
 def _same_memory(table: Table) -> Iterator[Hit]:
-    """fp32 beside a smaller type of one model, with the same bytes."""
     size = table.one(BYTES)
     rows: dict[str, dict[str, int]] = {}
     for row in range(table.rows if size else 0):
@@ -188,7 +183,6 @@ def worse_not_said(case: Case) -> Iterator[Hit]:
 
 
 def different_work(table: Table) -> Iterator[Hit]:
-    """Times that differ as their inputs do."""
     sizes, time = (
         table.one(kinds.SIZE),
         table.one(TIME, but=("self", *NOT_LATENCY)) or table.one(TIME, "total", but=("self",)),

@@ -53,7 +53,6 @@ OF_STAGES = ("load*", "read*", "preprocess*", "infer*", "postprocess*", "nms", "
 
 
 def _parts(column: Column) -> bool:
-    """Whether a column of shares is of one whole."""
     return column.quantity == SHARE and column.has(*OF_TIME) and not column.has(*NO_PART)
 
 
@@ -87,7 +86,6 @@ def shares_do_not_sum(table: Table) -> Iterator[Hit]:
 
 
 def _groups(table: Table) -> bool:
-    """Whether rows are of several models or settings: their shares are of several wholes."""
     return any(len(set(one.texts)) > 1 for one in table.all(*kinds.SETTINGS))
 
 
@@ -133,7 +131,6 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
 
 
 def shares_contradict(case: Case) -> Iterator[Hit]:
-    """Two tables of the same stages, over the stages that both have."""
     found = []
     for table in case.tables:
         column = next((one for one in table.all(SHARE) if _parts(one)), None)
@@ -155,7 +152,6 @@ def shares_contradict(case: Case) -> Iterator[Hit]:
 
 
 def _of_stages(table: Table, column: Column) -> dict[str, Number]:
-    """Lines of one stage are added."""
     stages: dict[str, Number] = {}
     for name, row in table.named_rows(kinds.STAGE):
         if (number := column.numbers[row]) is not None:
@@ -213,7 +209,6 @@ FORWARD = re.compile(r"\b(?:forward|inference|model_inference)\b")
 
 
 def totals_contradict(case: Case) -> Iterator[Hit]:
-    """Several totals of what is called inference, or forward."""
     totals: list[tuple[str, str, Number]] = []
     for table in case.tables:
         column = table.one(TIME, "inference", "forward", but=(*NO_SUM, "speed", "latency"))

@@ -62,7 +62,6 @@ def mac_or_flop(case: Case) -> Iterator[Hit]:
 
 
 def _two_counts(case: Case) -> Iterator[Hit]:
-    """The same model has counts in two tables, one twice the other."""
     counts: list[tuple[str, dict[str, float]]] = []
     for table in case.tables:
         work = table.one(WORK, but=MACS)
@@ -147,7 +146,6 @@ def mb_or_mib(table: Table) -> Iterator[Hit]:
 
 
 def _peaks(case: Case) -> Iterator[tuple[float, str]]:
-    """FLOP/s of the machine: as given, else as a table of facts says."""
     if case.machine.peak:
         yield case.machine.peak, "given"
         return
@@ -253,7 +251,6 @@ def peak_differs(case: Case) -> Iterator[Hit]:
 
 
 def peak_too_low(case: Case) -> Iterator[Hit]:
-    """A stated peak against cores x clock x FLOPs per cycle."""
     for table in case.tables:
         stated = [
             (n, v) for n, (kind, v) in table.facts.items() if kind == WORK_RATE and "peak" in n
@@ -318,7 +315,6 @@ def _untested(table: Table, rows: list[int], word: str, case: Case) -> str:
 
 
 def maximum_below_mean(case: Case) -> Iterator[Hit]:
-    """The best layer uses less of the peak than the whole model, which is a mean of its layers."""
     whole: dict[str, tuple[str, float]] = {}
     for table in case.tables:
         used = table.one(SHARE, *USED)
@@ -352,7 +348,6 @@ def maximum_below_mean(case: Case) -> Iterator[Hit]:
 
 
 def two_models(case: Case) -> Iterator[Hit]:
-    """Parameters of the layers against those of the model."""
     facts = [
         (table.name, name, number)
         for table in case.tables

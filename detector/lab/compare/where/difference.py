@@ -38,8 +38,6 @@ Array = NDArray[Any]
 
 
 class Apart(NamedTuple):
-    """``relative``: rms over that of A. ``beyond``: the share of elements beyond the tolerance."""
-
     differs: bool
     max: float | None
     rms: float | None

@@ -26,9 +26,8 @@ ENDINGS = ("_fp16", "_bf16", "_tap")
 
 @dataclass(frozen=True)
 class Point:
-    """A tensor that both graphs have. ``a``, ``b``: its name in each, as its readers see it: behind
-    the pair of Q and DQ where it has one. ``before``: the nearest such tensors that it is made of.
-    ``node``: its maker's type. ``computed``: a layer with weights lies before it, or makes it."""
+    """A tensor of both graphs, named ``a`` and ``b``, behind Q and DQ. ``before``: the nearest that
+    it is made of. ``node``: its maker's type. ``computed``: weights lie before it."""
 
     name: str
     a: str
@@ -97,7 +96,6 @@ def _seen_as(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
 
 
 def _stem(name: str) -> str:
-    """The name in the fp32 graph (``halves.operand_name``)."""
     for ending in ENDINGS:
         if name.endswith(ending):
             return name.removesuffix(ending)
@@ -143,7 +141,6 @@ def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Netw
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """The tensors that a node reads, those of its branches too."""
     yield from node.input
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -177,7 +174,6 @@ class Tapped:
             return found, "cut graph"
 
     def read_all(self, tensors: Sequence[str]) -> list[Array]:
-        """Many tensors at once. Raises EngineError and ModelError."""
         found: list[Array] = []
         with self._quietly():
             for at in range(0, len(tensors), AT_ONCE):
@@ -197,7 +193,6 @@ class Tapped:
 
 
 def infer(request: Any, slots: Sequence[Array]) -> list[list[Array]]:
-    """The outputs of each picture, in turn, as copies without the other rows of the batch."""
     found = []
     for slot in slots:
         request.slot[0] = slot

@@ -1,6 +1,4 @@
-"""What a difference looks like. Each guess makes from A's numbers what a known fault would make of
-them; the guess that B's numbers are nearest to names the kind.
-"""
+"""What a difference looks like: the known fault that, made of A's numbers, comes nearest to B's."""
 
 from __future__ import annotations
 
@@ -86,7 +84,6 @@ def _moved(a: Letterbox, b: Letterbox) -> Kind | None:
 
 
 def _inside(fit: Letterbox, picture: Array) -> tuple[slice, slice]:
-    """The rows and columns of the network's input that show the source."""
     height, width = picture.shape[:2]
     left, top = round(fit.pad_x), round(fit.pad_y)
     right = min(width, left + max(1, round(fit.width * fit.scale_x)))
@@ -103,8 +100,8 @@ def _resized(source: Array, like: Array, inner: tuple[slice, slice]) -> Iterator
 
 
 def _shift(a: Array, b: Array, inner: tuple[slice, slice] | None) -> tuple[float, float] | None:
-    """How far B's content lies to the right of A's and below it, where that explains most of the
-    difference: b = a - dx * da/dx - dy * da/dy, by least squares. None where it does not."""
+    """How far B's content lies right of and below A's: b = a - dx * da/dx - dy * da/dy, by least
+    squares. None where that does not explain most of the difference."""
     part = inner or (slice(None), slice(None))
     grey, other = (one[part].mean(axis=2)[2:-2, 2:-2] for one in (a, b))
     if min(grey.shape) < 8:
@@ -126,7 +123,6 @@ def _sides(array: Array) -> str:
 
 
 def kind_of_tensor(a: Array, b: Array, tolerance: float, before: Array | None = None) -> Kind:
-    """``before``: A's tensor of the frame before."""
     if a.shape != b.shape:
         return Kind(SIZE, f"{_sides(a)} and {_sides(b)}")
     left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -196,7 +192,6 @@ def _crossed(size: int) -> list[int]:
 
 
 def kind_of_candidates(a: Candidates, b: Candidates) -> Kind:
-    """Of the same outputs by two heads."""
     if len(a.scores) and len(a.scores) == len(b.scores):
         if np.allclose(a.boxes[:, [1, 0, 3, 2]], b.boxes, atol=1e-2):
             return Kind(TRANSPOSED, "x and y")

@@ -22,13 +22,11 @@ MOST_BOXES = 500
 
 
 def check_picture(path: str) -> None:
-    """Raises UsageError for a name that is no PNG, before minutes of searching."""
     if Path(path).suffix.lower() != ".png":
         raise UsageError(f"--picture {path}: the file name must end with .png")
 
 
 def write_picture(found: Found, path: str) -> Path | None:
-    """Writes it, where there is something to show. Raises OutputError."""
     first = found.first
     if first is None:
         return None
@@ -49,7 +47,6 @@ def write_picture(found: Found, path: str) -> Path | None:
 
 
 def _heat(a: Array, b: Array, scene: Array | None) -> tuple[Array, float]:
-    """BGR, and the difference that is white."""
     off = np.abs(np.nan_to_num(np.asarray(a, np.float64)) - np.nan_to_num(np.asarray(b)))
     off[~np.isfinite(a) | ~np.isfinite(b)] = off.max(initial=1.0)
     plane = _plane(off)
@@ -64,8 +61,7 @@ def _heat(a: Array, b: Array, scene: Array | None) -> tuple[Array, float]:
 
 
 def _plane(off: Array) -> Array:
-    """The largest over channels: of a picture [h, w, 3], of a tensor [1, channels, h, w]; rows of
-    numbers [1, n, k] side by side, so that they are about square."""
+    """The largest over channels of a picture [h, w, 3], of a tensor [1, channels, h, w] or rows."""
     while off.ndim > 3 and off.shape[0] == 1:
         off = off[0]
     if off.ndim == 3 and off.shape[-1] == 3:
@@ -84,7 +80,6 @@ def _plane(off: Array) -> Array:
 
 
 def _enlarged(picture: Array) -> Array:
-    """By a whole number, so that a cell stays a square; smaller where it is too large."""
     height, width = picture.shape[:2]
     factor = LONGEST / max(height, width)
     whole = max(1, int(factor)) if factor >= 1 else factor

@@ -1,6 +1,4 @@
-"""Stage by stage: both sides get the same input, that of A, so that a difference is the stage's own
-and rounding of one stage never moves a box over the threshold of the next.
-"""
+"""Stage by stage: both sides get A's input, so that a difference is the stage's own."""
 
 from __future__ import annotations
 
@@ -45,12 +43,8 @@ BOX_PIXELS = 0.01  # of the same candidates, two correct NMS and heads agree to 
 
 @dataclass(frozen=True)
 class Side:
-    """One configuration, as the functions that its loop calls.
-
-    ``frames``: the first so many. ``input_shape``: height and width. ``network``: what the engine
-    runs, in its precision. ``open``: an engine with one request on a network, which may be a part
-    of that. ``draw``: into the frame's picture.
-    """
+    """One configuration, as the functions that its loop calls. ``input_shape``: height and width.
+    ``network``: in its precision. ``open``: an engine with one request on (a part of) a network."""
 
     name: str
     precision: str
@@ -66,8 +60,7 @@ class Side:
 
 @dataclass
 class Found:
-    """What the search found. ``shown``: what a picture can show of a difference: two arrays, or
-    two lists of boxes in ``scene``."""
+    """``shown``: what a picture can show: two arrays, or two lists of boxes in ``scene``."""
 
     stages: list[StageDifference] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
@@ -81,7 +74,6 @@ class Found:
         return next((one for one in self.stages if one.differs), None)
 
     def add(self, stage: StageDifference, **shown: Any) -> None:
-        """``shown`` is kept of the first difference."""
         if stage.differs and self.first is None:
             for name, value in shown.items():
                 setattr(self, name, value)
@@ -91,7 +83,6 @@ class Found:
 def search(
     a: Side, b: Side, count: int, step: Callable[[str], object] = lambda doing: None
 ) -> Found:
-    """All stages, over ``count`` frames. Raises what opening and running the sides raises."""
     found = Found()
     step("decode")
     frames, others = a.frames(count), b.frames(count)
@@ -125,7 +116,6 @@ def _row(
 
 
 def _worst(pairs: Iterator[tuple[int, Apart]]) -> tuple[int, Apart]:
-    """The first that differs, else the one that is farthest apart."""
     seen = []
     for at, apart in pairs:
         if apart.differs:
@@ -149,7 +139,6 @@ def _compare_frames(found: Found, frames: Sequence[Frame], others: Sequence[Fram
 
 
 def _compare_slots(found: Found, a: Side, b: Side, frames: Sequence[Frame]) -> list[Image]:
-    """A's inputs of the network, one for each frame."""
     mine, theirs = (np.zeros((*side.input_shape, 3), np.uint8) for side in (a, b))
     slots: list[Image] = []
     others, fits = [], []
@@ -182,7 +171,6 @@ def _with_fits(apart: Apart, a: Letterbox, b: Letterbox) -> Apart:
 def _compare_outputs(
     found: Found, a: Side, b: Side, slots: Sequence[Image], step: Callable[[str], object]
 ) -> list[list[Array]]:
-    """A's outputs, one list for each frame."""
     tolerance = tolerance_of(a.precision, b.precision)
     with np.errstate(all="ignore"):
         mine = _run(a, slots)
@@ -302,9 +290,7 @@ class _Tensors:
         return self.describe(point)
 
     def scan(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
-        """A layer that is far off although the outputs are within the rounding of a coarse type;
-        None if there is none, and for fp32, which hides nothing. All tensors are read in a few
-        runs. A layer is named where the step that it makes is one."""
+        """A layer that is far off, though the outputs agree within a coarse type; None for fp32."""
         if self._tolerance <= tolerance_of("fp32") or not self._points:
             return None
         self._step("all tensors")
@@ -331,7 +317,6 @@ class _Tensors:
         return self._seen[point.name][2]
 
     def all(self, points: Sequence[Point]) -> dict[str, float]:
-        """How far each is apart, relative to its size."""
         left = self._a.read_all([point.a for point in points])
         right = self._b.read_all([point.b for point in points])
         return {

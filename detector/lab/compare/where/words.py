@@ -47,8 +47,7 @@ def where_command(
     picture: str,
     step: Callable[[str], object],
 ) -> tuple[Where, int]:
-    """The document, and the exit code: 0 if no stage differs, else 8. ``given``: A and B as typed.
-    ``flags``: options of both. Raises UsageError for unknown words."""
+    """The document, and the exit code: 0 if no stage differs, else 8."""
     from detector.core import sources
 
     refuse_cameras([source])
@@ -156,7 +155,6 @@ def _frames(plan: Plan, source: str, count: int) -> list[Frame]:
 
 
 def _open(loaded: LoadedModel, network: Network) -> Any:
-    """The side's own engine for its own network, else another one with its options."""
     if network is loaded.network:
         return _left_open(loaded.engine)
     assert loaded.options is not None

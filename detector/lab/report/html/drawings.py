@@ -1,7 +1,4 @@
-"""Tables, figures and SVG drawings of the HTML report.
-
-Every number carries its full value. Shapes have classes, which the page's style colours.
-"""
+"""Tables, figures and SVG drawings of the HTML report. Every number carries its full value."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ Item = TypeVar("Item")
 
 
 def thinned(items: Sequence[Item]) -> Sequence[Item]:
-    """At most ``MOST_POINTS`` of them, at equal distances."""
     return items[:: max(1, -(-len(items) // MOST_POINTS))]
 
 
@@ -32,7 +28,6 @@ def section(name: str, title: str, *content: str, how: str = "") -> str:
 
 
 def key(names: Sequence[str]) -> str:
-    """What the colours mean."""
     return key_of([(name, name) for name in names])
 
 
@@ -45,12 +40,10 @@ def key_of(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def legend(names: Sequence[str]) -> str:
-    """The colours of ``drawings.lines``' curves."""
     return key_of([(f"series-{at % SERIES}", name) for at, name in enumerate(names)])
 
 
 def text(*sentences: str | None) -> str:
-    """One paragraph; what is None is left out."""
     return f"<p>{escape(' '.join(one for one in sentences if one))}</p>"
 
 
@@ -63,7 +56,6 @@ def zoom_buttons(note: str) -> str:
 
 
 def folded(summary: str, *content: str) -> str:
-    """Content that a click on the summary shows."""
     return f"<details><summary>{escape(summary)}</summary>{''.join(content)}</details>"
 
 
@@ -106,7 +98,6 @@ def filter_of(name: str, what: str) -> str:
 
 
 def cell(column: Column, value: Any) -> str:
-    """A cell whose number carries its full value, so that two decimals suffice."""
     fine = column.form.endswith(("3f", "4f", "6f"))
     text = (replace(column, form="") if fine else column).text(value, absent="–")
     if value is None or (isinstance(value, float) and value != value):
@@ -145,7 +136,6 @@ def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True)
 def lanes(
     threads: Sequence[str], slices: Iterable[tuple[int, str, str, float, float]], span_ms: float
 ) -> str:
-    """Slices of threads over time. Each: (lane, class, text, start ms, end ms)."""
     height, scale = 26 * len(threads) + 22, (WIDTH - LEFT) / span_ms if span_ms else 0.0
     names = [
         f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)

@@ -69,7 +69,6 @@ def _card(name: str, rate: float | None, session: SavedSession) -> str:
 
 
 def _links(document: SessionDocument) -> str:
-    """To what the run wrote, as it lies from the session's folder, where the page lies too."""
     shown = []
     for one in document.each[:LINKS]:
         for kind, path in sorted(one.outputs.items(), key=lambda item: item[0] != "video"):
@@ -184,7 +183,6 @@ def _whole(session: SavedSession, facts: WhatIfFacts) -> str:
 
 
 def _step(step: NextStep, short: bool) -> str:
-    """The words that are new in the command stand out. ``short``: the others are said above."""
     old = step.command[: len(step.command) - len(step.option)]
     if short:
         old = [*old[:1], *([] if step.command[1] == "tune" else [ELLIPSIS])]

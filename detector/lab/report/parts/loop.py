@@ -26,7 +26,6 @@ from detector.lab.session.read import SavedSession
 
 
 def _causes(row: PathStage) -> str:
-    """The longest first, without those that round to nothing."""
     causes = {name: seconds for name, seconds in row.wait_causes.items() if seconds >= 0.0005}
     return ", ".join(f"{SHOWN.get(name, name)} {seconds:.3f}" for name, seconds in causes.items())
 
@@ -84,12 +83,10 @@ FREE = "free: the stage costs nothing; FPS: the unchanged run's, plus the gain"
 
 
 def in_rounds(values: Interval) -> Rounded:
-    """The median, with no more decimals than the rounds agree on."""
     return Rounded(values.median, decimals_of(values))
 
 
 def what_if_says(facts: WhatIfFacts) -> Iterator[Table | str]:
-    """What each change gained beside the run as it is, and reasons to doubt it."""
     now = in_rounds(facts.fps)
     title = (
         f"what if, measured: {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
@@ -135,7 +132,6 @@ PASSES = (
 
 
 def passes(session: SavedSession) -> str:
-    """By how much each pass slowed the run down, or why it could not run."""
     note = ""
     if (loop := session.facts(LoopFacts)) is not None:
         note = f"<p>Overhead of the plain run's instruments: {describe_cost(loop.instruments)}.</p>"

@@ -100,7 +100,6 @@ def blocks_table(facts: LayersFacts) -> Table:
 
 
 def roof_table(facts: LayersFacts) -> Table:
-    """The layers nearest to their roof and those farthest from it."""
     best, worst = far_from_roof(facts.rows, OF_THE_ROOF)
     title = (
         f"closest to and farthest from the roofline (layers of at least {WORTH:.0%} of the time)"
@@ -110,7 +109,6 @@ def roof_table(facts: LayersFacts) -> Table:
 
 
 def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
-    """The longest first. ``count``: no more than so many."""
     rows = sorted(facts.rows, key=lambda row: -row.ms)[:count]
     title = (
         f"the {len(rows)} longest layers of {facts.engine} {facts.precision}, "
@@ -132,7 +130,6 @@ def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
 
 
 def layers_say(facts: LayersFacts) -> Iterator[Table | str]:
-    """The longest layers, and all of them by type."""
     yield layers_table(facts, MOST_LAYERS).without("flag")
     if facts.by_type:
         yield Table("types", TYPES, facts.by_type, "layers by type")
@@ -201,7 +198,6 @@ def peaks_origin(facts: RooflineFacts) -> str:
 
 
 def _peaks_text(peaks: Peaks) -> str:
-    """Every peak with its spread, and the bandwidth of each cache."""
     kernels = ", ".join(
         f"{name} {peak:.1f} GFLOP/s{_spread_text(peaks.spread.get(name))} "
         f"({peaks.by.get(name) or '-'})"
@@ -216,12 +212,10 @@ def _peaks_text(peaks: Peaks) -> str:
 
 
 def _spread_text(spread: float | None) -> str:
-    """How far the median try is from the best."""
     return "" if spread is None else f" \u00b1{spread:.0%}"
 
 
 def sheet_text(roof: SheetRoof) -> str:
-    """The forward pass below a data sheet's roof."""
     return (
         f"according to the data sheet ({roof.precision} {roof.peak_gflops_s:.1f} GFLOP/s, "
         f"{roof.bandwidth_gbytes_s:.1f} GB/s, ridge {roof.ridge:.1f} FLOPs per byte), the "
@@ -306,7 +300,6 @@ def shapes_table(facts: TorchFacts) -> Table:
 
 
 def _operators_sum(facts: TorchFacts) -> str:
-    """Means beside means, all of a frame."""
     return (
         f"self time of all operators: {facts.self_ms:.3f} ms per frame; a profiled pass: "
         f"{facts.profiled_ms / facts.batch:.3f} ms per frame (both are means)"
@@ -314,7 +307,6 @@ def _operators_sum(facts: TorchFacts) -> str:
 
 
 def torch_says(facts: TorchFacts) -> Iterator[Table | str]:
-    """torch.profiler's operators, and the same by the shapes of their inputs."""
     yield operators_table(facts).first(MOST_OPERATORS)
     yield shapes_table(facts).first(MOST_OPERATORS)
     yield _operators_sum(facts)
@@ -324,7 +316,6 @@ def torch_says(facts: TorchFacts) -> Iterator[Table | str]:
 
 
 def torch(session: SavedSession, facts: TorchFacts) -> str:
-    """Operators by their own time, and the same for every shape of their inputs."""
     del session
     note = (
         f"Milliseconds and MB per frame over {_frames_text(facts)}, as counted by "
@@ -358,7 +349,6 @@ SIDES = (
 
 
 def device(session: SavedSession, facts: DeviceFacts) -> str:
-    """When a GPU was busy and why it was idle; host and device side by side."""
     del session
     parts = [("infer", "busy", facts.busy_ms)]
     kinds = ("other", "wait")
@@ -385,7 +375,6 @@ def device(session: SavedSession, facts: DeviceFacts) -> str:
 
 
 def _lanes(facts: DeviceFacts) -> str:
-    """What the host and the GPU did at the beginning of the window."""
     shown = facts.shown
     if not shown:
         return ""

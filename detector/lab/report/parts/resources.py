@@ -93,7 +93,6 @@ ENERGY = (
 
 
 def energy_tags(facts: EnergyFacts) -> list[str]:
-    """The counters that this computer has."""
     return [tag for tag in TAGS if any(row.joules(tag) is not None for row in facts.rows)]
 
 
@@ -110,7 +109,6 @@ def energy_says(facts: EnergyFacts) -> Iterator[Table | str]:
 
 
 def energy(session: SavedSession, facts: EnergyFacts) -> str:
-    """Joules while idle and of the run, and the power over time as the counters told it."""
     del session
     each = facts.frames_per_joule
     note = (
@@ -194,7 +192,6 @@ def functions_table(facts: PythonFacts) -> Table:
 
 
 def python_says(facts: PythonFacts) -> Sequence[Table]:
-    """Self times: by room and library, and by function."""
     return [owners_table(facts), functions_table(facts).first(LONGEST_FUNCTIONS)]
 
 

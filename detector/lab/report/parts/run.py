@@ -116,7 +116,6 @@ WHERE = (
 
 
 def _where(thread: ThreadRow) -> str:
-    """A bar of the same length: on a core, ready for one, blocked; empty where nobody tells."""
     busy, waiting, other = thread.busy, thread.waiting, thread.other
     ready, foreign = thread.ready_ms, thread.foreign_ms or 0.0
     if busy is None or waiting is None or other is None or ready is None:

@@ -16,7 +16,6 @@ from detector.lab.session.tracks import TrackRow, read_tracks
 
 
 def contact_sheet(session: SavedSession) -> str:
-    """Of each source, the tracks that were seen longest; a click goes to the moment."""
     whole = not session.document.config.get("output", {}).get("only_detections")
     drawn = []
     for at, source in enumerate(session.document.each):

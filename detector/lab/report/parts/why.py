@@ -50,12 +50,10 @@ def _waited_for(part: WhyPart) -> str:
 
 
 def shown_parts(one: WhyFrame) -> list[WhyPart]:
-    """Without waits that round to nothing."""
     return [part for part in one.parts if not part.waits or max(part.ms, part.median_ms) >= 0.05]
 
 
 def where(one: WhyFrame) -> str:
-    """The call that held the frame up."""
     cause = one.cause
     own = cause.frame == one.frame
     return f"its {cause.stage}" if own else f"{cause.stage} of frame {cause.frame}"
@@ -70,7 +68,6 @@ def cause_text(one: WhyFrame) -> str:
 
 
 def facts_of(one: WhyFrame, told: Why) -> list[str]:
-    """What is known of the frame beside its times."""
     said = []
     if one.boxes is not None:
         said.append(f"{counted(one.boxes, 'box')} (median {told.median_boxes:g})")
@@ -84,7 +81,6 @@ def facts_of(one: WhyFrame, told: Why) -> list[str]:
 
 
 def slow_frames(session: SavedSession) -> str:
-    """Each of the slowest: its cause, and on a click its picture and where its time went."""
     facts = session.facts(FramesFacts)
     try:
         told = explain(session, None, SHOWN, clip=False)

@@ -33,7 +33,6 @@ def zones(session: SavedSession) -> str:
 
 
 def _rows(document: SessionDocument) -> Iterator[tuple[str, ZoneTotals, str]]:
-    """Whose, which line or zone, which class."""
     several = len(document.each) > 1
     for source in document.each:
         for zone in source.zones or []:
@@ -61,7 +60,6 @@ def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
 
 
 def _over_time(scene: SceneHistory, whose: str) -> list[str]:
-    """Of each line the flow, of all zones the objects in them; of one interval the table tells."""
     lengths = [len(counts) for one in scene.series for counts in one.counts.values()]
     if max([*lengths, *(len(one.mean) for one in scene.series)], default=0) < 2:
         return []
@@ -86,7 +84,6 @@ def _name(series: ZoneSeries) -> str:
 
 
 def _points(scene: SceneHistory, values: Sequence[float]) -> list[tuple[float, float]]:
-    """At the middle of each interval, seconds since the first began."""
     return [((i + 0.5) * scene.every_s, float(value)) for i, value in enumerate(values)]
 
 
@@ -96,7 +93,6 @@ def _lines(series: dict[str, list[tuple[float, float]]], unit: str, caption: str
 
 
 def _heat(scene: SceneHistory, whose: str, shape: tuple[float, float]) -> str:
-    """Where objects were: the darker, the longer."""
     most = max(scene.heat_s, default=0.0)
     if most <= 0:
         return ""
@@ -119,7 +115,6 @@ def _heat(scene: SceneHistory, whose: str, shape: tuple[float, float]) -> str:
 
 
 def _source(document: SessionDocument, number: int) -> str:
-    """Of several files, the one of this scene: those without lines or zones have none."""
     counted = [source for source in document.each if source.zones]
     return counted[number].video.path if number < len(counted) else ""
 

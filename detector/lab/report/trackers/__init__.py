@@ -28,8 +28,7 @@ SETTINGS = ("model", "engine", "precision", "batch", "concurrency", "sync", "eng
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What a tracker logs. ``settings``: name -> value. ``figures``: name -> number, with ``/``
-    between group and name. ``tables``: file name -> CSV. ``report``: the HTML page."""
+    """What a tracker logs. ``tables``: file name -> CSV. ``report``: the HTML page."""
 
     settings: dict[str, str]
     figures: dict[str, float]
@@ -39,7 +38,6 @@ class Entries:
 
 
 def ready(name: str) -> None:
-    """Raises UsageError, before a long run, if the tracker's library is missing."""
     package = _module(name).PACKAGE
     try:
         importlib.import_module(package)

@@ -1,8 +1,6 @@
-"""TensorBoard: an event file in the session (RUN/tensorboard), so that
-``tensorboard --logdir runs`` shows every run.
+"""TensorBoard: an event file in the session, so that ``tensorboard --logdir runs`` shows every run.
 
-tensorboard's own writer needs neither torch nor tensorflow. Figures are scalars of step 0; tables
-and settings are texts. The report is next to the event file, as the text of the verdict says.
+tensorboard's own writer needs neither torch nor tensorflow. Figures are scalars of step 0.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ def log(session: SavedSession, entries: Entries) -> str:
 
 
 def texts(entries: Entries) -> Iterable[tuple[str, str]]:
-    """(tag, Markdown)."""
     yield ("verdict", f"{entries.verdict}\n\nFull report: report.html, next to this event file.")
     yield "settings", _markdown([("setting", "value"), *entries.settings.items()])
     for name, text in entries.tables.items():

@@ -1,8 +1,5 @@
-"""Device memory behind one interface, so that TensorRT runs with any installed CUDA package.
-
-A provider is a module of this folder with ``LIBRARY`` and ``Memory``. All use the GPU's primary
-context, the one of torch and of the CUDA runtime, and none waits for the whole device.
-"""
+"""Device memory behind one interface, so that TensorRT runs with any installed CUDA package. All
+use the GPU's primary context, the one of torch and of the CUDA runtime."""
 
 from __future__ import annotations
 
@@ -55,8 +52,7 @@ class Buffer(Protocol):
 
 
 class DeviceMemory(Protocol):
-    """One GPU's memory, by one package. ``active()`` must be entered in each thread that calls
-    anything else. ``notes``: lines for the user."""
+    """One GPU's memory, by one package. ``active()`` must be entered in each thread."""
 
     name: str
     notes: tuple[str, ...]
@@ -93,8 +89,8 @@ INSTALL = {
 
 
 def choose_provider(asked: str) -> str:
-    """The provider that ``--device-memory`` means. ``auto``: torch if loaded here with CUDA, else
-    pycuda if it is installed, else cuda-python, else torch. Raises UsageError and EngineError."""
+    """``auto``: torch if loaded here with CUDA, else pycuda, else cuda-python, else torch. Raises
+    UsageError and EngineError."""
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: give auto, {', '.join(PROVIDERS)}")
@@ -121,7 +117,6 @@ def open_memory(name: str, device: int) -> DeviceMemory:
 
 
 def why_unusable(name: str) -> str | None:
-    """Why a provider cannot be used, or None."""
     if not _installed(name):
         return "not installed"
     return "this torch has no CUDA" if name == "torch" and not _torch_has_cuda() else None

@@ -1,7 +1,4 @@
-"""Device memory through NVIDIA's cuda-python.
-
-These are the calls of the CUDA runtime; each returns (error, results...).
-"""
+"""Device memory through NVIDIA's cuda-python, whose calls return (error, results...)."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ class Runtime:
 
 
 def _address_of(handle: Any) -> int:
-    """What TensorRT calls a stream. ``int(handle)`` is deprecated since 12.9.1, and ``getPtr()`` is
-    the address of the handle, not the handle."""
+    """What TensorRT calls a stream: ``getPtr()`` is the address of the handle, not the handle."""
     try:
         from cuda.bindings.utils import get_cuda_native_handle
     except ImportError:  # before 12.9.1

@@ -1,9 +1,7 @@
 """The zip file around a checkpoint, read without trust, and the tensors in it.
 
-The file holds PREFIX/data.pkl, and one entry PREFIX/data/KEY for each storage of numbers.
-
-torch.save stores its entries uncompressed. We require that, and that the entries together fit in
-the file. So no more is ever read than lies on the disk, and no archive can blow up.
+The file holds PREFIX/data.pkl, and one entry PREFIX/data/KEY for each storage of numbers. We
+require that entries are uncompressed and together fit in the file, so no archive can blow up.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ DTYPES = {  # number type, called as in safetensors -> numpy's
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A view of stored numbers. ``load`` gives its bytes; strides and offset count elements. Raises
-    ValueError."""
+    """A view of stored numbers; strides and offset count elements. Raises ValueError."""
 
     kind: str  # of DTYPES
     shape: tuple[int, ...]
@@ -118,8 +115,6 @@ BROKEN = (
 
 
 class Archive:
-    """One checkpoint file, open. Raises ModelError that names the file and says what to do."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         _refuse_what_is_no_zip(path)
@@ -234,7 +229,6 @@ def _refuse_torchscript(path: Path, names: list[str]) -> None:
 
 
 def _refuse_what_is_no_zip(path: Path) -> None:
-    """Files that are often taken for a checkpoint, each with its cure."""
     try:
         with path.open("rb") as file:
             start = file.read(START_BYTES)

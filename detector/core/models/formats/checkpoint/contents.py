@@ -1,7 +1,4 @@
-"""Records of a checkpoint -> what a network is built from.
-
-That is: tensors by name, the description, the class names, and the modules.
-"""
+"""Records of a checkpoint -> tensors by name, the description, the class names, and the modules."""
 
 from __future__ import annotations
 
@@ -32,9 +29,8 @@ class Module:
 
 @dataclass(slots=True)
 class Contents:
-    """One network of a file. ``tensors``: by state-dict names, ``model.0.conv.weight``.
-    ``modules``: by path; empty if the file holds only tensors. ``description``: the network's YAML
-    as stored."""
+    """One network of a file. ``tensors``: by state-dict names. ``modules``: by path; empty if the
+    file holds only tensors. ``description``: the network's YAML as stored."""
 
     origin: str  # path of the file, for messages
     tensors: Mapping[str, Tensor]
@@ -78,7 +74,6 @@ def _outline(loaded: Any) -> str:
 
 
 def contents_of_tensors(tensors: Mapping[str, Tensor], origin: str) -> Contents:
-    """The contents of a file of tensors named as in ``model.state_dict()``, perhaps prefixed."""
     prefix = _prefix(tensors)
     if prefix is None:
         raise ModelError(
@@ -165,7 +160,6 @@ def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
 
 
 def _class_names(stored: Any) -> tuple[str, ...] | None:
-    """A list, or a dict by class number."""
     if isinstance(stored, dict) and sorted(stored, key=str) == sorted(range(len(stored)), key=str):
         stored = [stored[number] for number in range(len(stored))]
     if not isinstance(stored, (list, tuple)) or not all(isinstance(name, str) for name in stored):

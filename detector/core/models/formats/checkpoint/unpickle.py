@@ -1,10 +1,8 @@
 """A checkpoint's pickle -> plain records. Nothing that the file names is imported or called.
 
 Two gates use one list of allowed names. First, all names in the byte code are collected; one that
-is not allowed ends the reading before anything is made. Then the unpickler itself asks again for
-each name. It hands out stand-ins: instances store what they get; functions are our own.
-
-This file holds, in this order: the allowed names, the stand-ins, the unpickler, and the first gate.
+is not allowed ends the reading. Then the unpickler asks again for each name. It hands out
+stand-ins: instances store what they get; functions are our own.
 """
 
 from __future__ import annotations
@@ -95,7 +93,6 @@ REBUILDERS = frozenset(  # of torch._utils
 
 
 def is_allowed(module: str, name: str) -> bool:
-    """Whether this very name has a stand-in."""
     return (
         name in INERT.get(module, ())
         or (module == "torch" and name in STORAGES)
@@ -181,8 +178,6 @@ class StandIn:
 
 
 class StorageKind:
-    """torch.HalfStorage and its like: a number type."""
-
     __slots__ = ("kind",)
 
     def __init__(self, kind: str) -> None:
@@ -268,7 +263,6 @@ def _parameter(tensor: Any, *_: Any) -> Any:
 
 
 def unpickle(archive: Archive) -> Any:
-    """A checkpoint's dicts, lists, numbers, texts, ``Instance``, ``Tensor``. Raises ModelError."""
     data = archive.pickle()
     refuse_other_names(archive, collect_names(archive, data))
     try:
@@ -283,7 +277,6 @@ def unpickle(archive: Archive) -> Any:
 
 
 def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
-    """Raises ModelError unless every name is allowed."""
     newer = sorted(f"{module}.{name}" for module, name in names if is_of_newer_family(module))
     strangers = sorted(
         f"{module}.{name}"
@@ -321,8 +314,7 @@ def _quote(name: str) -> str:
 
 
 def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
-    """All names that the byte code can ask for, without running it. Raises ModelError for code that
-    torch never writes."""
+    """All names that the byte code can ask for, without running it. Raises ModelError."""
     try:
         with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
             return set(_read_names(data))

@@ -78,10 +78,7 @@ FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
 def input_geometry(architecture: Architecture) -> tuple[str, int]:
-    """(geometry, pad value) of the input.
-
-    darknet stretches the picture; with letter_box=1 in [net] it puts grey of 0.5 around it.
-    """
+    """(geometry, pad value): darknet stretches; with letter_box=1 in [net] it pads with 0.5."""
     return ("centre", 128) if architecture.letter_box else ("stretch", 114)
 
 
@@ -91,7 +88,6 @@ def head_layers(architecture: Architecture) -> list[YoloLayer]:
 
 
 def _numbers(request: ModelRequest, architecture: Architecture) -> tuple[list[Filter], bytes]:
-    """The filters, and a digest of where they come from."""
     if request.random_seed is not None:
         filters = random_weights(architecture, request.random_seed)
         return filters, f"random {request.random_seed}".encode()

@@ -1,7 +1,4 @@
-"""Layers and numbers -> ONNX graph.
-
-Nodes are called ``INDEX.KIND``, with the layer's index as darknet counts.
-"""
+"""Layers and numbers -> ONNX graph. Nodes are called ``INDEX.KIND``, as darknet counts layers."""
 
 from __future__ import annotations
 
@@ -32,8 +29,6 @@ PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
 
 
 class DarknetGraph:
-    """Writes one layer after the other. ``tensors``: layer index -> output, -1 -> the picture."""
-
     def __init__(
         self, architecture: Architecture, filters: list[Filter], name: str, batch: int
     ) -> None:
@@ -152,7 +147,6 @@ class DarknetGraph:
         return parts[0] if len(parts) == 1 else self.builder.add("Concat", name, parts, axis=1)
 
     def _slice(self, layer: Route, x: str, name: str, channels: int) -> str:
-        """Channels of group ``group_id``."""
         part = channels // layer.groups
         return self._channels_of(name, x, part * layer.group_id, part * (layer.group_id + 1))
 

@@ -41,7 +41,6 @@ class Section:
     def integer(
         self, key: str, default: int | None = None, *, low: int = -(2**31), high: int = 2**31 - 1
     ) -> int:
-        """A whole number within low..high; ``default`` None makes the key required."""
         text = self.text(key)
         if not text:
             if default is None:
@@ -50,7 +49,6 @@ class Section:
         return self._whole(key, text, low, high)
 
     def integers(self, key: str) -> list[int]:
-        """A list of whole numbers divided by commas, empty where the key is absent."""
         return [self._whole(key, part, -(2**31), 2**31 - 1) for part in self._parts(key)]
 
     def real(self, key: str, default: float) -> float:
@@ -84,13 +82,11 @@ class Section:
 
 
 def quote(text: str) -> str:
-    """Text of a file as it may stand in a message of one line."""
     short = text if len(text) <= 40 else text[:40] + "..."
     return short.encode("unicode_escape").decode("ascii")
 
 
 def read_cfg(path: Path) -> tuple[list[Section], list[str], bytes]:
-    """Sections in file order, warnings for the user, and the file's bytes."""
     data = read_bytes(
         path, "a darknet cfg", limit=MAX_BYTES, error=ModelError, cure="give --model FILE.cfg"
     )
@@ -127,7 +123,6 @@ def _section(path: str, number: int, line: str) -> Section:
 
 
 def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str]:
-    """Stores ``key=value`` in the last section; returns warnings."""
     key, equals, value = line.partition("=")
     if not equals or not re.fullmatch(r"\w+", key, re.ASCII):
         raise ModelError(

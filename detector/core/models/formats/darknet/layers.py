@@ -1,9 +1,5 @@
 """Sections of a cfg -> the layers of the network, checked, with their shapes, before any weights.
-
-This file holds, in this order: the kinds of layers; the architecture, which holds them all; the
-reading of a cfg, section by section; and one function for each kind of section, with their table at
-the end. Whatever can be wrong in a cfg is found here and reported with its line.
-"""
+Whatever can be wrong in a cfg is found here and reported with its line."""
 
 from __future__ import annotations
 
@@ -41,8 +37,7 @@ TRAINING_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """``inputs``: indices of the layers that it reads, -1 for the picture. ``channels``, ``height``
-    and ``width``: of its output."""
+    """``inputs``: indices of the layers that it reads, -1 for the picture."""
 
     index: int  # as darknet counts: the first section after [net] is 0
     line: int  # of its section in the cfg
@@ -138,8 +133,6 @@ class Yolo(Layer):
 
 @dataclass(slots=True)
 class Architecture:
-    """All layers of one cfg at one input size."""
-
     path: str
     height: int
     width: int
@@ -176,8 +169,7 @@ class Architecture:
 def read_architecture(
     sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1
 ) -> Architecture:
-    """The network at the cfg's input size, or at ``size`` (height, width). ``batch`` counts for the
-    limits only. Raises ModelError."""
+    """At the cfg's input size, or at ``size`` (height, width). ``batch`` is for the limits only."""
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
         raise net.error(
@@ -280,8 +272,6 @@ def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | 
 
 
 class Place(TypedDict):
-    """What every layer needs to know of its place."""
-
     index: int
     line: int
 
@@ -291,7 +281,6 @@ def _place(section: Section, architecture: Architecture) -> Place:
 
 
 def _layer_before(architecture: Architecture) -> Layer:
-    """The layer before; the picture itself before the first."""
     if architecture.layers:
         return architecture.layers[-1]
     one = Fraction(1)
@@ -349,7 +338,6 @@ def _activation(section: Section, default: str) -> str:
 
 
 def _refuse(section: Section, *keys: str) -> None:
-    """Refuses keys that change what the network computes in ways that are not supported."""
     for key in keys:
         if section.text(key, "0") not in ("0", "none"):
             raise section.error(
@@ -529,14 +517,12 @@ def _scale_channels(section: Section, architecture: Architecture) -> Product:
 
 
 def _sam(section: Section, architecture: Architecture) -> Product:
-    """The layer ``from`` times the layer before, which has the same shape."""
     factors, source = _factors(section, architecture)
     wanted = (source.channels, source.height, source.width)
     return _product(section, architecture, source, factors, wanted)
 
 
 def _factors(section: Section, architecture: Architecture) -> tuple[Layer, Layer]:
-    """The layer before, and the one that ``from`` names."""
     factors, named = _input(section, architecture), _layers_named(section, architecture, "from")
     if len(named) != 1:
         raise section.error(f"[{section.name}] takes from=NUMBER, one layer", "from")

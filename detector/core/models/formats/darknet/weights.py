@@ -1,7 +1,4 @@
-"""Numbers for the convolutions of a darknet network: read from a file, or drawn from a seed.
-
-A .f16 file is a .weights file with half floats, as the package carries its weights.
-"""
+"""Numbers for a darknet network: from a .weights file, a .f16 one with half floats, or a seed."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ class Filter:
 
 
 def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], bytes]:
-    """The filters in the cfg's order, and the file's bytes. Raises ModelError for another size."""
     number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
     wanted = architecture.floats * number.itemsize
     try:
@@ -64,8 +60,7 @@ def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], 
 
 
 def _header_bytes(path: Path, data: bytes) -> int:
-    """Length of the header: int32 major, minor, revision; then the pictures seen in training (int64
-    since version 0.2, else int32)."""
+    """Bytes of int32 major, minor, revision, and pictures seen (int64 since 0.2, else int32)."""
     if len(data) < 16:
         raise ModelError(
             f"{path}: has {len(data)} bytes, but the header of a .weights file alone takes 16 or "
@@ -124,8 +119,8 @@ def _f32(values: NDArray[np.float64]) -> NDArray[np.float32]:
 def fold(
     architecture: Architecture, layer: Convolution, stored: Filter, input_scale: float = 1.0
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights and biases of one plain convolution, with batch norm and input scale folded in:
-    scales * (conv(x) - means) / sqrt(variances + eps) + biases, computed in float64."""
+    """Weights and biases with batch norm and input scale folded in, computed in float64: scales *
+    (conv(x) - means) / sqrt(variances + eps) + biases."""
     with np.errstate(all="ignore"):  # what goes wrong is checked once, below
         weights = stored.weights.astype(np.float64)  # a signalling NaN warns here already
         biases = stored.biases.astype(np.float64)

@@ -55,7 +55,6 @@ SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 
 
 def read(request: ModelRequest) -> Network:
-    """The network of an exported file. Raises ModelError."""
     from detector.core.models.formats.onnx.load import read_graph
     from detector.core.models.formats.onnx.metadata import read_metadata
     from detector.core.models.formats.onnx.pixels import wanted_pixels
@@ -126,7 +125,6 @@ def read(request: ModelRequest) -> Network:
 
 
 def describe(request: ModelRequest) -> str:
-    """``describe_graph`` of an exported file. Raises ModelError."""
     from detector.core.models.formats.onnx.describe import describe_graph
     from detector.core.models.formats.onnx.load import read_graph
     from detector.core.models.formats.onnx.metadata import read_metadata
@@ -142,7 +140,6 @@ def describe(request: ModelRequest) -> str:
 
 
 def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Network:
-    """The network of a file that this program wrote. Raises ModelError."""
     from detector.core.models.formats.onnx.metadata import Metadata
     from detector.core.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
     from detector.core.models.graph.build import infer_shapes, output_shapes
@@ -194,7 +191,6 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
 
 
 def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
-    """The shapes of the outputs. Raises ModelError where they are not those of our graphs."""
     from onnx import TensorProto
 
     shapes = [graph.shape(name) for name in graph.outputs]
@@ -210,8 +206,7 @@ def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
 def _count(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
-    """The MACs of a picture, and whether these are only the most that it takes, of which ``notes``
-    are told. Raises ModelError for more than any machine computes."""
+    """The MACs of a picture, and whether these are only the most that it takes; with ``notes``."""
     from detector.core.models.formats.onnx.most_macs import most_macs
     from detector.core.models.graph.build import count_macs, uncounted
 
@@ -234,8 +229,7 @@ FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=descri
 
 
 def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
-    """Gives boxes of an output of their own the four columns that shape inference lost on the way:
-    a description vouches for them, and where it is wrong, the Reshape of the list fails."""
+    """Gives boxes of an output of their own the four columns that shape inference lost."""
     if (reading := bound.reading) is None:
         return
     boxes = reading.boxes
@@ -247,11 +241,7 @@ def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
 
 
 def _count_parameters(graph: ForeignGraph) -> int:
-    """The number of learned values, as the graph holds them.
-
-    These are the operands of operators that have weights, and biases and factors for each channel.
-    Grids and scales that an exporter computed are not counted.
-    """
+    """Count the operands of operators with weights, and biases and factors for each channel."""
     from math import prod
 
     learned: set[str] = set()
@@ -269,10 +259,7 @@ def _count_parameters(graph: ForeignGraph) -> int:
 
 
 def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
-    """A network with NaN or infinite weights detects nothing, or anything, without an error.
-
-    Infinity has its place in other constants: as a limit, or behind a mask. NaN has none.
-    """
+    """Refuse NaN in constants, and infinite weights; as a limit or a mask infinity is fine."""
     import numpy as np
 
     with np.errstate(all="ignore"):

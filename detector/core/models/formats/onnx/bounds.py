@@ -80,14 +80,11 @@ def measure_bytes(path: Path, data: bytes) -> None:
 
 @dataclass(slots=True)
 class _Sum:
-    """What a file holds, added up field by field."""
-
     fields: int = 0
     structure: int = 0  # bytes
     packed: int = 0  # bytes
 
     def excess(self) -> str | None:
-        """What there is too much of; None where nothing is."""
         if self.fields > (most := raised(MAX_FIELDS)):
             return f"more than {most:,} fields"
         if self.structure > (most := raised(MAX_STRUCTURE)):
@@ -161,7 +158,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def every_graph(model: onnx.ModelProto) -> Iterator[Graph]:
-    """The graph, the local functions, and all subgraphs of both."""
     waiting: list[Graph] = [model.graph, *model.functions]
     while waiting:
         graph = waiting.pop()
@@ -291,7 +287,6 @@ def _key(domain: str, name: str, overload: str) -> Key:
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """With those of subgraphs."""
     waiting = [nodes]
     while waiting:
         for node in waiting.pop():

@@ -1,10 +1,9 @@
 """Which way an If goes: known beforehand, or one that only guards against a picture without boxes.
 
 Engines get graphs without branches. An If whose condition is a constant is the branch that it
-takes; a side that is known is a constant, beside others that the picture decides (DAMO-YOLO's
-end2end asks for one). torchvision's detectors ask whether there is any box before their NMS,
-because the largest of no numbers is not defined; there, the other branch is taken always, and the
-largest is sought among the boxes and one of zeros. Any other branch is refused.
+takes. torchvision's detectors ask whether there is any box before their NMS, since the largest of
+no numbers is not defined; there, the other branch is taken always, and the largest is sought among
+the boxes and one of zeros. Any other branch is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ CONTROL_FLOW = ("If", "Loop", "Scan")
 
 
 def refuse_branches(graph: ForeignGraph) -> None:
-    """Raises ModelError for branches that are left."""
     branching = sorted({node.op_type for node in graph.nodes if node.op_type in CONTROL_FLOW})
     if branching:
         raise ModelError(
@@ -83,7 +81,6 @@ def _emptiness_of(graph: ForeignGraph, name: str) -> set[str]:
 
 
 def _gives_nothing(branch: onnx.GraphProto) -> bool:
-    """Whether a branch returns constants without elements."""
     tensors = {node.output[0]: constant_of(node) for node in branch.node}
     tensors |= {tensor.name: tensor for tensor in branch.initializer}
     ends = [tensors.get(info.name) for info in branch.output]

@@ -1,8 +1,5 @@
 """What a graph from elsewhere tells about itself: shapes, operators, constants, and one probe.
-
-Outputs of one shape may mean several things. ``Evidence`` answers what decides between them, and
-the layouts ask (models/layouts). Where the graph itself does not tell, ``probe`` runs it once.
-"""
+``Evidence`` answers what decides between the layouts (models/layouts)."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ LARGEST_PIXEL_FACTOR = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the graph itself does with pixels before it computes: ``factor`` x pixel + ``offset``,
-    a number for all channels or one for each; ``turned``: it makes RGB of BGR, or BGR of RGB."""
+    """What the graph does with pixels: ``factor`` x pixel + ``offset``; ``turned``: RGB and BGR."""
 
     factor: NDArray[np.float64]
     offset: NDArray[np.float64]
@@ -61,7 +57,6 @@ class Inside:
 
     @property
     def scales(self) -> bool:
-        """Whether it takes pixels of 0..255."""
         return bool(np.abs(self.factor).max() < LARGEST_PIXEL_FACTOR)
 
     @property
@@ -81,8 +76,6 @@ class Inside:
 
 @dataclass(slots=True)
 class Evidence(Seen):
-    """``height``, ``width``: of the input. ``forced``: the user said which family it is."""
-
     graph: ForeignGraph
     metadata: Metadata
     height: int
@@ -108,7 +101,6 @@ class Evidence(Seen):
         return {name: self.dims(name) for name in self.graph.outputs}
 
     def fits_names(self, classes: int) -> bool:
-        """False where the file names another number of classes."""
         names = self.metadata.names
         return names is None or len(names) == classes or self.forced
 
@@ -130,13 +122,11 @@ class Evidence(Seen):
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
-        """Whether anything but shapes says that a YOLO gives a list: the maps inside are those of
-        RTMDet, PP-YOLOE and others too, which want other pixels."""
+        """Whether anything but shapes says that a YOLO gives a list: RTMDet's maps look alike."""
         return self.named()[0] is not None or self.is_stated()
 
     def has_boxes_apart(self) -> bool:
-        """Whether boxes stand in an output of their own, so that others hold scores alone
-        (YOLO-NAS). The user's word counts more."""
+        """Whether boxes have an output of their own, beside scores alone (YOLO-NAS)."""
         return not self.forced and any(side == 4 for _, _, side in self.rank3_outputs())
 
     def looks_finished(self, rows: int, columns: int) -> bool:
@@ -149,12 +139,10 @@ class Evidence(Seen):
         )
 
     def how_to_say(self) -> str:
-        """What to type where nothing says what the outputs mean."""
         return HOW_TO_SAY.format(f"{self.graph.name}{self.suffix}")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
-        """Whether rows of six end in a score and a class number, not in two scores: the file names
-        another number of classes than two, or whole numbers become the last column."""
+        """Whether rows of six end in a score and a class number, not in two scores."""
         if columns != 6:
             return False
         if not self.fits_names(2):
@@ -174,9 +162,8 @@ class Evidence(Seen):
         return node
 
     def sides(self, name: str) -> str:
-        """How boxes come from the last layer of their head: "linear" if they are its logistic
-        (DETR), "moved" if a query's own place is added before (Conditional DETR), else "".
-        Constants are folded, so whether the place was computed does not tell."""
+        """How boxes come from their head: "linear" if they are its logistic (DETR), "moved" if a
+        query's own place is added before (Conditional DETR), else ""."""
         node = self._past_moves(name)
         if node is None or node.op_type != "Sigmoid":
             return ""
@@ -191,7 +178,6 @@ class Evidence(Seen):
         return "moved" if node.op_type == "Add" else ""
 
     def _past_moves(self, name: str) -> onnx.NodeProto | None:
-        """The node that computes a tensor, past those that only move or round it."""
         node = self.makers.get(name)
         while node is not None and node.op_type != "Concat" and node.op_type in MOVING | ROUNDING:
             node = self.makers.get(node.input[0])
@@ -228,8 +214,7 @@ class Evidence(Seen):
         return " ".join(words)
 
     def parts(self, name: str, columns: int) -> list[int]:
-        """How wide the parts are that an output's columns were joined of, in their order; [] if the
-        output does not end in such a Concat."""
+        """How wide the parts are that an output's columns were joined of, in their order; or []."""
         node = self.maker(name)
         while node is not None and node.op_type == "Transpose":
             node = self.maker(node.input[0])
@@ -245,8 +230,7 @@ class Evidence(Seen):
         return widths if columns in (0, sum(widths)) else []
 
     def joined_at(self, name: str, width: int) -> int | None:
-        """Where the first part of that width begins, of the parts that the columns of [K, columns]
-        are joined of; None where they are not, or where nothing tells."""
+        """Where the first joined part of that width begins; None where nothing tells."""
         node = self.maker(name)
         if node is None or node.op_type != "Concat" or attributes_of(node)["axis"] not in (1, -1):
             return None
@@ -293,7 +277,6 @@ class Evidence(Seen):
                     pending += node.output
 
     def inside(self) -> Inside:
-        """What the graph does with pixels, along the one way that leads from its input."""
         factor, offset, turned = np.ones(1), np.zeros(1), False
         readers, name = self.graph.readers(), self.graph.input.name
         for _ in range(MAX_STEPS):
@@ -349,7 +332,6 @@ class Evidence(Seen):
     # ---- the probe
 
     def probe(self) -> Mapping[str, NDArray[Any]] | None:
-        """The outputs for one picture, by name; None where the graph does not run as it is."""
         if not self._asked:
             self._asked = True
             self._probed = self._answer()

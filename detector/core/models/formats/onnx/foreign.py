@@ -22,12 +22,9 @@ Dims = tuple[int | None, ...]
 
 @dataclass(slots=True)
 class ForeignGraph:
-    """``outputs``: name -> element type. ``dims``, ``types``: of every tensor, as last inferred.
-
-    ``sizes``: further inputs that hold the picture's size (inputs.py). ``declared``: the shapes
-    that the file states for its outputs, used where inference knows none, until another size or
-    batch is asked for. ``taken``: the outputs whose shapes come from there alone.
-    """
+    """``dims``, ``types``: of every tensor, as last inferred. ``sizes``: further inputs that hold
+    the picture's size. ``declared``: the file's shapes of its outputs, used where inference knows
+    none, until another size or batch is asked for; ``taken``: the outputs that have those."""
 
     name: str
     opset: int
@@ -45,7 +42,6 @@ class ForeignGraph:
     _made: int = 0
 
     def infer(self) -> None:
-        """Infers the shapes and types of all tensors. Raises ModelError where they contradict."""
         model = self.model(light=True)
         infer_shapes(model, unfinished=True)
         infos = [*model.graph.input, *model.graph.value_info, *model.graph.output]
@@ -59,11 +55,8 @@ class ForeignGraph:
         self.taken = {name for name in self.declared if self._take_declared(name)}
 
     def _take_declared(self, name: str) -> bool:
-        """Takes the stated shape of an output where inference leaves two sides or more open.
-
-        Where one side is open, it is the length of a list of detections, and exporters state how
-        long that was on the picture that they traced. Returns whether the stated shape was taken.
-        """
+        """Takes the stated shape of an output where inference leaves two sides or more open: one
+        open side is the length of a list, and a file states that of its traced picture."""
         stated = self.declared[name]
         inferred = self.dims.get(name, (None,) * len(stated))
         fits = len(inferred) == len(stated) and all(
@@ -75,7 +68,6 @@ class ForeignGraph:
         return True
 
     def shape(self, name: str) -> Shape | None:
-        """The shape, where every dimension is known."""
         dims = self.dims.get(name)
         if dims is None or None in dims:
             return None
@@ -120,7 +112,6 @@ class ForeignGraph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def constant(self, stem: str, values: NDArray[Any]) -> str:
-        """Adds a constant; returns its name, which begins with ``stem``."""
         from onnx import numpy_helper
 
         name = self.fresh(stem)
@@ -130,30 +121,25 @@ class ForeignGraph:
     def node(
         self, operator: str, stem: str, inputs: Sequence[str], **attributes: Any
     ) -> onnx.NodeProto:
-        """Makes a node with one output, which has its name; the caller puts it where it belongs."""
         from onnx import helper
 
         name = self.fresh(stem)
         return helper.make_node(operator, list(inputs), [name], name=name, **attributes)
 
     def fresh(self, stem: str) -> str:
-        """A new name that begins with ``stem``."""
         self._made += 1
         return f"{stem}@{self._made}"  # no exporter uses this sign
 
     def rename(self, old: str, new: str, start: int = 0) -> None:
-        """Makes all nodes from number ``start`` on read ``new`` where they read ``old``."""
         for node in self.nodes[start:]:
             for at, name in enumerate(node.input):
                 if name == old:
                     node.input[at] = new
 
     def makers(self) -> dict[str, onnx.NodeProto]:
-        """Tensor -> the node that makes it."""
         return {name: node for node in self.nodes for name in node.output if name}
 
     def readers(self) -> dict[str, list[onnx.NodeProto]]:
-        """Tensor -> the nodes that read it."""
         readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
             for name in node.input:

@@ -1,8 +1,5 @@
 """A description of an ONNX file of which nobody has said what it means, for ``models describe``.
-
-What the graph and one probe show goes into it; what they do not show is a guess, and the list of
-guesses says so. A run never starts on a guess: somebody reads the file first.
-"""
+What the graph and one probe do not show is marked as a guess; a run never starts on one."""
 
 from __future__ import annotations
 
@@ -38,7 +35,6 @@ class Guess:
     guessed: dict[str, str] = field(default_factory=dict)
 
     def words(self) -> str:
-        """What a probe showed of the columns, for a message; "" where it showed nothing."""
         given = self.outputs
         if given is None:
             return ""
@@ -62,17 +58,14 @@ def _column(column: object) -> str:
 
 
 def how_to_say(evidence: Evidence) -> str:
-    """How the user describes the outputs."""
     return BY_HAND if guess_outputs(evidence).outputs is None else evidence.how_to_say()
 
 
 def seen_columns(evidence: Evidence) -> str:
-    """What a probe showed, as words that follow a sentence."""
     return guess_outputs(evidence).words()
 
 
 def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
-    """A description of the file, and key -> what that is a guess for."""
     made, inside = guess_outputs(evidence), evidence.inside()
     guessed = {f"outputs.{key}": why for key, why in made.guessed.items()}
     scale: float | str = PIXEL
@@ -101,7 +94,6 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
 
 
 def guess_outputs(evidence: Evidence) -> Guess:
-    """What the outputs of a probe look like."""
     known = _tables(evidence)
     if _levels(known):
         return Guess()
@@ -158,7 +150,6 @@ def _is_score(column: Floats) -> bool:
 def _boxes(
     tensor: str, table: Floats, size: tuple[int, int], columns: str | None, guess: Guess
 ) -> BoxesDescription:
-    """``table``: [N, 4]."""
     ordered = bool((table[:, 2:] >= table[:, :2] - WHOLE).mean() > 0.95)
     fraction = bool(len(table)) and bool((np.abs(table) <= FRACTION).all())
     form: Literal["xyxy", "cxcywh"] = "xyxy" if ordered else "cxcywh"
@@ -256,7 +247,6 @@ def _rows_in_two(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
 
 
 def _rows_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
-    """One table of boxes and of a score for each class."""
     for name, table in tables.items():
         across = table.shape[0] < table.shape[1] and table.shape[0] >= 5
         rows = table.T if across else table

@@ -1,10 +1,9 @@
 """The inputs of a graph from elsewhere: which one is the picture, and what the others are.
 
-Some exporters ask for the size of the picture beside the picture, to scale the boxes to it or to
-tell the padding from the picture. We feed one picture of the network's own size and map the boxes
-back ourselves, so such an input is the same number in every run: ``fix_sizes`` makes a constant of
-it, and the boxes come out in network pixels. Only inputs whose name and shape prove what they say
-are treated so (``MEANINGS``); an input that no node reads is left out; any other is refused.
+Some exporters ask for the size of the picture, to scale the boxes to it or to tell the padding. We
+feed one picture of the network's own size, so ``fix_sizes`` makes a constant of such an input. Only
+inputs whose name and shape prove what they say are treated so (``MEANINGS``); an input that no node
+reads is left out; any other is refused.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ HEIGHT, WIDTH, ONE = "height", "width", "1"
 
 
 class Meaning(NamedTuple):
-    """What an input of sizes says. ``forms``: the values of its last axis, one tuple for each
-    length that is known; () for a mask over the pixels.
-    """
+    """``forms``: the values of an input's last axis, by its length; () for a mask of pixels."""
 
     maker: str
     forms: tuple[tuple[str, ...], ...]
@@ -69,11 +66,8 @@ def meaning_of(name: str) -> Meaning | None:
 def split_inputs(
     path: Path, model: onnx.ModelProto, heavy: Collection[str]
 ) -> tuple[onnx.ValueInfoProto, list[onnx.ValueInfoProto]]:
-    """The picture, and the inputs that say how large it is.
-
-    Old files list their constants as inputs too; ``heavy`` are those that were set aside. Raises
-    ModelError for an input that is neither.
-    """
+    """The picture, and the inputs that say how large it is. Raises ModelError for others. Old files
+    list their constants as inputs too; ``heavy`` are those that were set aside."""
     graph = model.graph
     constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
     inputs = [info for info in graph.input if info.name not in constants]
@@ -100,7 +94,6 @@ def split_inputs(
 
 
 def _names_read(model: onnx.ModelProto) -> set[str]:
-    """The names that nodes of the graph and of its branches read, and those that they return."""
     read: set[str] = set()
     for graph in every_graph(model):
         read.update(name for node in graph.node for name in node.input)
@@ -110,7 +103,6 @@ def _names_read(model: onnx.ModelProto) -> set[str]:
 
 
 def _check_form(path: Path, info: onnx.ValueInfoProto) -> None:
-    """Raises ModelError for an input of sizes whose type or shape is not the one of its name."""
     from onnx import TensorProto
 
     meaning, tensor = meaning_of(info.name), info.type.tensor_type

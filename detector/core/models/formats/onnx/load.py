@@ -1,7 +1,4 @@
-"""Reads an ``.onnx`` file into a ForeignGraph: standard operators, one picture, opset 17 or newer.
-
-A file that cannot be brought into this form is refused, with what to do.
-"""
+"""Reads an ``.onnx`` file into a ForeignGraph: standard operators, one picture, opset 17 on."""
 
 from __future__ import annotations
 
@@ -27,10 +24,8 @@ READ_BYTES = 1 << 20
 
 
 def read_graph(path: Path) -> tuple[ForeignGraph, str]:
-    """The graph, and the sha256 of all files that it was read from. Raises ModelError.
-
-    The order matters: the file is measured before it is parsed, inlined, converted or inferred.
-    """
+    """The graph, and the sha256 of all its files. Raises ModelError. The order matters: the file is
+    measured before it is parsed, inlined, converted or inferred."""
     model, digest = _parse(path)
     _refuse_our_own(path, model)
     measure_graph(path, model)
@@ -104,11 +99,8 @@ def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _set_aside(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Takes the large constants out of the model and returns them by name; in place.
-
-    Inputs of the same shape stand for them. The steps behind look at shapes only, and each copies
-    the model, which must stay below protobuf's 2 GiB to be copied at all.
-    """
+    """Takes the large constants out of the model, in place, for inputs of the same shape: each step
+    copies the model, which must stay below protobuf's 2 GiB."""
     from onnx import helper
 
     graph = model.graph
@@ -148,7 +140,6 @@ def _set_aside(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto
 
 
 def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
-    """Functions that the file defines itself become plain nodes."""
     if not model.functions:
         return model
     from onnx import inliner
@@ -226,7 +217,6 @@ def _ir_version(model: onnx.ModelProto) -> int:
 
 
 def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
-    """Output -> element type."""
     made = {name for node in graph.node for name in node.output}
     for info in graph.output:
         if info.name not in made:
@@ -235,7 +225,6 @@ def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
-    """The shapes of the outputs that state every side."""
     stated = {
         info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
     }
@@ -243,7 +232,6 @@ def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
 
 
 def _digest(digest: hashlib._Hash, files: list[Path]) -> None:
-    """Adds the bytes of further files."""
     for path in files:
         with path.open("rb") as file:
             while block := file.read(READ_BYTES):

@@ -1,7 +1,5 @@
-"""What exporters write beside the graph: task, class names, stride, input size, NMS.
-
-The values are texts that look like Python or JSON. They are read as data and never evaluated.
-"""
+"""What exporters write beside the graph: task, class names, stride, input size, NMS. The values are
+texts that look like Python or JSON, and are never evaluated."""
 
 from __future__ import annotations
 
@@ -77,7 +75,6 @@ def _literal(text: str) -> object:
 
 
 def _names(value: object) -> tuple[str, ...] | None:
-    """A list of names, or a mapping from the class ids 0, 1, 2 ... to names."""
     if isinstance(value, dict):
         try:
             numbered = {int(key): name for key, name in value.items()}
@@ -98,7 +95,6 @@ def _names(value: object) -> tuple[str, ...] | None:
 
 
 def _stride(value: object) -> int | None:
-    """A number, or the largest of a list of numbers."""
     if (
         isinstance(value, list | tuple)
         and value
@@ -109,7 +105,6 @@ def _stride(value: object) -> int | None:
 
 
 def _size(value: object) -> tuple[int, int] | None:
-    """One number for both sides, or (height, width)."""
     if isinstance(value, int):
         value = [value, value]
     if (

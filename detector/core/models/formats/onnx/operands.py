@@ -1,8 +1,5 @@
-"""The lists that operators take as inputs: starts and ends, shapes, sizes, factors.
-
-ONNX's shape inference looks at them only where it needs them, and lets others pass: a Slice whose
-starts are no list, or are more than its ends. ``check_operands`` refuses those once.
-"""
+"""The lists that operators take as inputs: starts and ends, shapes, sizes, factors. ONNX's shape
+inference lets wrong ones pass where it does not need them."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ NAMES = ("starts", "ends", "axes", "steps")  # of a Slice, from input 1 on
 
 
 def check_operands(graph: ForeignGraph) -> None:
-    """Raises ModelError for a list of another form. ``graph``: its shapes are inferred."""
     for node in graph.nodes:
         for at in LISTS.get(node.op_type, ()):
             if at < len(node.input) and node.input[at]:
@@ -52,7 +48,6 @@ def _check_list(graph: ForeignGraph, node: onnx.NodeProto, at: int) -> None:
 
 
 def _check_slice(graph: ForeignGraph, node: onnx.NodeProto) -> None:
-    """Its lists are of one length, and its axes are of its input, each once."""
     given = {
         name: graph.dims[tensor][0]
         for name, tensor in zip(NAMES, node.input[1:], strict=False)

@@ -12,8 +12,7 @@ from detector.core.models.formats.onnx.evidence import Evidence
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the graph wants of the pixels 0..255: ``factor`` x pixel + ``offset``, one number for
-    all, or one for each channel in the graph's own order."""
+    """``factor`` x pixel (0..255) + ``offset``, for all or for each of the graph's channels."""
 
     bgr: bool = False
     factor: tuple[float, ...] = (1.0,)
@@ -25,13 +24,11 @@ class Wanted:
 
 
 def input_of(evidence: Evidence, description: Description) -> InputDescription:
-    """The input that a family wants; what the file itself states counts more."""
     return msgspec.structs.replace(description.input, **evidence.stated)
 
 
 def wanted_pixels(evidence: Evidence, description: Description, *, described: bool) -> Wanted:
-    """What stands between the pixels 0..255 and the graph: what the family wants, less what the
-    graph does itself. ``described``: the user says what this very file wants."""
+    """What the family wants of pixels, less what the graph does. ``described``: by the user."""
     from onnx import TensorProto
 
     given = description.input if described else input_of(evidence, description)

@@ -1,8 +1,4 @@
-"""Outputs of which no boxes can be made: which kind they are, and how to export such a detector
-with its boxes. Most lack what their boxes are relative to.
-
-A shape proves no family, but a kind: how many maps there are, of which sides, and which channels.
-"""
+"""Outputs of which no boxes can be made: which kind they are, and how to export them with boxes."""
 
 from __future__ import annotations
 
@@ -45,7 +41,6 @@ KINDS = {
 
 
 def raw_kind(evidence: Evidence) -> str | None:
-    """What the outputs are and what to do, as words after "these are"; None for rows or a list."""
     dims = [evidence.dims(name) for name in evidence.graph.outputs]
     maps = [sides for sides in dims if len(sides) >= 4 and not _is_table(sides)]
     if not maps:
@@ -72,5 +67,4 @@ def raw_kind(evidence: Evidence) -> str | None:
 
 
 def _is_table(sides: tuple[int | None, ...]) -> bool:
-    """Whether the sides are of a table of rows: [B, N, 1, 4], or Caffe's [1, 1, K, 7]."""
     return len(sides) == 4 and 1 in (sides[1], sides[2]) and (sides[3] or 0) <= 7

@@ -48,8 +48,6 @@ class _UnprovenError(Exception):
 
 @dataclass(slots=True)
 class _Walk:
-    """The state of the proof: from batch ``old`` to batch ``new``."""
-
     graph: ForeignGraph
     old: int
     new: int
@@ -63,7 +61,6 @@ class _Walk:
         return shape
 
     def carried(self, node: onnx.NodeProto) -> list[str]:
-        """The inputs that carry pictures."""
         return [name for name in node.input if name in self.axes]
 
     def alone(self, node: onnx.NodeProto) -> int:
@@ -73,7 +70,6 @@ class _Walk:
         return self.axes[node.input[0]]
 
     def numbers(self, name: str) -> list[int]:
-        """The values of a constant."""
         value = self.graph.value(name)
         if value is None:
             raise _UnprovenError(f"{name} is computed")
@@ -81,10 +77,7 @@ class _Walk:
 
 
 def rebatch(graph: ForeignGraph, new: int) -> None:
-    """Changes a graph that was folded at its own batch into one for ``new`` pictures, in place.
-
-    Raises ModelError with the node that stands in the way.
-    """
+    """Changes a graph that was folded at its own batch into one for ``new`` pictures, in place."""
     dims = graph.input.type.tensor_type.shape.dim
     if len(dims) < 4:
         raise ModelError(
@@ -109,7 +102,6 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
 
 
 def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
-    """Follows the batch axis through one node. Raises _UnprovenError."""
     if not walk.carried(node):
         return
     if node.op_type in UNARY:
@@ -151,10 +143,7 @@ def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
 
 
 def _broadcast(walk: _Walk, node: onnx.NodeProto) -> int:
-    """Shapes are aligned at their ends; the batch axes must meet.
-
-    Constants must be the same for all pictures.
-    """
+    """Shapes are aligned at their ends; constants must be the same for all pictures."""
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.carried(node)}
     if len(from_end) != 1:
@@ -211,7 +200,6 @@ def _arg(walk: _Walk, node: onnx.NodeProto) -> int:
 
 
 def _layer_normalization(walk: _Walk, node: onnx.NodeProto) -> int:
-    """LayerNormalization: over all axes from one on."""
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     if _positive(attributes_of(node).get("axis", -1), rank) <= axis:
         raise _UnprovenError("it works along the batch axis")

@@ -47,8 +47,6 @@ ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-de
 
 @dataclass(frozen=True, slots=True)
 class Recognition:
-    """``kind``: the layout. ``why``: what gave it away, as words for the user."""
-
     description: Description
     kind: str
     bound: Bound
@@ -58,8 +56,7 @@ class Recognition:
 def recognise(
     evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """What a folded graph is; ``asked``, ``described``: the user's family and description. Raises
-    ModelError with the shapes seen and what would be needed."""
+    """What a folded graph is. Raises ModelError with the shapes seen and what would be needed."""
     metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)
@@ -125,7 +122,6 @@ def _as_asked(
 
 
 def _by_tensors(evidence: Evidence) -> Recognition | None:
-    """The family with the graph's tensor names, shapes and signs. Raises ModelError for several."""
     fitting = []
     for known in families().values():
         if known.outputs is None or not _has_signs(evidence, known):
@@ -193,14 +189,12 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
 
 
 def _is_proven(metadata: Metadata, bound: Bound) -> bool:
-    """Whether the file names as many classes as the outputs have."""
     names = metadata.names
     fits = names is not None and bound.classes in (None, len(names))
     return fits and metadata.stride is not None
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
-    """What a probe of the network shows that cannot be so if this is the reading; else None."""
     if bound.reading is None or (answers := evidence.probe()) is None:
         return None
     if bound.joined:
@@ -235,8 +229,7 @@ def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
 
 
 def _refuse_masks(evidence: Evidence) -> None:
-    """Refuse the segmentation models of YOLOv5 and YOLOv8: read as detections, the coefficients for
-    masks at the end of their rows would be classes."""
+    """Refuse segmentation models: the coefficients for masks would be read as classes."""
     graph = evidence.graph
     quarter = (evidence.height // MASK_SCALE, evidence.width // MASK_SCALE)
     maps = [name for name in graph.outputs if len(evidence.dims(name)) == 4]
@@ -249,7 +242,6 @@ def _refuse_masks(evidence: Evidence) -> None:
 
 
 def _families_of_that_shape(evidence: Evidence) -> str:
-    """The families whose outputs these may be, as words that follow a sentence."""
     size = (evidence.height, evidence.width)
     fitting = [
         known.family

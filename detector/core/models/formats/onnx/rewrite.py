@@ -83,11 +83,8 @@ def join_levels(graph: ForeignGraph, joined: Mapping[str, Joined]) -> None:
 def settle_outputs(
     graph: ForeignGraph, names: tuple[str, ...], bare: Collection[str], batch: int
 ) -> None:
-    """Keep the outputs ``names``, in that order, each made by a node of its own; in place.
-
-    ``bare``: those that get a batch axis. A list whose length depends on the picture ([K, 7]) is
-    cut or zero-filled to MAX_ROWS. Raises ModelError.
-    """
+    """Keep the outputs ``names``, each made by a node of its own, in place. Those in ``bare`` get a
+    batch axis. A list whose length depends on the picture ([K, 7]) gets MAX_ROWS rows."""
     from onnx import TensorProto
 
     for name in names:
@@ -120,7 +117,6 @@ def _refuse_type(graph: ForeignGraph, name: str) -> None:
 
 
 def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
-    """Adds nodes that make the output float32, of fixed shape; returns the new output's name."""
     from onnx import TensorProto
 
     dims, x = graph.dims[name], name
@@ -185,9 +181,9 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
 def simplify_operators(graph: ForeignGraph) -> None:
     """Turn each Split into Slices, and bounds that count from the end into plain positions.
 
-    Gives the inputs of a GridSample one type: ONNX allows two, ONNX Runtime and TensorRT do not.
-    What a GatherElements reads (YOLOv10, YOLO26) is cut off by a Split instead: OpenVINO 2026.4
-    removes a Slice before it and then refuses the graph.
+    Gives a GridSample's inputs one type, as ONNX Runtime and TensorRT want it. Before a
+    GatherElements (YOLOv10) a Split stays: OpenVINO 2026.4 removes a Slice there and refuses the
+    graph.
     """
     gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
     nodes: list[onnx.NodeProto] = []
@@ -207,8 +203,7 @@ def simplify_operators(graph: ForeignGraph) -> None:
 
 
 def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """A Split that makes a Slice's output and an unread rest; other nodes are returned as they
-    are."""
+    """A Split that makes a Slice's output and an unread rest; other nodes stay."""
     from onnx import helper
 
     shape = graph.shape(node.input[0])
@@ -288,9 +283,8 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
     """Put our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
 
-    ``planar``: the graph reads NCHW, else NHWC. Order and scale are folded into the first
-    convolutions behind slices and joins. They stay nodes before half-precision weights (1/255 would
-    round to zero) and if something is subtracted (padding would change colour).
+    ``planar``: the graph reads NCHW. Order and scale are folded into the first convolutions, except
+    before half-precision weights (1/255 would round to zero) and if something is subtracted.
     """
     from onnx import TensorProto, helper
 
@@ -329,7 +323,6 @@ def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
 def _prepare(
     graph: ForeignGraph, before: list[onnx.NodeProto], wanted: Wanted, planar: bool
 ) -> list[onnx.NodeProto]:
-    """Nodes for the order of channels, the factor and the offset."""
     nodes: list[onnx.NodeProto] = []
     if wanted.bgr:
         nodes += _swap_channels(graph, before[-1].output[0], axis=1 if planar else 3)
@@ -361,7 +354,6 @@ def _float_casts(graph: ForeignGraph, name: str) -> list[onnx.NodeProto]:
 
 
 def _free_prefix_names(graph: ForeignGraph) -> None:
-    """Renames the graph's own tensors that have names of the prefix."""
     tensors = {name for node in graph.nodes for name in (*node.input, *node.output)} - {
         graph.input.name
     }
@@ -383,7 +375,6 @@ def _free_prefix_names(graph: ForeignGraph) -> None:
 def _follow(
     nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object
 ) -> onnx.NodeProto:
-    """A node that reads what the last of ``nodes`` makes."""
     from onnx import helper
 
     return helper.make_node(operator, [nodes[-1].output[0], *more], [name], name=name, **attributes)
@@ -405,8 +396,7 @@ def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProt
 
 
 def _absorb_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorder and scale the weights that read the picture. False, with nothing changed, if other
-    operators read it too."""
+    """Reorder and scale the weights that read the picture; False if others read it too."""
     orders = {start: order}
     convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:
@@ -448,7 +438,6 @@ def _has_plain_weights(graph: ForeignGraph, node: onnx.NodeProto, read: list[str
 
 
 def _keeps_channels(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """Whether a Slice cuts rows or columns only."""
     axes = graph.value(node.input[3]) if len(node.input) > 3 else None
     return axes is not None and bool((axes % 4 >= 2).all())
 
@@ -464,9 +453,8 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 
 
 def rename_all(graph: ForeignGraph) -> None:
-    """Rename nodes, tensors and constants, in place; outputs keep their order.
-    ``/model.0/conv/Conv`` becomes ``model.0.conv`` if one node. No name begins another: torch
-    modules would clash."""
+    """Rename nodes, tensors and constants, in place: ``/model.0/conv/Conv`` becomes
+    ``model.0.conv`` if one node. No name begins another: torch modules would clash."""
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}
     for node, name in zip(graph.nodes, names, strict=True):
@@ -540,8 +528,7 @@ def _free_name(
     beginnings: set[tuple[str, ...]],
     tries: Counter[tuple[str, ...]],
 ) -> tuple[str, ...]:
-    """The path, or one with a number, that neither begins another nor has one as its beginning.
-    ``tries``: path -> last number tried, which keeps many equal names fast."""
+    """The path, or one with a number, that clashes with none. ``tries``: last number of a path."""
     tried = path
     while (
         tried in taken

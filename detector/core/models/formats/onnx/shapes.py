@@ -1,9 +1,8 @@
 """Fixed shapes for a graph from elsewhere, at the size and batch asked for or at the file's own.
 
-``settle_shapes`` writes the size and the batch into the input. Then ``fold`` computes everything
-that does not depend on the picture, so that engines find fixed shapes. A size that the file states
-is changed only where ``_refuse_fixed_sizes`` lets it pass, a batch that it states only where
-``rebatch`` proves the change right.
+``settle_shapes`` writes both into the input, then ``fold`` computes everything that does not depend
+on the picture. A stated size is changed only where ``_refuse_fixed_sizes`` lets it pass, a stated
+batch only where ``rebatch`` proves the change right.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ def settle_shapes(
 ) -> tuple[bool, Size]:
     """Fix all shapes at a size and a batch; return whether the graph reads NCHW, and the size.
 
-    ``size``: (height, width); None: the file's own. A fixed dimension changes only if that is
-    proven right. Raises ModelError.
+    ``size``: (height, width); None: the file's own. Raises ModelError.
     """
     planar = _is_planar(graph)
     dims = graph.input.type.tensor_type.shape.dim
@@ -118,10 +116,7 @@ def settle_shapes(
 
 
 def _is_planar(graph: ForeignGraph) -> bool:
-    """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture.
-
-    Bytes are the input of files of ours, and of networks that scale their pixels themselves.
-    """
+    """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture."""
     from onnx import TensorProto
 
     tensor = graph.input.type.tensor_type
@@ -145,7 +140,6 @@ def _is_planar(graph: ForeignGraph) -> bool:
 
 
 def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Size) -> Size:
-    """The size asked for, else the file's own, else the one in its metadata."""
     if size is None and all(own):
         size = own
     if size is None:
@@ -176,9 +170,8 @@ def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
 def fold(graph: ForeignGraph) -> None:
     """Compute everything that does not depend on the picture, in place, and infer all shapes.
 
-    ONNX's reference evaluator computes nodes of constants; a Shape of a known shape becomes a
-    constant; both repeat while more shapes become known. ``_cost`` bounds it, since a file of a few
-    bytes may ask for terabytes. Raises ModelError for branches that depend on the picture.
+    ``_cost`` bounds it, since a file of a few bytes may ask for terabytes. Raises ModelError for
+    branches that depend on the picture.
     """
     try:
         work, rounds = raised(MAX_WORK), raised(MAX_NODE_ROUNDS) // (1 + len(graph.nodes))
@@ -197,9 +190,8 @@ def fold(graph: ForeignGraph) -> None:
 
 
 def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> tuple[bool, int]:
-    """Passes over all nodes once; returns whether anything changed, and the work that is left. A
-    chain folds in one pass. ``kept``: tensors that stay computed.
-    """
+    """Passes over all nodes once; returns whether anything changed, and the work that is left.
+    ``kept``: tensors that stay computed."""
     read = {name for node in graph.nodes for name in node.input} | set(graph.outputs)
     left: list[onnx.NodeProto] = []
     alias: dict[str, str] = {}
@@ -243,8 +235,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
 def _known_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """The sides that a Gather takes from the shape of a tensor, where these are known; the others
-    may depend on the picture. ``shapes``: of the Shape nodes before it; a Shape is added."""
+    """The sides that a Gather takes from a tensor's shape, if known. ``shapes``: of Shape nodes."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:
@@ -270,9 +261,7 @@ def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDAr
 
 
 def _cost(graph: ForeignGraph, node: onnx.NodeProto) -> int | None:
-    """How many elements are read and written to compute a node's outputs; None where they depend on
-    the picture, or become too large.
-    """
+    """How many elements a node reads and writes; None if the picture decides, or if too many."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape":
@@ -295,10 +284,7 @@ def _size(graph: ForeignGraph, name: str) -> int:
 
 
 def _elements_made(graph: ForeignGraph, node: onnx.NodeProto, given: int) -> int | None:
-    """At most so many elements; None where that is not known yet.
-
-    Inference runs once a round, so inside a chain no shape is known yet.
-    """
+    """At most so many elements; None until inference, once a round, knows a shape."""
     shapes = [graph.shape(name) for name in node.output if name]
     known = [math.prod(shape) for shape in shapes if shape is not None]
     if len(known) == len(shapes):
@@ -360,11 +346,8 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
 
 
 def refuse_costly_constants(graph: ForeignGraph) -> None:
-    """Raises ModelError where constants alone would cost an engine too much memory or time.
-
-    An engine computes what depends on no picture before the first one, whatever it takes: a Range
-    of 2^40 numbers, or a thousand products of large matrices. ``graph``: its shapes are inferred.
-    """
+    """Raises ModelError where constants alone would cost an engine too much memory or time: a Range
+    of 2^40 numbers, or a thousand products of large matrices."""
     fixed = set(graph.constants)
     shapes = {name: shape for name in graph.dims if (shape := graph.shape(name)) is not None}
     elements = macs = 0
@@ -392,7 +375,6 @@ def _too_costly(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> str:
 
 
 def drop_unused(graph: ForeignGraph) -> None:
-    """Removes the nodes and constants that no output needs, in place."""
     wanted = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
@@ -407,11 +389,8 @@ def drop_unused(graph: ForeignGraph) -> None:
 
 
 def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:
-    """Raises ModelError with the first node that may hold numbers laid out for the exported size.
-
-    A grid of anchors that was computed at export would be silently wrong at another size of as many
-    cells. So only operators that hold no sizes pass; whether the shapes happen to fit is no proof.
-    """
+    """Raises ModelError with the first node that may hold numbers laid out for the exported size: a
+    grid of anchors would be silently wrong at another size. Only operators without sizes pass."""
     for node in graph.nodes:
         if not _holds_no_size(graph, node):
             height, width = (own or new for own, new in zip(exported, size, strict=True))
@@ -424,7 +403,6 @@ def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None
 
 
 def _fixed(size: Size) -> str:
-    """Height and width of a file in words; 0 is a side that it leaves open."""
     height, width = size
     if height and width:
         return f"{width}x{height}"

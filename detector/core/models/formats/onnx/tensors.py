@@ -1,9 +1,7 @@
 """The tensors of an ONNX file: their bytes are there, and fit what the tensor says of itself.
 
-Tensors stand in many places: among the constants of a graph, in a Constant node, in a branch of an
-If, in a local function. Some store their bytes in other files, which must lie in its folder.
-``read_external_data`` fetches those, and ``check_tensors`` holds every tensor against its own shape
-and type, so that nothing behind has to.
+Tensors stand among the constants of a graph, in a Constant node, in a branch of an If, in a local
+function. ``read_external_data`` fetches those in other files, which must lie in its folder.
 """
 
 from __future__ import annotations
@@ -80,8 +78,6 @@ def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProt
 
 
 class _Place(NamedTuple):
-    """Where a tensor's bytes lie."""
-
     tensor: onnx.TensorProto
     file: Path
     offset: int
@@ -89,8 +85,7 @@ class _Place(NamedTuple):
 
 
 def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
-    """Read the bytes stored in other files into the model; return these files. They must be plain
-    files in or below the model's folder. Raises ModelError."""
+    """Read bytes from other files, which must lie in or below the model's folder."""
     from onnx import TensorProto
 
     places = [
@@ -200,7 +195,6 @@ def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
 
 
 def check_tensors(path: Path, model: onnx.ModelProto) -> None:
-    """Raises ModelError for a tensor whose bytes are not those of its shape and type."""
     for tensor in every_tensor(path, model):
         wanted = _check_shape(path, tensor)
         count, (_, field, together) = math.prod(tensor.dims), _kind(path, tensor)

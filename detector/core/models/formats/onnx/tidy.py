@@ -1,8 +1,4 @@
-"""What runtimes accept and ONNX's checker does not, or what nobody needs: put right in place.
-
-Exporters of dynamic shapes write formulas of a thousand characters where a side is not known, and
-converters to half precision put their casts at the end of the list of nodes.
-"""
+"""What runtimes accept and ONNX's checker does not, or what nobody needs: put right in place."""
 
 from __future__ import annotations
 
@@ -20,8 +16,7 @@ STANDARD = ("", "ai.onnx")
 
 
 def tidy(model: onnx.ModelProto) -> None:
-    """Sort nodes, unify the standard domain's name, and drop what inference finds: negative sides
-    and free output sides lose their value or name."""
+    """Sort nodes, unify the standard domain's name, drop negative sides and free output sides."""
     for entry in model.opset_import:
         entry.domain = "" if entry.domain in STANDARD else entry.domain
     for graph in every_graph(model):

@@ -22,7 +22,6 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def read(request: ModelRequest) -> Network:
-    """The described network, with weights from a .pt or .safetensors file, or random ones."""
     from detector.core.models.formats.checkpoint import open_checkpoint
     from detector.core.models.formats.safetensors import read_safetensors
     from detector.core.models.formats.yolo.description import read_description

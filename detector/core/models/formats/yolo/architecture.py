@@ -1,8 +1,4 @@
-"""What a network is made of, with names and shapes, before any number is read.
-
-A ``Step`` is one operation of the graph; an ``Architecture`` holds all steps at one input size; an
-``ArchitectureBuilder`` adds steps to it and checks that they fit.
-"""
+"""What a network is made of, with names and shapes, before any number is read."""
 
 from __future__ import annotations
 
@@ -21,8 +17,6 @@ MAX_STEPS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a step makes: its name in the graph, and the shape of one picture's."""
-
     name: str
     channels: int
     height: int
@@ -128,8 +122,6 @@ class Add(Step):
 
 @dataclass(frozen=True, slots=True)
 class DetectionLayers:
-    """The end: one map [A*(5+C), h, w] a layer."""
-
     path: str  # model.24
     outputs: tuple[Value, ...]
     anchors: int  # A, of each layer
@@ -137,8 +129,6 @@ class DetectionLayers:
 
 @dataclass(slots=True)
 class Architecture:
-    """A network at one input size."""
-
     origin: str
     height: int
     width: int
@@ -161,7 +151,6 @@ class Architecture:
 
     @property
     def convolutions(self) -> list[Convolution]:
-        """All of them, whether needed or not."""
         return [step for step in self.steps if isinstance(step, Convolution)]
 
     @property
@@ -180,7 +169,6 @@ class Architecture:
 
     @property
     def stride(self) -> int:
-        """Both sides of the input are multiples of it: the coarsest map's."""
         outputs = self.head.outputs if self.head else ()
         sides = [value.height for value in outputs]
         return max((round(self.height / n) if n <= self.height else 0 for n in sides), default=1)
@@ -188,8 +176,7 @@ class Architecture:
 
 @dataclass(slots=True)
 class ArchitectureBuilder:
-    """Adds steps to an architecture. ``modules``: of a checkpoint; they may name other
-    activations."""
+    """``modules``: of a checkpoint; they may name other activations."""
 
     architecture: Architecture
     activation: Activation
@@ -297,8 +284,7 @@ class ArchitectureBuilder:
         return self._add(Upsample(path=path, inputs=(x,), out=out, scale=scale))
 
     def every_second_pixel(self, path: str, x: Value) -> Value:
-        """Every 2x2 pixels as 4 times the channels, only for a convolution, which reads ``x``
-        itself (``spread_over_pixels`` in network.py)."""
+        """2x2 pixels as 4 times the channels, for a convolution alone, which reads ``x`` itself."""
         assert self.row is not None
         if x.folded is not None:
             raise self.row.error("follows another of its kind; put a convolution between them")

@@ -48,11 +48,8 @@ Block = Callable[[ArchitectureBuilder, str, list[Value], Wanted], Value]
 
 
 class Entry(NamedTuple):
-    """A block and how its row is read.
-
-    ``scaled``: the first argument is the channels of the output, before the width multiple.
-    ``repeats_inside``: the block repeats its parts itself.
-    """
+    """``scaled``: the first argument is the output's channels, before the width multiple.
+    ``repeats_inside``: the block repeats its parts itself."""
 
     block: Block
     scaled: bool = True
@@ -179,10 +176,7 @@ def bottleneck(
 
 
 def c3(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Half of the channels go through the bottlenecks, the other half past them.
-
-    Arguments: channels, shortcut, groups.
-    """
+    """Half of the channels go past the bottlenecks. Arguments: channels, shortcut, groups."""
     row, x, hidden = wanted.row, inputs[0], wanted.channels // 2
     shortcut, groups = row.flag(1, True), row.integer(2, 1)
     through = builder.conv(f"{path}.cv1", x, hidden)
@@ -267,10 +261,7 @@ def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted
 
 
 def rep_conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Trained as 3x3 + 1x1 (+ the input itself), one 3x3 at inference.
-
-    Arguments: channels, kernel 3, stride.
-    """
+    """3x3 + 1x1 (+ the input), one 3x3 at inference. Arguments: channels, kernel 3, stride."""
     row = wanted.row
     if row.integer(1, 3) != 3 or row.integer(3, 1, low=0) != 1:
         raise row.error("only kernel 3 with padding 1 is supported")
@@ -282,10 +273,7 @@ def rep_conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], wante
 
 
 def down_c(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """Halves the size by a convolution and by pooling, side by side.
-
-    Arguments: channels, repeats 1, scale 2.
-    """
+    """Halves the size by convolution and pooling. Arguments: channels, repeats 1, scale 2."""
     row, x, half = wanted.row, inputs[0], wanted.channels // 2
     scale = row.integer(2, 2, high=8)
     strided = builder.conv(f"{path}.cv1", x, x.channels)
@@ -380,17 +368,13 @@ Anchors = list[tuple[tuple[float, float], ...]]
 
 @dataclass(slots=True)
 class Design:
-    """What an architecture is made from, whatever the input size.
-
-    ``anchors``: those that the weights hold; None where they hold none.
-    """
+    """What an architecture is made from. ``anchors``: those that the weights hold, if any."""
 
     description: Description
     modules: Mapping[str, Module] = field(default_factory=dict)
     anchors: Anchors | None = None
 
     def architecture(self, height: int, width: int) -> Architecture:
-        """The network at one input size."""
         one = self.description
         architecture = Architecture(
             one.origin, height, width, one.classes, self.anchors or one.anchors
@@ -410,10 +394,7 @@ class Design:
         return architecture
 
     def at_size(self, size: tuple[int, int] | None) -> Architecture:
-        """The network at ``size`` (height, width), the one of --size.
-
-        None means 640x640, or 1280x1280 for a stride of 64. Raises ModelError.
-        """
+        """``size``: (height, width); None: 640x640, or 1280x1280 for a stride of 64."""
         if size is None:
             side = 640 if self.stride <= 32 else 1280
             size = (side, side)
@@ -430,7 +411,6 @@ class Design:
 
     @property
     def stride(self) -> int:
-        """Both sides of the input are multiples of it."""
         return self.architecture(PROBE, PROBE).stride
 
 
@@ -478,5 +458,4 @@ def _check_last(one: Description) -> None:
 
 
 def family_of(architecture: Architecture) -> str:
-    """yolov7 where a block is YOLOv7's own; else yolov5."""
     return "yolov7" if architecture.blocks & YOLOV7.keys() else "yolov5"

@@ -52,10 +52,7 @@ SILU, LINEAR = Activation("silu"), Activation("linear")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a description.
-
-    The getters name file and row when they fail; ``at`` counts arguments from 0.
-    """
+    """One line of a description; the getters name file and row when they fail."""
 
     origin: str
     index: int
@@ -127,7 +124,6 @@ class Description:
 
 
 def read_description(path: Path) -> tuple[Description, bytes]:
-    """The description and the sha256 of its file. Raises ModelError."""
     import hashlib
 
     data = read_bytes(
@@ -204,10 +200,7 @@ def parse_activation(text: Any) -> Activation | None:
 
 
 def activation_of(name: str, slope: float = 0.01, settings: bool = False) -> Activation | None:
-    """The activation of a class of torch.nn.
-
-    None for a class that is not supported, or with settings that are not.
-    """
+    """Of a class of torch.nn; None for others, or with settings that are not supported."""
     if name == "LeakyReLU" and 0 <= slope <= 1:
         return Activation("leaky", slope)
     return Activation(KINDS[name]) if name in KINDS and not settings else None
@@ -290,10 +283,7 @@ def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
 
 
 def quote(value: Any) -> str:
-    """A value of a file as it may stand in a message of one line.
-
-    Nested values are not printed: they may be endless.
-    """
+    """A value in one line of a message, without nested values: they may be endless."""
     if isinstance(value, (list, tuple, dict)):
         return f"a {type(value).__name__} of {len(value)}"
     text = ascii(value) if not isinstance(value, float) or math.isfinite(value) else "no number"

@@ -1,8 +1,5 @@
-"""A description, its numbers and the request -> Network.
-
-First comes the network and what belongs to it: size, numbers, names. Then comes its ONNX graph,
-whose nodes carry the paths of the original modules: model.6.m.0.cv2.conv.
-"""
+"""A description, its numbers and the request -> Network. The nodes of its ONNX graph carry the
+paths of the original modules: model.6.m.0.cv2.conv."""
 
 from __future__ import annotations
 
@@ -71,7 +68,6 @@ def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest
 def build_network(
     description: Description, contents: Contents | None, digest: bytes, request: ModelRequest
 ) -> Network:
-    """The network of a description. ``contents``: the stored numbers; None for random ones."""
     stored = stored_anchors(contents, description.head_path) if contents else None
     design = Design(
         description, contents.modules if contents else {}, stored.layers if stored else None
@@ -111,8 +107,7 @@ def build_network(
 
 
 def recognise(contents: Contents) -> Description:
-    """The packaged description whose convolutions fit the tensors' names and shapes, with their
-    number of classes. Raises ModelError if none fits."""
+    """The packaged description whose convolutions fit the tensors. Raises ModelError for none."""
     shapes = {name: tensor.shape for name, tensor in contents.tensors.items()}
     for path in sorted((catalogue.folder() / "yolo").glob("*.yaml")):
         description, _ = read_description(path)
@@ -139,7 +134,6 @@ def _classes(contents: Contents, description: Description) -> int | None:
 
 
 def head_layers(architecture: Architecture, stored: StoredAnchors | None) -> list[AnchoredLayer]:
-    """How each output becomes boxes."""
     assert architecture.head is not None
     assert architecture.anchors is not None
     layers = []
@@ -177,7 +171,6 @@ def _numbers(design: Design, contents: Contents | None, request: ModelRequest) -
 def _names(
     contents: Contents | None, classes: int, request: ModelRequest
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The names of --names, else those of the checkpoint, else those beside the file."""
     stored = contents.names if contents else None
     if request.names is not None or stored is None:
         return find_names(request.path, classes, request.names)
@@ -197,8 +190,6 @@ def _digest(digest: bytes, random_seed: int | None) -> str:
 
 
 class YoloGraph:
-    """Writes one step after the other; the outputs have the names of the architecture's values."""
-
     def __init__(self, architecture: Architecture, numbers: Numbers, name: str, batch: int) -> None:
         self.architecture, self.numbers = architecture, numbers
         self.builder = GraphBuilder(name)
@@ -255,8 +246,8 @@ class YoloGraph:
 def spread_over_pixels(weight: Floats, groups: int) -> Floats:
     """Turn a convolution over 2x2 pixels as channels into one over the pixels, with equal products.
 
-    weight [out, 4*c, k, k] -> [out, c, 2k, 2k], for twice the stride and padding. The parts are the
-    pixels (row, column) 0,0 1,0 0,1 1,1: as in YOLOX's Focus (Apache-2.0).
+    weight [out, 4*c, k, k] -> [out, c, 2k, 2k]. The parts are the pixels (row, column) 0,0 1,0 0,1
+    1,1: as in YOLOX's Focus (Apache-2.0).
     """
     assert groups == 1
     outs, channels, kernel, _ = weight.shape

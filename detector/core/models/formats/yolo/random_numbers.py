@@ -1,9 +1,8 @@
 """Random numbers for a network, chosen such that every layer's output keeps one size.
 
-A deep network with plain random weights explodes or dies, and SiLU amplifies every deviation. So a
-small picture is carried along, and the weights of each layer are scaled until its output on that
-picture has one root mean square (after layer-sequential unit variance, arXiv 1511.06422). That size
-lies where SiLU is nearly a ReLU. Other pictures then give similar outputs and some dozens of boxes.
+A small picture is carried along, and the weights of each layer are scaled until its output on it
+has one root mean square (after layer-sequential unit variance, arXiv 1511.06422), where SiLU is
+nearly a ReLU. Other pictures then give similar outputs and some dozens of boxes.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ class RandomNumbers:
         )
 
     def _draw(self, step: Convolution, x: Floats) -> tuple[Filter, Floats]:
-        """The filter, and its output on the picture."""
         shape = step.stored_shape
         weight = self._stream.standard_normal(shape) / math.sqrt(math.prod(shape[1:]))
         bias = 0.05 * self._stream.standard_normal(shape[0])

@@ -1,7 +1,4 @@
-"""Stored numbers of a planned convolution, folded into one weight and one bias.
-
-All in float64 and rounded once, where the graph is written.
-"""
+"""Stored numbers of a planned convolution, folded into one weight and one bias, in float64."""
 
 from __future__ import annotations
 
@@ -32,8 +29,6 @@ class Numbers(Protocol):
 
 @dataclass(slots=True)
 class StoredNumbers:
-    """The numbers of a file. ModelError names a tensor that has not the architecture's shape."""
-
     contents: Contents
     read: set[str] = field(default_factory=set)
 
@@ -168,10 +163,7 @@ class StoredNumbers:
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
-        """Raises ModelError if a tensor is left over, unless it belongs to a step that only trains.
-
-        With one left over, the file holds another network than the description's.
-        """
+        """Raises ModelError if a tensor is left over that is not for training only."""
         trains_only = tuple(
             f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
@@ -197,10 +189,7 @@ class StoredAnchors(NamedTuple):
 
 
 def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
-    """The anchors among the head's tensors; None where there are none.
-
-    ``anchor_grid`` is [layers, 1, A, 1, 1, 2] in pixels, ``anchors`` is [layers, A, 2] in cells.
-    """
+    """``anchor_grid``: [layers, 1, A, 1, 1, 2] in pixels; ``anchors``: [layers, A, 2] in cells."""
     for name, axes in (("anchor_grid", (0, 2, 5)), ("anchors", (0, 1, 2))):
         tensor = contents.tensors.get(f"{head}.{name}")
         if tensor is None or len(tensor.shape) != axes[-1] + 1 or not 2 <= tensor.size <= 400:
