@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import onnx
 import pytest
@@ -20,6 +21,7 @@ from detector.core.engines.base import EngineOptions, LayerExecution
 from detector.core.models.base import Network
 from detector.core.models.formats.darknet import build as darknet_build
 from detector.core.models.formats.yolo import network as yolo
+from detector.core.models.graph.halves import sensitive_nodes
 from detector.core.run import executed
 from detector.core.session.outcome import ExecutedLayer
 from detector.lab.peaks import kernels
@@ -76,6 +78,7 @@ def test_a_graph_is_built_once(cfg, folder, monkeypatch):
     second = opened(cfg, folder)
     assert (second.path, second.macs) == (made.path, first.macs)
     assert second.output_shapes == first.output_shapes
+    assert second.sensitive == sensitive_nodes(first.graph) != set()
     assert export(second, folder) == (made.path, False, ())
     pictures = np.full((1, 32, 32, 3), 90, np.uint8)
     for one, other in zip(run_once(first, pictures), run_once(second, pictures), strict=True):
@@ -123,7 +126,7 @@ def test_a_damaged_file_is_built_again_and_said(cfg, folder):
 
 @pytest.mark.parametrize(
     "change",
-    [{"output_shapes": "no"}, {"output_shapes": [["x"]]}, {"macs": None}, {"peak_bytes": "x"}],
+    [{"output_shapes": "no"}, {"macs": None}, {"peak_bytes": "x"}, {"sensitive": None}],
     ids=str,
 )
 def test_a_manifest_that_nobody_wrote_is_none(cfg, folder, change):
@@ -146,24 +149,35 @@ def test_a_change_of_the_graph_does_not_reach_the_file(cfg, folder):
     assert changed.path is None
 
 
+VIDEO = Path(__file__).parents[2] / "videos/street.mp4"
+
+
 @pytest.mark.slow
-def test_the_second_run_imports_no_onnx(tmp_path):
-    """onnx is a tenth of a start."""
+@pytest.mark.parametrize(
+    ("source", "engine", "needs"),
+    [(VIDEO, "ort", ["av"]), (VIDEO, "openvino", ["av"]), ("photo.png", "ort", [])],
+)
+def test_the_second_run_imports_what_it_needs(tmp_path, source, engine, needs):
+    """onnx is a tenth of a start; together they are 40 MB."""
+    pytest.importorskip(engines.find(engine).library)
     code = (
         "import sys\n"
         "from detector.__main__ import main\n"
         "try: main()\n"
         "except SystemExit as done: assert not done.code, done.code\n"
-        "print('onnx' in sys.modules)\n"
+        "found = {'av', 'onnx', 'openvino.tools.ovc', 'torch'} & {*sys.modules}\n"
+        "print(*sorted(found))"
     )
-    video = Path(__file__).parents[2] / "videos/street.mp4"
-    command = [sys.executable, "-c", code, str(video), "--engine", "ort", "--precision", "fp32"]
-    command += ["--frames", "2", "--quiet", "--engines-dir", "engines", "--no-video"]
+    cv2.imwrite(str(tmp_path / "photo.png"), np.zeros((360, 640, 3), np.uint8))
+    precision = "bf16" if engine == "openvino" else "fp32"
+    command = [sys.executable, "-c", code, str(source), "--engine", engine]
+    command += ["--precision", precision, "--frames", "2", "--quiet", "--engines-dir", "engines"]
     said = [
         subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
-    assert [text.split()[-1] for text in said] == ["True", "False"]
+    assert "onnx" in said[0]
+    assert said[1].split() == needs
 
 
 # ---- layers

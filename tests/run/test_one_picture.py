@@ -117,4 +117,4 @@ def test_scores_of_labels_are_asked_for_with_labels():
 @pytest.mark.parametrize(("output", "piped"), [("-", True), ("out.mp4", False)])
 def test_only_a_video_to_standard_output_imports_what_writes_there(output, piped):
     plan = OutputPlan(OutputConfig(output=output, save=("video",)), ["in.mp4"], streams=True)
-    assert ("detector.core.sinks.video.piped" in plan.imports("in.mp4")) == piped
+    assert ("detector.core.sinks.video.piped" in plan.imports("video", "in.mp4")) == piped

@@ -12,9 +12,10 @@ def main() -> NoReturn:
     import sys
 
     from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
-    from detector.core.run.limits import LEAST_FILES, check_files, keep_blas_alone
+    from detector.core.run.limits import LEAST_FILES, check_files, keep_blas_alone, keep_one_heap
 
     keep_blas_alone()
+    keep_one_heap()
     try:
         check_files(LEAST_FILES)
     except DetectVideoError as error:  # too few even to import what follows

@@ -317,6 +317,8 @@ def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
         raise UsageError(f"--engine-options bf16={chosen}: give mixed or all")
     if options.precision != "bf16" or chosen == "all":
         return set()
+    if network.sensitive is not None:
+        return network.sensitive
     from detector.core.models.graph.halves import sensitive_nodes
 
     return sensitive_nodes(network.graph)

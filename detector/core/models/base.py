@@ -99,8 +99,10 @@ class Network:
     plan: str | None = None
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
-    # Of the graph's tensors at once, where it is known without reading the graph.
+    # Of the graph's tensors at once, and nodes that stay float32 in bfloat16, where they are known
+    # without reading the graph.
     peak_bytes: int | None = None
+    sensitive: set[str] | None = None
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
@@ -115,6 +117,7 @@ class KnownGraph(NamedTuple):
     output_shapes: Sequence[tuple[int, ...]]
     macs: int
     peak_bytes: int
+    sensitive: set[str]
     load: Callable[[], onnx.ModelProto]
 
 
@@ -170,6 +173,7 @@ def with_graph(
         network.graph = known.load
         network.output_shapes, network.macs = list(known.output_shapes), known.macs
         network.path, network.peak_bytes = known.path, known.peak_bytes
+        network.sensitive = known.sensitive
         return network
     from detector.core.models.graph.build import count_macs, output_shapes
 

@@ -212,7 +212,8 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan) -> None:
     }
     for spec in specs:
         with suppress(SourceError, UsageError):  # whoever opens it says what is wrong
-            modules.update(sources.find_claiming(spec).imports, outputs.imports(spec))
+            source = sources.find_claiming(spec)
+            modules.update(source.imports, outputs.imports(source.kind, spec))
     for module in sorted(modules):
         importlib.import_module(module)
     from detector.core.stages import between

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from detector.core.errors import DetectVideoError, EngineError, OutputError, UsageError
 from detector.core.errors.machine import CGROUPS, PROC, container_limit, usable_cores
@@ -42,6 +42,7 @@ LEAST_FILES = 5  # beside the standard streams; no run worked with 4
 FEW_CORES = 2  # more were not measured: there OpenCV keeps its threads
 OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it when it is imported
 BLAS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")  # first wins
+M_ARENA_MAX = -8  # of glibc's malloc.h
 BLAS_THREADS = 64  # the most that the wheels' OpenBLAS is built for
 NO_MEMORY = (
     "Cannot allocate memory",
@@ -147,6 +148,26 @@ def keep_blas_alone() -> None:
     three frames took 0.88 s of CPU with them and 0.63 s without."""
     if not any(name in os.environ for name in BLAS_SETTINGS):
         os.environ[BLAS_SETTINGS[0]] = "1"
+
+
+def keep_one_heap() -> None:
+    """Have all threads allocate from one heap, where the C library is glibc. By default some ten
+    threads of a run have a heap each, with 4 MB in all that none of the others can use."""
+    if glibc := _glibc():
+        glibc.mallopt(M_ARENA_MAX, 1)
+
+
+def trim_heap() -> None:
+    """Return to the system what was freed: 8 MB after the default model was loaded."""
+    if glibc := _glibc():
+        glibc.malloc_trim(0)
+
+
+def _glibc() -> Any:
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "malloc_trim") else None
 
 
 def blas_threads() -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from detector.core.config.schema import Config
 from detector.core.errors import EngineError, OutputError
 from detector.core.run.canvas import open_network
-from detector.core.run.limits import check_memory
+from detector.core.run.limits import check_memory, trim_heap
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
@@ -193,6 +193,7 @@ def load_model(
         # enough: each costs a start as much as a frame. On a GPU each has a context of its own.
         alike = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if alike else engine.requests
+        trim_heap()
         first, *_ = [request.infer(network.batch) for request in warm]
     loaded = LoadedModel(
         ready.network,

@@ -432,9 +432,10 @@ class OutputPlan:
             return True
         return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
 
-    def imports(self, spec: str) -> list[str]:
+    def imports(self, kind: str, spec: str) -> list[str]:
+        """The modules that the outputs of a video, or of pictures, will import."""
         try:
-            chosen = self._choose_sinks("video", spec)
+            chosen = self._choose_sinks(kind, spec)
         except UsageError:  # said when its outputs are named
             return []
         if self.streamed == "video":

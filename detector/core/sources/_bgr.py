@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
+
+if TYPE_CHECKING:
+    from av.video.reformatter import VideoReformatter
 
 # As ITU-T H.273 numbers them. What cv2 converts to BT.709; else colours look washed out.
 BT709, UNSAID = 1, 2

@@ -7,9 +7,7 @@ import threading
 from operator import attrgetter
 from typing import Any
 
-import av
 import numpy as np
-from av.video.reformatter import VideoReformatter
 
 from detector.core.sources._bgr import (
     FORMATS,
@@ -54,6 +52,8 @@ class PlanesReader:
     """Of one video, all of the size of the first; others become BGR. ``made``: how many BGR."""
 
     def __init__(self) -> None:
+        from av.video.reformatter import VideoReformatter
+
         self.made = 0
         self._lock = threading.Lock()
         self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
@@ -88,6 +88,8 @@ class PlanesReader:
 
 def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
     """Planes of the same size and colours that may be drawn into, with what is in ``filled``."""
+    import av  # here: photos have an easel, too, and need no PyAV
+
     height, width = planes.y.shape
     colours, picture = planes.colours, av.VideoFrame(width, height, "yuv420p")
     picture.colorspace, picture.color_primaries = colours.matrix, colours.primaries

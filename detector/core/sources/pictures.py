@@ -57,6 +57,7 @@ MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all c
 class PicturesSource(SteppingSource):
     """One frame per picture. ``Frame.index`` counts in the list: an unreadable one leaves a gap."""
 
+    kind = "pictures"
     decoder = "opencv"
     has_tracks = True
 

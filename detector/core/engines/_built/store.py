@@ -459,6 +459,7 @@ def stem(network: Network) -> str:
 
 def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
     from detector.core.models.graph.build import peak_bytes
+    from detector.core.models.graph.halves import sensitive_nodes
 
     graph = network.graph.graph
     return {
@@ -480,6 +481,7 @@ def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
         "parameters": network.parameters,
         "macs": network.macs,
         "peak_bytes": peak_bytes(network.graph),
+        "sensitive": sorted(sensitive_nodes(network.graph)) if network.precision == "fp32" else [],
         "recipe": recipe(network),
     }
 
@@ -506,9 +508,10 @@ def _known(path: Path, manifest: Mapping[str, Any]) -> KnownGraph | None:
     try:
         shapes = [tuple(map(int, shape)) for shape in manifest["output_shapes"]]
         macs, peak = int(manifest["macs"]), int(manifest["peak_bytes"])
+        sensitive = set(map(str, manifest["sensitive"]))
     except (KeyError, TypeError, ValueError):
         return None
-    return KnownGraph(str(path), shapes, macs, peak, partial(_load, path))
+    return KnownGraph(str(path), shapes, macs, peak, sensitive, partial(_load, path))
 
 
 def _load(path: Path) -> onnx.ModelProto:

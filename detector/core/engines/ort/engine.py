@@ -116,7 +116,10 @@ class OpenOrt(Engine):
         elif options.device == "auto" and NVIDIA_DRIVER.exists() and self.precision != "int8":
             self.notes.append(f"engine ort runs on the CPU: {abilities.no_cuda()}")
         with translated("ort", "load the graph"):
-            return open_session(network, settings_of(self.threads), [CPU]), "cpu"
+            settings = settings_of(self.threads)
+            # Plans would take a block for a whole run, beside the arena that the first run filled.
+            settings.enable_mem_pattern = False
+            return open_session(network, settings, [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
         """Read from the optimised graph, which a second session of the same settings saves."""

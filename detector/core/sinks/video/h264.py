@@ -45,7 +45,8 @@ QUALITIES = {
         "crf": "22.5",
         "bf": "3",
         "b_strategy": "0",
-        "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4",
+        # Without a look-ahead, a thread for it only holds four frames more.
+        "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4:sync-lookahead=0",
     },
     "small": {"preset": "veryfast", "crf": "23"},
 }
