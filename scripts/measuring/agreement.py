@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from detector.core import engines
 from detector.core.analysis.agreement import Agreement, agreement, match_pairs
@@ -17,13 +18,13 @@ from detector.core.errors import EngineError
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.base import Network
 from detector.core.models.graph.halves import HALVES, convert_to_halves
-from detector.core.models.graph.int8 import weight_top
+from detector.core.models.graph.int8 import CHANNELS, weight_top
 from detector.core.models.graph.qdq import quantised_graph
 from detector.core.run.quantize import KINDS
 from detector.core.run.quantize.calibrate import Calibration
 from detector.core.run.quantize.frames import read_frames
 from detector.core.run.quantize.making import calibrate
-from detector.core.run.quantize.search import ENGINE, SELECTION, Reference, detections, raw_outputs
+from detector.core.run.quantize.search import SELECTION, Reference, detections
 from detector.core.types import Detections
 from measuring.rounded import rounded
 
@@ -58,7 +59,7 @@ def rows(
     precisions: Sequence[str] = PRECISIONS,
     engines_too: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Rows for fp16, bf16, then both kinds of int8, first with every layer int8, then as searched.
+    """Rows for fp16, bf16, then each kind of int8, first with every layer int8, then as searched.
 
     Behind each half come the rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE)
     that have it on this machine.
@@ -80,7 +81,7 @@ def rows(
         f"{network.name}: calibrated in {time.perf_counter() - began:.0f} s, "
         f"{sum(result.runs for result in found.result.values())} graphs measured"
     )
-    for kind in KINDS:
+    for kind in filter(found.result.get, KINDS):
         yield from _int8(network, found, kind, references)
 
 
@@ -104,8 +105,9 @@ def _by_engines(
             else convert_to_halves(network, wanted).graph
         )
         own = dict([option.split("=")]) if option else {}
-        compared = _compared(network, graph, references, engine, precision=precision, own=own)
-        yield Row(network.name, f"{precision}, {name}", *compared)
+        asked = {"engine": engine, "options": {"precision": precision, "own": own}}
+        by_engine = {clip: replace(one, **asked) for clip, one in references.items()}
+        yield Row(network.name, f"{precision}, {name}", *_compared(network, graph, by_engine))
 
 
 def _int8(
@@ -113,6 +115,8 @@ def _int8(
 ) -> Iterator[Row]:
     result = found.result[kind]
     top = weight_top(kind)
+    if kind == CHANNELS:
+        references = {clip: one.by_openvino(kind, "fp32") for clip, one in references.items()}
     plain = quantised_graph(network.graph, found.ranges, (), kind, top)
     yield Row(
         network.name, f"{kind}, all", *_compared(network, plain, references), result.layers, 0, 0.0
@@ -130,15 +134,11 @@ def _reference(network: Network, clip: Path, count: int) -> Reference:
 
 
 def _compared(
-    network: Network,
-    graph: object,
-    references: dict[str, Reference],
-    engine: str = ENGINE,
-    **options: object,
+    network: Network, graph: onnx.ModelProto, references: dict[str, Reference]
 ) -> tuple[dict[str, Agreement], tuple[int, int]]:
     found, alone, crossed = {}, 0, 0
     for name, reference in references.items():
-        raw = raw_outputs(network, graph, reference.slots, engine, **options)  # type: ignore[arg-type]
+        raw = reference.run(graph)
         own = detections(network, raw)
         found[name] = agreement(reference.detections, own)
         alone += found[name].reference + found[name].other - 2 * found[name].matched

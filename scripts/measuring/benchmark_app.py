@@ -238,7 +238,7 @@ def export_graph(name: str, precision: str, target: Path) -> None:
     ready = prepare_network(network, "openvino", config, lambda at_once: at_once)
     graph = ready.network.graph
     onnx.save(
-        remove_needless_pairs(graph) if ready.network.precision == "int8-u8" else graph, target
+        remove_needless_pairs(graph) if "int8-u8" in ready.network.precision else graph, target
     )
     note = f"{len(graph.graph.node)} nodes, input {ready.network.input_shape} u8"
     click.echo(json.dumps({"note": note}))

@@ -256,7 +256,8 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
         NARROW: narrow_result(network, found, of_fp32),
     }
     if bf16_can_be_measured():
-        halves = float_in_bf16(network, found.ranges, found.result["int8-u8"], of_fp32)
+        u8 = found.result["int8-u8"]
+        halves = float_in_bf16(network, found.ranges, "int8-u8", u8, of_fp32)
         assert halves is not None, "OpenVINO runs the models that are packaged"
         more[FLOAT_IN_BF16] = halves
     found = replace(found, source=called, result={**found.result, **more})
@@ -303,6 +304,7 @@ def agreement_of_packaged(
             )
         )
         for kind in KINDS
+        if kind in found.result
     }
 
 

@@ -212,7 +212,8 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
         )
     if _absence(engine) is None and (reason := engine.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
-    return engine.precisions[precision]
+    on_cpu = engine.precisions_on_cpu if kind in ("auto", "cpu") else {}
+    return on_cpu.get(precision, engine.precisions[precision])
 
 
 def _other_devices(device: str) -> str:

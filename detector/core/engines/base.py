@@ -153,6 +153,8 @@ class Engine:
     bf16 (converted), int8-u8 or int8-s8 (with Q/DQ nodes, activations asymmetric u8 or symmetric
     s8).
     """
+    precisions_on_cpu: ClassVar[Mapping[str, str]] = NONE
+    """Precision -> what replaces ``precisions`` for it on a CPU."""
     devices: ClassVar[Sequence[str]] = ("cpu",)
     """Where it can run: "cpu", "cuda", and of Intel "gpu" and "npu"."""
     own_options: ClassVar[Mapping[str, str]] = NONE

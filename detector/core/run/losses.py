@@ -61,7 +61,7 @@ class Known:
         if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
             found["bf16"] = known.get("bf16", 0.0)
         if cpu_flags() & EXACT_INT8:
-            found["int8"] = min(known[kind] for kind in KINDS)
+            found["int8"] = min(known[kind] for kind in KINDS if kind in known)
             if cpu_flags() & BF16 and FLOAT_IN_BF16 in known:
                 found["openvino", "int8"] = min(found["int8"], known[FLOAT_IN_BF16])
         elif adds_int8_in_16_bits() and NARROW in known:

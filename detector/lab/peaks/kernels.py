@@ -176,10 +176,14 @@ def _converted(network: Network, wanted: str) -> Network:
         from detector.core.models.graph.halves import convert_to_halves
 
         return convert_to_halves(network, wanted)
-    from detector.core.models.graph.qdq import quantised_graph, tensors_to_measure
+    from detector.core.models.graph.qdq import depthwise_inputs, quantised_graph, tensors_to_measure
     from detector.core.models.graph.ranges import measure_ranges
 
     slots = np.random.default_rng(2).integers(0, 256, (2, SIDE, SIDE, 3), np.uint8)
-    ranges = measure_ranges(network.graph, tensors_to_measure(network.graph), slots, "minmax")
-    graph = quantised_graph(network.graph, ranges, (), wanted)
+    given = network.graph
+    by_channel = depthwise_inputs(given)
+    ranges = measure_ranges(
+        given, tensors_to_measure(given), slots, "minmax", by_channel=by_channel
+    )
+    graph = quantised_graph(given, ranges, (), wanted)
     return replace(network, graph=graph, precision=wanted)

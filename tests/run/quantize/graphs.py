@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from detector.core.models.base import InputRules, Network
 from detector.core.models.graph.build import GraphBuilder, count_macs, output_shapes
+from detector.core.models.graph.int8 import WEIGHT_TOP
+from detector.core.models.graph.qdq import depthwise_inputs, quantised_graph, tensors_to_measure
+from detector.core.models.graph.ranges import measure_ranges
 from detector.core.types import Candidates
 
 SIDE = 4
@@ -43,7 +48,7 @@ def network_of(builder: GraphBuilder, outputs: list[str], batch: int = 1) -> Net
 def conv(
     builder: GraphBuilder, name: str, x: str, weights: np.ndarray, bias: list[float] | None = None
 ) -> str:
-    """1x1 with weights [out, in]."""
+    """1x1 with weights [out, in], or [out, 1] of a depthwise one."""
     inputs = [
         x,
         builder.constant(
@@ -52,7 +57,8 @@ def conv(
     ]
     if bias is not None:
         inputs.append(builder.constant(f"{name}.bias", np.array(bias, np.float32)))
-    return builder.add("Conv", name, inputs, kernel_shape=[1, 1])
+    group = len(weights) if weights.shape[1] == 1 else 1
+    return builder.add("Conv", name, inputs, kernel_shape=[1, 1], group=group)
 
 
 def chain(batch: int = 1) -> Network:
@@ -79,3 +85,23 @@ def branched(batch: int = 1) -> Network:
     )
     added = builder.add("Add", "2.shortcut", [left, right])
     return network_of(builder, [conv(builder, "3.conv", added, np.full((1, 3), 1 / 700))], batch)
+
+
+def depthwise() -> Network:
+    """Planes of 1, 1/30 and 1/1000 of the picture's values, which a depthwise convolution scales
+    back and moves by 10, 20 and 30; and the planes themselves."""
+    builder = GraphBuilder("tiny")
+    shares = np.array([1, 1 / 30, 1 / 1000])
+    small = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.diag(shares))
+    large = conv(builder, "1.conv", small, 1 / shares[:, None], [10, 20, 30])
+    return network_of(builder, [large, conv(builder, "2.conv", small, np.eye(3))])
+
+
+def in_int8(network: Network, kind: str, pictures: np.ndarray, top: int = WEIGHT_TOP) -> Network:
+    """Every layer, by the ranges that these pictures show."""
+    given = network.graph
+    by_channel = depthwise_inputs(given)
+    ranges = measure_ranges(
+        given, tensors_to_measure(given), pictures, "minmax", by_channel=by_channel
+    )
+    return replace(network, graph=quantised_graph(given, ranges, (), kind, top), precision=kind)

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.core.errors import SourceError
 from detector.core.models.base import InputRules
 from detector.core.run.quantize import frames
-from tests.sources.clips import write_sound, write_video
+from tests.sources.clips import write_video
 
 RULES = InputRules(4, 4, "stretch", 1)
 
@@ -84,10 +83,3 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
     assert frames.source_sha256(str(tmp_path / "*.png")) == before
     cv2.imwrite(str(tmp_path / "2.png"), np.zeros((8, 8, 3), np.uint8))
     assert frames.source_sha256(str(tmp_path)) != before
-
-
-def test_what_has_no_frames_is_named(tmp_path: Path) -> None:
-    sound = write_sound(tmp_path / "sound.mp4")
-    for path in (sound, tmp_path / "absent.mp4", tmp_path):
-        with pytest.raises(SourceError):
-            frames.read_frames(str(path), RULES, 4)

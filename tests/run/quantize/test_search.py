@@ -85,9 +85,3 @@ def test_ranking_is_by_error_and_cost() -> None:
         return errors[alone]
 
     assert [one.name for one in rank_units(units, graph, error)] == ["d", "a", "b", "c"]
-
-
-def test_the_same_again() -> None:
-    score = losing(a=0.03, b=0.02, d=0.04, g=0.05)
-    first, second = (choose_float_units(UNITS, graph, score, 0.95) for _ in range(2))
-    assert first == second

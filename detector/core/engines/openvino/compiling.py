@@ -80,7 +80,7 @@ def _read(core: Any, network: Network) -> Any:
         size, more = (network.input.height, network.input.width), network.details
         path = Path(network.plan)
         return read_ir(core, path, size, network.batch, more["pixels"], more["ends"])
-    if network.precision == "int8-u8":
+    if network.precision.startswith("int8-u8"):
         from detector.core.engines.openvino.pairs import remove_needless_pairs
 
         return core.read_model(remove_needless_pairs(network.graph).SerializeToString())

@@ -30,7 +30,8 @@ LIMITS = (0.2, 0.7)
 
 def from_elsewhere(network: Network) -> bool:
     """Whether the network's own file holds Q/DQ pairs. Reads no graph that nobody has read."""
-    return "recognised" in network.details and is_quantised(network.graph)
+    foreign = network.precision == "fp32" and "recognised" in network.details
+    return foreign and is_quantised(network.graph)
 
 
 def is_wide(model: onnx.ModelProto) -> bool:

@@ -3,15 +3,19 @@
 This file writes graphs and runs nothing; calibration and the choice of what stays float are in
 ``core.run.quantize``. It reads from top to bottom: which nodes can be int8 (``Wiring``), which
 of them belong together (``int8_units``), which are int8 in the end (``int8_nodes``), and the graph
-(``quantised_graph``). There are two kinds, from the same ranges:
+(``quantised_graph``). There are three kinds, from the same ranges:
 
 int8-u8  Activations are u8 with a zero point, around every node that is int8: ONNX Runtime and
          OpenVINO turn these into integer kernels. Biases are int32.
 int8-s8  Activations are s8 and symmetric, only in front of convolutions, Gemm and MatMul. TensorRT
          knows no zero point, moves Q and DQ itself, and fuses an activation only where no Q or DQ
          stands in between. Biases are float32.
+int8-u8-channels  For OpenVINO on a CPU. As int8-u8, but only in front of nodes that are int8: what
+         a float node reads is not rounded. What a depthwise convolution reads has a scale for each
+         channel: their ranges differ up to a thousandfold, and each is convolved by itself. ONNX
+         Runtime refuses that, and TensorRT takes one scale only.
 
-In both kinds weights are s8 and symmetric, with a scale for each output channel. They have 7 bits
+In all kinds weights are s8 and symmetric, with a scale for each output channel. They have 7 bits
 for a CPU that adds products in 16.
 """
 
@@ -33,9 +37,9 @@ from detector.core.models.graph.build import (
     tensor_shapes,
 )
 from detector.core.models.graph.halves import operand_name
-from detector.core.models.graph.int8 import WEIGHT_TOP
+from detector.core.models.graph.int8 import CHANNELS, WEIGHT_TOP
 from detector.core.models.graph.operators import MOVING, MULTIPLYING, QUANTISED
-from detector.core.models.graph.ranges import Range
+from detector.core.models.graph.ranges import Range, channel_name
 
 if TYPE_CHECKING:
     import onnx
@@ -89,6 +93,17 @@ class Wiring:
 
     def multiplies(self, name: str) -> bool:
         return self.nodes[name].op_type in MULTIPLYING
+
+    def is_depthwise(self, name: str) -> bool:
+        """Whether the node is a convolution of each channel by itself."""
+        node = self.nodes[name]
+        given = self.shapes.get(node.input[0], ())
+        return (
+            node.op_type == "Conv"
+            and given[:1] == (self.batch,)
+            and given[1] > 1
+            and self.shapes[node.input[1]][1] == 1
+        )
 
     def macs(self, name: str) -> int:
         """Of one node, for one picture."""
@@ -214,6 +229,13 @@ def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
     return list(dict.fromkeys(sources.get(name, name) for name in names))
 
 
+def depthwise_inputs(model: onnx.ModelProto) -> list[str]:
+    """The tensors whose channels the kind int8-u8-channels needs the ranges of."""
+    wiring = Wiring(model)
+    convolutions = filter(wiring.is_depthwise, wiring.able)
+    return list(dict.fromkeys(wiring.nodes[name].input[0] for name in convolutions))
+
+
 def quantised_graph(
     model: onnx.ModelProto,
     ranges: Mapping[str, Range],
@@ -221,9 +243,9 @@ def quantised_graph(
     kind: str,
     weight_top: int = WEIGHT_TOP,
 ) -> onnx.ModelProto:
-    """The graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``. ``kept``: nodes
-    that stay float. ``kind``: of ``KINDS``, else ValueError. ``weight_top``: the largest weight, in
-    steps."""
+    """The graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``, and of the channels
+    of ``depthwise_inputs``. ``kept``: nodes that stay float. ``kind``: of ``KINDS``, else
+    ValueError. ``weight_top``: the largest weight, in steps."""
     return _Writer(model, ranges, kept, kind, weight_top).model()
 
 
@@ -262,8 +284,8 @@ def weight_scales(
 
 
 class _Writer:
-    """Writes the nodes anew. ``chosen``: int8 nodes. ``quantised``: tensors with Q and DQ
-    behind."""
+    """Writes the nodes anew. ``chosen``: int8 nodes. ``depthwise``: those that read a scale for
+    each channel. ``quantised``: tensors with Q and DQ behind."""
 
     def __init__(
         self,
@@ -277,12 +299,17 @@ class _Writer:
 
         if kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
-        self.source, self.ranges, self.unsigned = model, ranges, kind == "int8-u8"
+        self.source, self.ranges, self.unsigned = model, ranges, kind != "int8-s8"
+        self.behind = kind == "int8-u8"  # pairs also behind int8 nodes, for any reader
         self.weight_top = weight_top
         self.wiring = Wiring(model)
         self.sources = _range_sources(self.wiring)
         able = int8_nodes(self.wiring, kept)
         self.chosen = able if self.unsigned else set(filter(self.wiring.multiplies, able))
+        self.depthwise = {
+            name for name in self.chosen if kind == CHANNELS and self.wiring.is_depthwise(name)
+        }
+        self.by_channel = {self.wiring.nodes[name].input[0] for name in self.depthwise}
         self.quantised = self._quantised_tensors()
         self.values = {
             tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
@@ -312,8 +339,9 @@ class _Writer:
     def _quantised_tensors(self) -> set[str]:
         tensors: set[str] = set()
         for name in self.chosen:
-            tensors.update(self.wiring.tensors_in(name))
-            if self.unsigned:
+            if name not in self.depthwise:
+                tensors.update(self.wiring.tensors_in(name))
+            if self.behind:
                 tensors.update(self.wiring.nodes[name].output)
         return {name for name in tensors if not self._is_fused(name)}
 
@@ -337,7 +365,9 @@ class _Writer:
         made = onnx.NodeProto()
         made.CopyFrom(node)
         for at, name in enumerate(node.input):
-            if name in self.quantised and self._reads_quantised(node.name, name):
+            if node.name in self.depthwise and at == 0:
+                made.input[at] = self._dequantised_name(name, by_channel=True)
+            elif name in self.quantised and self._reads_quantised(node.name, name):
                 made.input[at] = self._dequantised_name(name)
         if node.name in self.chosen and self.wiring.multiplies(node.name):
             self._quantise_weights(made, node)
@@ -349,63 +379,70 @@ class _Writer:
         for name in node.output:
             if name in self.quantised:
                 self._write_pair(name)
+            if name in self.by_channel:
+                self._write_pair(name, by_channel=True)
 
     def _reads_quantised(self, reader: str, tensor: str) -> bool:
         """Everything that reads what an int8 node made; of what a float node made, only int8."""
         return reader in self.chosen or (
-            self.unsigned and self.wiring.maker.get(tensor) in self.chosen
+            self.behind and self.wiring.maker.get(tensor) in self.chosen
         )
 
     def _is_int8_output(self, tensor: str) -> bool:
         """Whether an int8 node makes this output of the graph: then its DQ takes its name."""
         return (
-            self.unsigned
+            self.behind
             and tensor in self.wiring.outputs
             and self.wiring.maker.get(tensor) in self.chosen
         )
 
-    def _dequantised_name(self, tensor: str) -> str:
+    def _dequantised_name(self, tensor: str, by_channel: bool = False) -> str:
+        if by_channel:
+            return operand_name(tensor, "channels_dq")
         return tensor if self._is_int8_output(tensor) else operand_name(tensor, "dq")
 
-    def _write_pair(self, tensor: str) -> None:
+    def _write_pair(self, tensor: str, by_channel: bool = False) -> None:
         """Q and DQ behind a tensor."""
         from onnx import helper
 
-        scale, zero = self._scale(tensor)
-        q, dq = operand_name(tensor, "q"), self._dequantised_name(tensor)
-        scale_name = self._constant(f"{q}.scale", np.array(scale, np.float32))
+        scale, zero = self._scale(tensor, by_channel)
+        q = operand_name(tensor, "channels_q" if by_channel else "q")
+        dq = self._dequantised_name(tensor, by_channel)
+        scale_name = self._constant(f"{q}.scale", scale)
         zero_name = self._constant(f"{q}.zero", zero)
         given = operand_name(tensor, "raw") if self._is_int8_output(tensor) else tensor
+        axis = {"axis": 1} if scale.ndim else {}
         self.nodes += [
-            helper.make_node("QuantizeLinear", [given, scale_name, zero_name], [q], name=q),
-            helper.make_node("DequantizeLinear", [q, scale_name, zero_name], [dq], name=dq),
+            helper.make_node("QuantizeLinear", [given, scale_name, zero_name], [q], q, **axis),
+            helper.make_node("DequantizeLinear", [q, scale_name, zero_name], [dq], dq, **axis),
         ]
 
-    def _scale(self, tensor: str) -> tuple[np.float32, NDArray[Any]]:
-        low, high = self._range(tensor)
+    def _scale(self, tensor: str, by_channel: bool) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Scale and zero point: single numbers, or [channels]."""
+        source = self.sources.get(tensor, tensor)
+        if by_channel and source not in _pictures(self.wiring):
+            names = [channel_name(tensor, at) for at in range(self.wiring.shapes[tensor][1])]
+            scales, zeros = zip(*(u8_scale(*self.ranges[name]) for name in names), strict=True)
+            return np.array(scales, np.float32), np.array(zeros, np.uint8)
+        low, high = PIXELS if source in _pictures(self.wiring) else self.ranges[source]
         if self.unsigned:
             scale, zero = u8_scale(low, high)
-            return scale, np.array(zero, np.uint8)
-        return s8_scale(low, high), np.array(0, np.int8)
-
-    def _range(self, tensor: str) -> Range:
-        source = self.sources.get(tensor, tensor)
-        if source in _pictures(self.wiring):
-            return PIXELS
-        return self.ranges[source]
+            return np.array(scale), np.array(zero, np.uint8)
+        return np.array(s8_scale(low, high)), np.array(0, np.int8)
 
     def _quantise_weights(self, made: onnx.NodeProto, node: onnx.NodeProto) -> None:
-        """Weights as s8 with a scale for each output channel; for int8-u8 the bias as int32."""
+        """Weights as s8 with a scale for each output channel; with u8 the bias as int32."""
         axis = _output_axis(node)
         weights = self.values[node.input[1]].astype(np.float32)
         scales = weight_scales(weights, axis, self.weight_top)
         bias = self.values.get(node.input[2]) if len(node.input) > 2 else None
         if bias is not None and self.unsigned and node.op_type == "Conv":
-            input_scale = float(self._scale(node.input[0])[0])
+            input_scale = self._scale(node.input[0], node.name in self.depthwise)[0].reshape(-1)
+            input_scale = np.repeat(input_scale, len(bias) // len(input_scale))
             # Tiny weights with a large bias get coarser, so that the bias fits into int32.
             least = (np.abs(bias) / (input_scale * BIAS_TOP)).astype(np.float32)
             scales = np.maximum(scales, least)
-            bias_scales = (scales * np.float32(input_scale)).astype(np.float32)
+            bias_scales = scales * input_scale
             steps = np.round(bias.astype(np.float64) / bias_scales).astype(np.int32)
             made.input[2] = self._dequantised_constant(f"{node.name}_bias", steps, bias_scales, 0)
         shape = [1] * weights.ndim

@@ -9,7 +9,7 @@ entropy     the range whose int8 histogram loses least information, by ONNX Runt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,19 +33,30 @@ def measure_ranges(
     slots: NDArray[np.uint8],
     method: str,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    by_channel: Collection[str] = (),
 ) -> dict[str, Range]:
     """Tensor -> the range that int8 must cover.
 
     ``slots``: u8 RGB [N, H, W, 3], N >= 1. ``method``: "minmax", "percentile" or "entropy".
-    ``progress`` gets the number of frames done and of all frames.
+    ``progress`` gets the number of frames done and of all frames. ``by_channel``: tensors
+    [N, channels, ...] whose channels are measured as well (``channel_name``).
     """
-    names = list(tensors)
-    collectors = {name: _COLLECTORS[method]() for name in names}
+    names = list(dict.fromkeys([*tensors, *by_channel]))
+    collectors: dict[str, _MinMax | _Percentile] = {}
     for done, values in enumerate(_values_of_each_frame(model, names, slots), 1):
         for name, array in zip(names, values, strict=True):
-            collectors[name].add(array)
+            parts = {name: array}
+            if name in by_channel:
+                parts |= {channel_name(name, at): part for at, part in enumerate(array)}
+            for part, numbers in parts.items():
+                collectors.setdefault(part, _COLLECTORS[method]()).add(numbers)
         progress(done, len(slots))
     return {name: collector.result() for name, collector in collectors.items()}
+
+
+def channel_name(tensor: str, channel: int) -> str:
+    """The key of one channel's range among those of tensors."""
+    return f"{tensor}[{channel}]"
 
 
 def _values_of_each_frame(

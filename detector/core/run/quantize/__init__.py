@@ -23,12 +23,16 @@ from detector.core.engines._built import store
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import ModelError, UsageError
 from detector.core.models.base import Network
-from detector.core.models.graph.int8 import KINDS, WEIGHT_TOP, weight_top
+from detector.core.models.graph.int8 import CHANNELS, KINDS, WEIGHT_TOP, weight_top
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, Calibration, find_calibration
 from detector.core.types import Background
 
 __all__ = ["KINDS", "get_calibration", "quantize_network"]
 
+ONE_SCALE = (
+    "int8: calibrated without OpenVINO, so depthwise convolutions have one scale per tensor, and "
+    "more layers stay in float; with OpenVINO installed, calibrate again with --calibrate"
+)
 UNMEASURED = (
     "int8: this CPU has no VNNI, so weights have 7 bits; if the calibration is from another CPU, "
     "make it again here with --calibrate"
@@ -44,8 +48,9 @@ def quantize_network(
 ) -> tuple[Network, list[str]]:
     """The network in int8, and lines for the user.
 
-    ``kind``: "int8-u8" or "int8-s8"; one calibration serves both, and every batch. It is made
-    where ``--calibrate`` names a source; otherwise one that is kept in ``folder`` is used.
+    ``kind``: of ``KINDS``; one calibration serves all, and every batch. It is made where
+    ``--calibrate`` names a source; otherwise one that is kept in ``folder`` is used.
+    int8-u8-channels becomes int8-u8 if the calibration has no such result.
 
     Raises UsageError where there is no calibration and where no layer can be int8, SourceError for
     a source without frames, ModelError for a graph that is not fp32 or above 2 GiB, OutputError for
@@ -68,6 +73,7 @@ def quantize_network(
         raise UsageError(f"--precision int8: {network.name}: {why}")
     calibration, notes = get_calibration(network, config, folder, progress)
     variant, more = _describe(network, kind, calibration)
+    kind = variant.precision
     kept = set(calibration.result[calibration.key_here(kind)].kept)
     if not _find_graph(variant, folder):
         variant.graph = lambda: quantised_graph(
@@ -115,9 +121,11 @@ def _find_graph(variant: Network, folder: Path) -> bool:
 
 def _describe(network: Network, kind: str, calibration: Calibration) -> tuple[Network, list[str]]:
     """The network in int8 but for its graph, and lines for the user."""
+    wanted, kind = kind, calibration.form_of(kind)
     top, key = weight_top(kind), calibration.key_here(kind)
     result = calibration.result[key]
-    halves = calibration.result.get(FLOAT_IN_BF16) if kind == "int8-u8" else None
+    by_openvino = kind == calibration.form_of(CHANNELS)
+    halves = calibration.result.get(FLOAT_IN_BF16) if by_openvino else None
     told = {**result.as_dict(), "float_in_bf16": halves and halves.agreement}
     variant = replace(
         network,
@@ -129,6 +137,7 @@ def _describe(network: Network, kind: str, calibration: Calibration) -> tuple[Ne
         made_with=_digest(calibration, kind, top),
     )
     more = [UNMEASURED] if top != WEIGHT_TOP and key == kind else []
+    more += [ONE_SCALE] if kind != wanted and calibration.has_channels() else []
     return variant, [*map(Background, calibration.sentences(key)), *more]
 
 

@@ -24,7 +24,7 @@ from detector.core.errors.parsing import parse_json
 from detector.core.errors.text import counted
 from detector.core.models.base import Network
 from detector.core.models.catalogue import canvases_of, known, known_model
-from detector.core.models.graph.int8 import WEIGHT_TOP, weight_top
+from detector.core.models.graph.int8 import KINDS, WEIGHT_TOP, weight_top
 
 if TYPE_CHECKING:
     from detector.core.models.graph.ranges import Range
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # A key of ``Calibration.result`` that packaged calibrations have: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
-# Another one, of those that were made on a CPU with bf16: int8-u8 by OpenVINO, whose float layers
-# run in bf16. Where a calibration has it, the engine does so. One of the user's has it within the
+# Another one, of those that were made on a CPU with bf16: int8 by OpenVINO, whose float layers run
+# in bf16. Where a calibration has it, the engine does so. One of the user's has it within the
 # budget, a packaged one by what that loses in AP50 (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
 SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
@@ -58,8 +58,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The document of a calibration file. ``result``: by kind of int8, and for
-    ``FLOAT_IN_BF16``; for ``NARROW`` and bf16 too in one that is packaged."""
+    """The document of a calibration file. ``ranges``: of tensors, and of the channels of what a
+    depthwise convolution reads. ``result``: by kind of int8 (int8-u8-channels only if OpenVINO ran
+    such channels), and for ``FLOAT_IN_BF16``; for ``NARROW`` and bf16 too in one that is packaged.
+    """
 
     source: str
     method: str
@@ -72,6 +74,15 @@ class Calibration:
     detections: int  # of fp32 on the held-out frames
     ranges: Mapping[str, Range]
     result: Mapping[str, Result]
+
+    def form_of(self, kind: str) -> str:
+        """The kind of graph that is written for a kind."""
+        return kind if kind in self.result else KINDS[0]
+
+    def has_channels(self) -> bool:
+        from detector.core.models.graph.ranges import channel_name
+
+        return any(channel_name(tensor, 0) in self.ranges for tensor in self.ranges)
 
     def key_here(self, kind: str) -> str:
         """The key of ``result`` that says what a kind reaches on this CPU."""
@@ -234,9 +245,11 @@ def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
         "input": [network.input.height, network.input.width],
     }
     if by_graph:
-        from detector.core.models.graph.qdq import tensors_to_measure
+        from detector.core.models.graph.qdq import depthwise_inputs, tensors_to_measure
 
-        names = "\n".join(tensors_to_measure(network.graph))
+        graph = network.graph
+        # A network with depthwise convolutions takes no calibration without their channels.
+        names = "\n".join([*tensors_to_measure(graph), *depthwise_inputs(graph)])
         key["tensors"] = hashlib.sha256(names.encode()).hexdigest()[:16]
     return key
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detector.core import engines, sources
 from detector.core.config.schema import CalibrationConfig
@@ -16,10 +18,11 @@ from detector.core.engines.base import BuildProgress
 from detector.core.errors import DetectVideoError, EngineError
 from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
-from detector.core.models.graph.int8 import KINDS, WEIGHT_TOP, weight_top
+from detector.core.models.graph.int8 import CHANNELS, KINDS, WEIGHT_TOP, weight_top
 from detector.core.models.graph.qdq import (
     Unit,
     Wiring,
+    depthwise_inputs,
     float_share,
     int8_units,
     quantised_graph,
@@ -36,6 +39,7 @@ from detector.core.run.quantize.calibrate import (
 )
 from detector.core.run.quantize.frames import Frames, read_frames, source_sha256
 from detector.core.run.quantize.search import (
+    OPENVINO,
     RANKING_FRAMES,
     MakeGraph,
     Progress,
@@ -44,7 +48,8 @@ from detector.core.run.quantize.search import (
     rank_units,
 )
 
-HALVES_ENGINE = "openvino"  # the only one that mixes int8 and bf16
+if TYPE_CHECKING:
+    import onnx
 
 
 def make_calibration(
@@ -74,6 +79,7 @@ def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
         **model_key(network),
         **({} if top == WEIGHT_TOP else {"weight_top": top}),
         **({"float_in_bf16": True} if bf16_can_be_measured() else {}),
+        **({"channels": True} if _channels_can_be_searched(network) else {}),
         "geometry": [network.input.geometry, network.input.pad_value],
         "method": asked.calibrate_method,
         "budget": asked.budget,
@@ -116,13 +122,21 @@ def calibrate(
         frames.seen,
         asked.calibrate_method,
         lambda done, of: progress("int8: ranges", done, of),
+        depthwise_inputs(network.graph),
     )
     reference = Reference.of(network, frames.held_out)
     searched = network.random_seed is None
     budget = asked.budget if searched else 0.0  # a budget of 0 is reached without a search
-    result = _search_both_kinds(network, frames, ranges, reference, budget, progress)
+    search = partial(_search_kinds, network, frames, ranges, budget=budget, progress=progress)
+    result, of_openvino = search(KINDS[:2], reference), KINDS[0]
+    if _channels_can_be_searched(network):
+        by_openvino = reference.by_openvino(CHANNELS, "fp32")
+        all_int8 = _graph_maker(network, ranges, CHANNELS, [])([])
+        if _agreement_if_it_runs(by_openvino, all_int8) is not None:
+            result |= search((CHANNELS,), by_openvino)
+            of_openvino = CHANNELS
     if bf16_can_be_measured():
-        halves = float_in_bf16(network, ranges, result[KINDS[0]], reference)
+        halves = float_in_bf16(network, ranges, of_openvino, result[of_openvino], reference)
         if halves is not None and halves.agreement >= budget:
             result[FLOAT_IN_BF16] = halves
     return Calibration(
@@ -141,40 +155,46 @@ def calibrate(
 
 
 def bf16_can_be_measured() -> bool:
-    return bool(cpu_flags() & BF16) and engines.is_installed(HALVES_ENGINE)
+    return bool(cpu_flags() & BF16) and engines.is_installed(OPENVINO)
+
+
+def _channels_can_be_searched(network: Network) -> bool:
+    return bool(depthwise_inputs(network.graph)) and engines.is_installed(OPENVINO)
 
 
 def float_in_bf16(
-    network: Network, ranges: Mapping[str, Range], u8: Result, reference: Reference
+    network: Network, ranges: Mapping[str, Range], kind: str, found: Result, reference: Reference
 ) -> Result | None:
-    """What a result of int8-u8 becomes by OpenVINO with its float layers in bf16; None where
-    OpenVINO does not run the graph, which other engines may.
+    """What a result becomes by OpenVINO with its float layers in bf16; None where OpenVINO does not
+    run the graph, which other engines may.
     """
-    kind = KINDS[0]
-    graph = quantised_graph(network.graph, ranges, set(u8.kept), kind, weight_top(kind))
-    in_int8 = replace(reference, network=replace(network, precision=kind))
-    options = {"precision": "int8", "concurrency": 1, "own": {"float": "bf16"}}
+    graph = quantised_graph(network.graph, ranges, set(found.kept), kind, weight_top(kind))
+    share = _agreement_if_it_runs(reference.by_openvino(kind, "bf16"), graph)
+    return None if share is None else replace(found, agreement=share, runs=1)
+
+
+def _agreement_if_it_runs(reference: Reference, graph: onnx.ModelProto) -> float | None:
     try:
-        share = in_int8.agreement(graph, HALVES_ENGINE, **options)
+        return reference.agreement(graph)
     except DetectVideoError:
         return None
-    return replace(u8, agreement=share, runs=1)
 
 
-def _search_both_kinds(
+def _search_kinds(
     network: Network,
     frames: Frames,
     ranges: Mapping[str, Range],
+    kinds: Sequence[str],
     reference: Reference,
     budget: float,
     progress: Progress,
 ) -> dict[str, Result]:
-    """u8 first; s8 keeps the same nodes float, and more where its coarser steps need it."""
+    """Each keeps the nodes of the one before float, and more where its coarser steps need it."""
     units = int8_units(Wiring(network.graph))
     results: dict[str, Result] = {}
     ranking: list[Unit] | None = None
     kept: list[Unit] = []
-    for kind in KINDS:
+    for kind in kinds:
         all_int8 = _graph_maker(network, ranges, kind, [])
         make_graph = _graph_maker(network, ranges, kind, kept)
         choice = choose_float_units([], make_graph, reference.agreement, 0.0, progress)
@@ -182,7 +202,8 @@ def _search_both_kinds(
         runs = len(choice.agreements)
         if choice.plain < budget:
             if ranking is None:
-                ranking = _rank_on_few_frames(network, frames, units, all_int8, progress)
+                few = reference.on(_few_frames(frames))
+                ranking = rank_units(units, all_int8, few.error, progress)
                 runs += len(units)
             rest = [unit for unit in ranking if unit not in kept]
             choice = choose_float_units(rest, make_graph, reference.agreement, budget, progress)
@@ -192,16 +213,10 @@ def _search_both_kinds(
     return results
 
 
-def _rank_on_few_frames(
-    network: Network,
-    frames: Frames,
-    units: Sequence[Unit],
-    make_graph: MakeGraph,
-    progress: Progress,
-) -> list[Unit]:
+def _few_frames(frames: Frames) -> NDArray[np.uint8]:
     chosen = np.linspace(0, len(frames.seen) - 1, RANKING_FRAMES).round().astype(int)
-    reference = Reference.of(network, frames.seen[np.unique(chosen)])
-    return rank_units(units, make_graph, reference.error, progress)
+    few: NDArray[np.uint8] = frames.seen[np.unique(chosen)]
+    return few
 
 
 def _graph_maker(

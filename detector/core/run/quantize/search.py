@@ -9,12 +9,12 @@
 3. It then tries the most expensive of those units in int8 once more, one after the other.
 
 Nothing is random: the same graph, frames and library give the same answer. ``Reference`` runs the
-graphs, on the engine ort, and compares them with fp32.
+graphs, on the engine ort if not told otherwise, and compares them with fp32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
 TRIALS = 16  # units that step 3 tries at most
 SMALLEST_SHARE = 1e-3  # of all MACs: the least that any unit counts as when units are ranked
 ENGINE = "ort"  # runs the graphs that are compared
+OPENVINO = "openvino"  # runs those that ONNX Runtime refuses, and mixes int8 and bf16
 # The default thresholds, whatever a run asks for: one calibration serves many runs.
 SELECTION = SelectionConfig()
 
@@ -97,24 +98,35 @@ class Reference:
     slots: NDArray[np.uint8]  # RGB [N, H, W, 3]
     outputs: list[Outputs]
     detections: list[Detections]
+    engine: str = ENGINE  # runs the other graphs
+    options: Mapping[str, Any] = field(default_factory=dict)  # of its ``EngineOptions``
 
     @staticmethod
     def of(network: Network, slots: NDArray[np.uint8]) -> Reference:
         outputs = raw_outputs(network, network.graph, slots)
         return Reference(network, slots, outputs, detections(network, outputs))
 
-    def agreement(self, graph: onnx.ModelProto, engine: str = ENGINE, **options: Any) -> float:
-        """2 x matched / (A + B) of the graph's detections with the reference's, 0..1.
+    def on(self, slots: NDArray[np.uint8]) -> Reference:
+        """The same for other frames. Runs the network's own graph."""
+        own = raw_outputs(self.network, self.network.graph, slots)
+        return replace(self, slots=slots, outputs=own, detections=detections(self.network, own))
 
-        ``options``: further fields of ``EngineOptions``.
-        """
-        outputs = raw_outputs(self.network, graph, self.slots, engine, **options)
-        return agreement(self.detections, detections(self.network, outputs)).share
+    def by_openvino(self, kind: str, float_type: str) -> Reference:
+        """The same for int8 graphs of a kind by OpenVINO, with float layers in ``float_type``."""
+        options = {"precision": "int8", "concurrency": 1, "own": {"float": float_type}}
+        network = replace(self.network, precision=kind)
+        return replace(self, network=network, engine=OPENVINO, options=options)
+
+    def run(self, graph: onnx.ModelProto) -> list[Outputs]:
+        return raw_outputs(self.network, graph, self.slots, self.engine, **self.options)
+
+    def agreement(self, graph: onnx.ModelProto) -> float:
+        """2 x matched / (A + B) of the graph's detections with the reference's, 0..1."""
+        return agreement(self.detections, detections(self.network, self.run(graph))).share
 
     def error(self, graph: onnx.ModelProto) -> float:
         """Noise over signal of each raw output, summed over the outputs."""
-        others = raw_outputs(self.network, graph, self.slots)
-        return sum(noise_over_signal(self.outputs, others))
+        return sum(noise_over_signal(self.outputs, self.run(graph)))
 
 
 def noise_over_signal(expected: Sequence[Outputs], found: Sequence[Outputs]) -> list[float]:
