@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Cameras:
-    """As ``core.wings.Guest``."""
+    """As ``core.cli.guest.Guest``."""
 
     def takes(self, specs: Sequence[str], config: Config, given: Container[str]) -> bool:
         found = reads_cameras(specs, config, given)
@@ -117,7 +117,7 @@ class Page:
             self.server.controls, self.server.recordings = controls, recordings
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
-        """As ``core.wings.Around``."""
+        """As ``core.cli.guest.Around``."""
         if self.hub is None:
             return None, line
         from detector.core.errors.machine import usable_cores

@@ -58,7 +58,7 @@ class Asked:
     @classmethod
     def of(cls, config: Config) -> Asked:
         """Raises UsageError."""
-        from detector import __version__
+        from detector.core import __version__
         from detector.core.stages import between
 
         if config.tracking.track is not None and "track" not in between.places():
