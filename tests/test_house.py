@@ -241,6 +241,16 @@ def test_the_core_names_no_wing() -> None:
     assert found == []
 
 
+def test_only_documents_read_the_options_of_a_plan() -> None:
+    """Each part of a run has settings of its own."""
+    readers = {
+        str(file.relative_to(PACKAGE))
+        for file in PACKAGE.rglob("*.py")
+        if ".as_asked" in file.read_text(encoding="utf-8")
+    }
+    assert readers == {"core/run/detect.py", "core/run/first_look.py", "core/run/records.py"}
+
+
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [

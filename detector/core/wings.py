@@ -64,18 +64,21 @@ def list_files(*folders: str) -> tuple[str, ...]:
     return tuple(sorted(info.name for info in pkgutil.iter_modules(folders)))
 
 
-# Commands.
+def find_files(folder: str, *of: str) -> Mapping[str, str]:
+    """Name -> module of the files in ``WING/folder``, of these wings or of all; imports none."""
+    return {
+        name: f"detector.{wing}.{folder}.{name}"
+        for wing in of or names()
+        for name in list_files(str(ROOT / wing / folder))
+        if not name.startswith("_")
+    }
 
 
 @cache
 def commands() -> Mapping[str, str]:
     """``infer-raw`` -> "detector.core.commands.infer_raw": a file each. Imports none of them."""
-    places = [f"detector.{wing}.commands" for wing in ("core", *names())]
-    return {
-        name.replace("_", "-"): f"{place}.{name}"
-        for place in places
-        for name in list_files(str(ROOT.joinpath(*place.split(".")[1:])))
-    }
+    places = {**find_files("commands", "core"), **find_files("commands")}
+    return {name.replace("_", "-"): place for name, place in places.items()}
 
 
 # What wings say of a run.
