@@ -14,7 +14,7 @@ ELSEWHERE = {} if "editable_wheel" in sys.argv else {"detector.cfg": "cfg"}
 
 setup(
     name="detect-video",
-    version=re.search(r'__version__ = "(.+)"', (ROOT / "detector/__init__.py").read_text())[1],  # type: ignore[index]
+    version=re.search(r'__version__ = "(.+)"', (ROOT / "detector/core/__init__.py").read_text())[1],  # type: ignore[index]
     description="Detect objects in a video on interchangeable engines, and see where every "
     "millisecond went",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 
+from detector.core import __version__
+
 TYPE_CHECKING = False  # without typing: what comes first must be quick (run/signals.py)
 if TYPE_CHECKING:  # else a type checker, and an editor's completion, would take them for Any
     from detector.core.api import Detector
@@ -23,8 +25,6 @@ if TYPE_CHECKING:  # else a type checker, and an editor's completion, would take
 # ONNX Runtime queues telemetry and writes a device id into the user's cache unless it reads this
 # before it is imported; its own disable_telemetry_events() comes too late. A user's value stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-__version__ = "0.2.0"
 
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
 

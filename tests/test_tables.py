@@ -14,10 +14,18 @@ from typing import Any
 import pytest
 
 from detector import core
-from detector.core.tables import Column, Table, csv_text, latex_text, markdown_text, plain
+from detector.core.tables import (
+    Column,
+    Rounded,
+    Share,
+    Table,
+    csv_text,
+    latex_text,
+    markdown_text,
+    plain,
+)
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces, table_fits
-from detector.core.wings import Rounded, Share
 from detector.lab.report.html import drawings
 
 COLUMNS = (

@@ -127,9 +127,10 @@ def test_an_editable_install_is_a_path_that_checkers_follow(tmp_path):
     source.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(CHECKOUT / name, source)
-    for name in ("detector", "cfg"):
-        (source / name).mkdir()
-    shutil.copy(CHECKOUT / "detector/__init__.py", source / "detector")
+    for name in ("detector/core", "cfg"):
+        (source / name).mkdir(parents=True)
+    for name in ("detector/__init__.py", "detector/core/__init__.py"):
+        shutil.copy(CHECKOUT / name, source / name)
     target = tmp_path / "target"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target]
     subprocess.run([*pip, "-e", source], check=True, capture_output=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from detector import __version__
 from detector.batch import pieces
 from detector.batch.documents import OF_SOURCE, ItemRecord, Ledger, StageSeconds
 from detector.batch.layout import ROWS, output_errors
@@ -22,6 +21,7 @@ from detector.batch.listing import look_at
 from detector.batch.places import Outputs
 from detector.batch.progress import add_ledgers
 from detector.batch.settings import LoadedFacts, as_plain, config_of, digest_of, key_of
+from detector.core import __version__
 from detector.core.errors import EXIT_DONE, DetectVideoError, SourceError, UsageError
 from detector.core.session.document import Exit
 from detector.core.sources._addresses import StoredVideo, is_address

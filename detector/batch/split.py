@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import av
 
-from detector import __version__
 from detector.batch.pieces import LEAST_S, PLAN
-from detector.core import sinks, sources
+from detector.core import __version__, sinks, sources
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted

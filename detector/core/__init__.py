@@ -1,1 +1,3 @@
 """The program itself: one source through the loop to its outputs, and what every wing stands on."""
+
+__version__ = "0.2.0"

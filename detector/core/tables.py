@@ -13,7 +13,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from detector.core.errors.text import as_cell, printable
-from detector.core.wings import Rounded, Share
+
+
+class Share(float):
+    """A number that is shown as a percentage; None stays empty."""
+
+    def __new__(cls, value: float | None) -> Share:
+        return super().__new__(cls, float("nan") if value is None else value)
+
+
+class Rounded(float):
+    """A number with so many decimals, because more would be noise."""
+
+    decimals: int
+
+    def __new__(cls, value: float, decimals: int) -> Rounded:
+        made = super().__new__(cls, value)
+        made.decimals = decimals
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +122,38 @@ class Table:
             return column.right
         values = (column.of(row) for row in self.rows)
         return not isinstance(next((one for one in values if one is not None), None), str)
+
+
+# What a wing adds to the HTML report, which draws it.
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table. Of more than ``most`` rows the others are folded away; ``rest``: what they are."""
+
+    name: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    most: int | None = None
+    rest: str = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    points: Sequence[tuple[float, float]]
+    x_unit: str
+    y_unit: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with paragraphs, tables and curves. ``how``: the entry on its numbers."""
+
+    name: str
+    title: str
+    pieces: Sequence[str | Rows | Curve]
+    how: str = ""
 
 
 def plain(value: float) -> str:

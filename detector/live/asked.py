@@ -57,7 +57,7 @@ class LiveAsked:
         return cls(
             specs=tuple(specs),
             repeat=live.repeat,
-            terms=terms_of(config),
+            terms=terms_of(asked.reading),
             gather=live.gather,
             frames=config.input.frames,
             duration_s=None if duration_s is None else float(duration_s),

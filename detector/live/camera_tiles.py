@@ -90,8 +90,7 @@ class CameraTiles:
         self._places: dict[str, Place] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
         self._fill = cast("FrameTiles", plan.stages()[0])  # where cameras differ, it is one
-        every = plan.options["tracking"]["infer_every"]
-        self._every = int(every) if str(every).isdecimal() else 1  # auto may want all of them
+        self._every = plan.following.every or 1  # auto may want all of them
 
     @property
     def differ(self) -> bool:

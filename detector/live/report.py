@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detector.core.analysis.summary import live_memory_text
 from detector.core.session.document import AgeFigures, LiveMemory, SessionDocument, StreamSummary
-from detector.core.wings import Curve, Rounded, Rows, Section, Share
+from detector.core.tables import Curve, Rounded, Rows, Section, Share
 
 SHOWN = 50  # cameras before the others are asked for
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -108,11 +108,11 @@ def arrow_of(line: Any, longest: int) -> Any:
 
 
 def class_ids_of(
-    places: Places, path: str, options: Mapping[str, Any], names: Sequence[str]
+    places: Places, path: str, classes: Sequence[str] | None, names: Sequence[str]
 ) -> list[frozenset[int] | None]:
     """What each line and zone counts. Raises UsageError for a class that the model lacks, or that
     --classes leaves out."""
-    seen = class_ids("--classes", options["selection"]["classes"], names)
+    seen = class_ids("--classes", classes, names)
     found: list[frozenset[int] | None] = []
     for shape in places.shapes:
         ids = class_ids(f"{path}: {shape.name}: class", shape.classes, names)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from detector.core.types import Detections, Image
 from detector.lab.analysis.accuracy.tracking import track_accuracy
-from detector.tracks.bytetrack import BytetrackTracker
+from detector.tracks.trackers.bytetrack import BytetrackTracker
 from following.footage import Footage
 from following.library import CONF, LOW
 from following.steady import watch

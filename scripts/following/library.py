@@ -13,7 +13,7 @@ import numpy as np
 from detector.core.types import Detections
 from detector.lab.analysis.accuracy.tracking import track_accuracy
 from detector.lab.session.evaluation import TrackAccuracy
-from detector.tracks.trackers import KINDS
+from detector.tracks import trackers
 from following.footage import Footage
 from following.steady import watch
 
@@ -37,7 +37,7 @@ def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
         replace(one, track_ids=np.arange(len(one)) + EACH * at) for at, one in enumerate(boxes)
     ]
     rows = [Compared(footage.name, "", "no tracker", _judge(footage, nobody))]
-    for name in KINDS:
+    for name in trackers.names():
         ours = _ours(name, boxes, fps)
         theirs = _theirs(interpreter, name, boxes, fps)
         rows.append(Compared(footage.name, name, "ours", _judge(footage, ours)))
@@ -50,7 +50,7 @@ def _judge(footage: Footage, found: Sequence[Detections]) -> TrackAccuracy:
 
 
 def _ours(name: str, boxes: Sequence[Detections], fps: float) -> list[Detections]:
-    tracker = KINDS[name](CONF)
+    tracker = trackers.find(name)(CONF)
     return [
         replace(one, track_ids=tracker.update(one.boxes, one.scores, one.class_ids, at / fps))
         for at, one in enumerate(boxes)

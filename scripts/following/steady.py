@@ -151,8 +151,8 @@ def unlabelled(clip: Path, other: str) -> list[Row]:
 def lag(speed: float, fps: float = 25.0, size: tuple[float, float] = (40.0, 100.0)) -> float:
     """How many pixels a drawn box trails behind one that moves so fast, pixels a second: the mean
     of the last of 4 seconds, exact boxes."""
-    from detector.tracks.bytetrack import BytetrackTracker
     from detector.tracks.steady import Steady
+    from detector.tracks.trackers.bytetrack import BytetrackTracker
 
     tracker, steady, behind = BytetrackTracker(CONF), Steady(), []
     for i in range(round(4 * fps)):

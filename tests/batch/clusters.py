@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from detector import __version__
 from detector.batch.cluster.messages import ORIGIN, Hello, Load, News, Welcome, to_text
 from detector.batch.cluster.room import Node
 from detector.batch.item import Task
 from detector.batch.places import open_outputs
 from detector.batch.pool import Event, Failed, Finished, Gone
 from detector.batch.settings import LoadedFacts
+from detector.core import __version__
 from detector.core.session import codec
 from tests.batch.pools import FACTS, place_results
 

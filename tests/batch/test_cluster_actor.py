@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from detector import __version__
 from detector.batch import local
 from detector.batch.cluster.actor import LOCK, PREFIX, Worker, make_folder
 from detector.batch.cluster.messages import ORIGIN, Hello, Welcome, to_text
@@ -17,6 +16,7 @@ from detector.batch.item import Task
 from detector.batch.listing import version_of
 from detector.batch.pool import Failed, Finished
 from detector.batch.settings import digest_of
+from detector.core import __version__
 from detector.core.errors import EngineError
 from detector.core.errors.secrets import keep_secret
 from detector.core.session import codec

@@ -43,17 +43,18 @@ class BestStage(Stage):
     made: ClassVar[list[BestStage]] = []
 
     @classmethod
-    def wanted(cls, options: Mapping[str, Any]) -> bool:
-        return bool(options["selection"]["max_det"] == 77)
+    def settings(cls, options: Mapping[str, Any]) -> int | None:
+        return 1 if options["selection"]["max_det"] == 77 else None
 
-    def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
+    def __init__(self, settings: int, info: SourceInfo, names: Sequence[str], conf: float) -> None:
         self.seen: list[int] = []
+        self.most = settings
         self.info, self.names, self.closed = info, names, 0
         BestStage.made.append(self)
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
         self.seen.append(frame.index)
-        best = np.argsort(-detections.scores)[:1]
+        best = np.argsort(-detections.scores)[: self.most]
         return replace(
             detections,
             boxes=detections.boxes[best],
@@ -85,7 +86,7 @@ def test_its_declaration(name: str) -> None:
     assert name not in STAGES
     assert stage.what[0].isupper()
     assert not stage.what.endswith(".")
-    assert not stage.wanted(resolve_config(None, {}).as_dict()), "it is off unless it is asked for"
+    assert stage.settings(resolve_config(None, {}).as_dict()) is None, "it is off unless asked for"
 
 
 def test_any_other_name_is_the_writers() -> None:
@@ -180,5 +181,5 @@ def test_the_python_api_has_it(best: type[BestStage]) -> None:
 
 
 def test_an_option_that_nobody_gave_leaves_it_out(best: type[BestStage]) -> None:
-    assert between.wanted(config(max_det=300).as_dict()) == []
-    assert [name for name, _ in between.wanted(config().as_dict())] == ["best"]
+    assert between.wanted(config(max_det=300).as_dict()) == ()
+    assert [one.name for one in between.wanted(config().as_dict())] == ["best"]

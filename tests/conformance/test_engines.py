@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from detector.core.errors import EngineError, UsageError
 from tests.known_answers import plus_one, run_once
 from tests.memory import bytes_of
 from tests.networks import open_network
+from tests.test_house import PACKAGE, reachable, targets
 from tests.waiting import PATIENCE_S, wait_for
 
 COMPUTING = [name for name in engines.names() if name != "null"]
@@ -90,6 +93,39 @@ def case(request) -> Case:
 
 def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (batch, height, width, 3), np.uint8)
+
+
+def words_of(file: Path) -> set[str]:
+    """The texts in a file's code, but for those that only declare an engine's options."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    declared = {
+        id(node)
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Assign | ast.AnnAssign) and "OPTION" in ast.unparse(one).upper()
+        for node in ast.walk(one)
+        if isinstance(one.value, ast.Dict | ast.BinOp)
+    }
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if id(node) not in declared
+    }
+
+
+@pytest.mark.parametrize("name", engines.names())
+def test_something_reads_each_option_of_its_own(name):
+    files = {
+        ".".join(["detector", *file.relative_to(PACKAGE).with_suffix("").parts]): file
+        for file in (PACKAGE / "core/engines").rglob("*.py")
+    }
+    files = {name.removesuffix(".__init__"): file for name, file in files.items()}
+    arrows = {one: set(targets(file, PACKAGE, files)) for one, file in files.items()}
+    module = f"detector.core.engines.{name}"
+    own = {one for one in files if one.startswith(f"{module}.")} | {module}
+    reached = own.union(*(reachable(one, arrows) for one in own)) - {"detector.core.engines"}
+    words = set().union(*(words_of(files[one]) for one in reached))
+    assert engines.find(name).own_options.keys() <= words
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 from detector.core.config.levels import resolve_config
+from detector.core.stages import between
 from detector.core.timeline import OffTimeline
 from detector.core.types import Arrival, Detections, SourceInfo
 from detector.live.base import utc_text
@@ -42,8 +43,6 @@ from detector.live.rows import CameraRows
 from detector.live.sources.base import Picture
 from detector.live.sources.collect import Collector
 from detector.live.zone_rows import ZoneRows
-from detector.tracks.stages.track import TrackStage
-from detector.tracks.stages.zones import ZonesStage
 from tests.live.fake_feeds import FakeFeed
 from tests.live.streams import HEIGHT, NS, WIDTH, camera, numbered
 from tests.live.wishes import Wish
@@ -200,7 +199,7 @@ class Rig:
         self.sessions = Counter[str]()
         (folder / "zones.yaml").write_text(ZONES)
         asked = {"track": "bytetrack", "zones": str(folder / "zones.yaml")}
-        self.options = resolve_config(None, asked).as_dict()
+        self.wanted = between.wanted(resolve_config(None, asked).as_dict())
         clock = lambda: world.ns  # noqa: E731
         self.recorder = Recorder(folder, world, self.said)
         self.collector = Collector([], lambda one, wake: Feed(one, wake, clock), clock=clock)
@@ -227,9 +226,7 @@ class Rig:
             self.day = day
             self.status.begin_day(OffTimeline())
             info = SourceInfo("rtsp://a", "live", WIDTH, HEIGHT, Fraction(25), TICK)
-            self.stages = [
-                kind(self.options, info, ("person",)) for kind in (TrackStage, ZonesStage)
-            ]
+            self.stages = [one.kind(one.settings, info, ("person",), 0.25) for one in self.wanted]
 
     def end_day(self) -> None:
         if self.day:

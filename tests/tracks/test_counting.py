@@ -9,7 +9,7 @@ import pytest
 
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.counting import HISTORY, LOST_S, Counter, History, Tally
-from detector.tracks.trackers import KINDS as TRACKERS
+from detector.tracks.trackers import find
 from detector.tracks.zones_file import Places, Shape
 from tests.tracks.crossings import KINDS, NAMES, SIZE, Faults, count, counted, make_scene
 
@@ -53,7 +53,7 @@ def straight(
 def test_exact_boxes_give_exact_counts(seed: int) -> None:
     """The truth is that of the plans by which the objects of the scene walk."""
     scene = make_scene(seed)
-    found = counted(count(scene, TRACKERS["bytetrack"](0.25)))
+    found = counted(count(scene, find("bytetrack")(0.25)))
     assert {kind: found[kind] for kind in KINDS} == {kind: scene.truth[kind] for kind in KINDS}
 
 
@@ -141,7 +141,7 @@ def test_what_came_has_gone() -> None:
     """entered + appeared = left + ended, whatever the boxes are."""
     for seed in range(3):
         scene = make_scene(seed)
-        counter = count(scene, TRACKERS["sort"](0.25), Faults(0.3, 0.1, 2.0), seed)
+        counter = count(scene, find("sort")(0.25), Faults(0.3, 0.1, 2.0), seed)
         for tally in counter.total.values():
             if "entered" in tally.counts:
                 of = tally.counts

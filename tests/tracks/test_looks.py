@@ -23,13 +23,13 @@ from detector.core.run.following import MOST, parse_every
 from detector.core.run.plan import Asked
 from detector.core.stages.annotate import Style, dashes, lay_out
 from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
-from detector.tracks.bytetrack import BytetrackTracker
 from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, holds_s
-from detector.tracks.stages.track import TrackStage
 from detector.tracks.steady import HOLD_S, Steady
-from detector.tracks.trackers import KINDS
+from detector.tracks.trackers import find, names
+from detector.tracks.trackers.bytetrack import BytetrackTracker
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
+from tests.tracks.test_stage import stage as track_stage
 
 STREET = str(CHECKOUT / "videos/street.mp4")
 INFO = SourceInfo("in.mp4", "video", 640, 360, Fraction(25), Fraction(1, 25))
@@ -114,9 +114,9 @@ def test_how_long_tracks_hold() -> None:
 # What tracks say in between.
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize("name", names())
 def test_boxes_go_on_as_they_moved_and_nothing_of_it_moves_the_tracks(name: str) -> None:
-    straight, coasted = KINDS[name](0.25), KINDS[name](0.25)
+    straight, coasted = find(name)(0.25), find(name)(0.25)
     for i in range(0, 60, 3):
         t, boxes = i / 25, one_box(100 + 2 * i)
         wanted = straight.update(boxes.boxes, boxes.scores, boxes.class_ids, t)
@@ -133,7 +133,7 @@ def test_boxes_go_on_as_they_moved_and_nothing_of_it_moves_the_tracks(name: str)
 
 
 def test_the_stage_gives_boxes_to_frames_without_and_leaves_out_what_left() -> None:
-    stage = TrackStage(resolve_config(None, {"infer_every": "3"}).as_dict(), INFO, NAMES)
+    stage = track_stage(infer_every="3")
     assert stage.schedule is not None
     ends = []
     for i in range(60):
@@ -156,7 +156,7 @@ def test_the_stage_gives_boxes_to_frames_without_and_leaves_out_what_left() -> N
 
 
 def test_low_scores_do_not_come_back_as_coasting_boxes() -> None:
-    stage = TrackStage(resolve_config(None, {"infer_every": "2"}).as_dict(), INFO, NAMES)
+    stage = track_stage(infer_every="2")
     for i in range(4):
         assert len(stage(frame(2 * i), one_box(100, 0.9 if i < 3 else 0.15))) == (i < 3)
         after = stage(frame(2 * i + 1, coasting=True), Detections.empty())
@@ -168,7 +168,7 @@ def test_low_scores_do_not_come_back_as_coasting_boxes() -> None:
 
 
 def smooth(n: int, box: Callable[[int], Detections | None]) -> Iterator[tuple[int, Detections]]:
-    stage = TrackStage(resolve_config(None, {"smooth": True}).as_dict(), INFO, NAMES)
+    stage = track_stage(smooth=True)
     for i in range(n):
         given = box(i)
         yield i, stage(frame(i), Detections.empty(NAMES) if given is None else given)

@@ -30,7 +30,10 @@ NAMES = ("person", "vehicle")
 
 
 def stage(**given: Any) -> TrackStage:
-    return TrackStage(resolve_config(None, {"track": "bytetrack", **given}).as_dict(), INFO, NAMES)
+    config = resolve_config(None, {"track": "bytetrack", **given})
+    settings = TrackStage.settings(config.as_dict())
+    assert settings is not None
+    return TrackStage(settings, INFO, NAMES, config.selection.conf)
 
 
 def frame(index: int, shade: int = 90, camera: str | None = None) -> Frame:
@@ -55,9 +58,9 @@ def ids(detections: Detections) -> list[int]:
 
 
 def test_it_is_off_unless_asked() -> None:
-    assert between.wanted(resolve_config(None, {}).as_dict()) == []
+    assert between.wanted(resolve_config(None, {}).as_dict()) == ()
     asked = resolve_config(None, {"track": "sort"}).as_dict()
-    assert [name for name, _ in between.wanted(asked)] == ["track"]
+    assert [one.name for one in between.wanted(asked)] == ["track"]
 
 
 def test_low_scores_reach_the_tracker_and_nobody_else() -> None:
@@ -70,9 +73,9 @@ def test_low_scores_reach_the_tracker_and_nobody_else() -> None:
 
 def test_the_head_hands_them_over() -> None:
     """Behind the head of a run with ByteTrack are boxes from 0.1 on; the others keep --conf."""
-    for track, lowest in (("bytetrack", 0.1), ("sort", 1.0), (None, 1.0)):
-        options = resolve_config(None, {"track": track}).as_dict()
-        assert between.lowest_conf(options) == lowest
+    for track, lowest in (("bytetrack", 0.1), ("sort", 1.0)):
+        (one,) = between.wanted(resolve_config(None, {"track": track}).as_dict())
+        assert one.lowest_conf == lowest
     asked: list[float] = []
     plan = resolve(resolve_config(None, {"engine": "null", "conf": 0.4}))
     plan.network.head, head = lambda outputs, conf: asked.append(conf), plan.network.head  # type: ignore[assignment,func-returns-value]

@@ -1,4 +1,4 @@
-"""The trackers, against another library's ids and on scenes whose truth is known.
+"""Some trackers against another library's ids, and their filters (tests/conformance has the rest).
 
 ``reference.csv`` holds the boxes of people in the first 150 frames of a clip of a walking crowd, as
 the default model found them, and the ids that roboflow's ``trackers`` 2.6.1 (Apache-2.0) gave them:
@@ -16,16 +16,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detector.tracks.bytetrack import BytetrackTracker
 from detector.tracks.motion import CENTRES, CORNERS, Form, Motion
 from detector.tracks.tracker import NONE
-from detector.tracks.trackers import KINDS
-from tests.tracks.scenes import hidden, ids_of, straight, turning
+from detector.tracks.trackers import find
+from detector.tracks.trackers.bytetrack import BytetrackTracker
+from tests.tracks.scenes import straight
 
 REFERENCE = Path(__file__).with_name("reference.csv")
 CONF = 0.25
-
-ALL = pytest.mark.parametrize("name", sorted(KINDS))
 
 
 def reference(name: str) -> Iterator[tuple[NDArray[np.float64], list[int]]]:
@@ -40,11 +38,11 @@ def reference(name: str) -> Iterator[tuple[NDArray[np.float64], list[int]]]:
         yield np.array(numbers).reshape(-1, 5), [int(row[name]) for row in rows]
 
 
-@ALL
+@pytest.mark.parametrize("name", ["sort", "bytetrack", "ocsort"])
 def test_ids_are_those_of_another_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BytetrackTracker, "least_overlap", 0.1)
     monkeypatch.setattr(BytetrackTracker, "least_overlap_low", 0.1)
-    tracker = KINDS[name](CONF)
+    tracker = find(name)(CONF)
     ours: dict[int, int] = {}
     theirs: dict[int, int] = {}
     same = only_ours = 0
@@ -64,83 +62,12 @@ def test_ids_are_those_of_another_library(name: str, monkeypatch: pytest.MonkeyP
     assert only_ours == (111 if name == "ocsort" else 0)
 
 
-# ----------------------------------------------------------------------
-# Scenes.
-
-CROWD = [
-    straight((100, 200), (60, 0)),
-    straight((700, 230), (-80, 0)),  # crosses the first one's way, a little lower
-    straight((300, 420), (40, 10)),
-    hidden(straight((150, 600), (70, 0)), 1.5, 2.0),
-]
-
-
-@ALL
-@pytest.mark.parametrize("fps", [10, 15, 24, 30, 60])
-def test_ids_stay_at_any_frame_rate(name: str, fps: int) -> None:
-    had = ids_of(KINDS[name](CONF), CROWD, np.arange(0, 4, 1 / fps).tolist())
-    assert [len(one) for one in had] == [1, 1, 1, 1]
-    assert len({one[0] for one in had}) == 4
-
-
-@ALL
-@pytest.mark.parametrize("stride", [1, 2, 5])
-def test_ids_stay_with_a_stride(name: str, stride: int) -> None:
-    had = ids_of(KINDS[name](CONF), CROWD, np.arange(0, 4, stride / 30).tolist())
-    assert [len(one) for one in had] == [1, 1, 1, 1]
-
-
-@ALL
-def test_ids_stay_at_an_uneven_frame_rate(name: str) -> None:
-    steps = np.random.default_rng(5).uniform(1 / 60, 1 / 8, 60)
-    had = ids_of(KINDS[name](CONF), CROWD, np.cumsum(steps).tolist())
-    assert [len(one) for one in had] == [1, 1, 1, 1]
-
-
-@ALL
-def test_jitter_makes_no_new_tracks(name: str) -> None:
-    random = np.random.default_rng(11)
-    had = ids_of(
-        KINDS[name](CONF),
-        CROWD[:3],
-        np.arange(0, 4, 1 / 30).tolist(),
-        jitter=lambda: random.normal(0, 2, 4),
-    )
-    assert [len(one) for one in had] == [1, 1, 1]
-
-
-@ALL
-def test_a_u_turn(name: str) -> None:
-    ways = [turning((200, 200), 90, 2.0), straight((200, 420), (50, 0))]
-    had = ids_of(KINDS[name](CONF), ways, np.arange(0, 4, 1 / 30).tolist())
-    assert [len(one) for one in had] == [1, 1]
-
-
-@ALL
-@pytest.mark.parametrize(("gap_s", "ids"), [(0.5, 1), (0.9, 1), (1.2, 2), (30.0, 2)])
-def test_a_gap_of_the_source(name: str, gap_s: float, ids: int) -> None:
-    """No frame comes at all. Up to a second the ids stay; then they end, and never come back."""
-    before = np.arange(0, 2, 1 / 30).tolist()
-    times = before + [before[-1] + gap_s + i / 30 for i in range(30)]
-    had = ids_of(KINDS[name](CONF), [straight((100, 200), (40, 0))], times)
-    assert [len(one) for one in had] == [ids]
-
-
-@ALL
-def test_someone_behind_a_tree(name: str) -> None:
-    """Hidden longer than a second: another id, and never that of somebody else."""
-    ways = [hidden(straight((100, 200), (40, 0)), 1, 2.5), straight((100, 420), (40, 0))]
-    had = ids_of(KINDS[name](CONF), ways, np.arange(0, 4, 1 / 30).tolist())
-    assert [len(one) for one in had] == [2, 1]
-    assert len({*had[0], *had[1]}) == 3
-
-
 def test_low_scores_keep_a_track() -> None:
     """What ByteTrack is for: a second at a score below the threshold, and nobody is lost."""
     way = straight((100, 200), (60, 0))
     kept = {}
-    for name in KINDS:
-        tracker, had = KINDS[name](CONF), []
+    for name in ("sort", "bytetrack", "ocsort"):
+        tracker, had = find(name)(CONF), []
         for i in range(120):
             score = 0.15 if 40 <= i < 80 else 0.9
             x, y = way(i / 30) or (0, 0)
@@ -150,65 +77,7 @@ def test_low_scores_keep_a_track() -> None:
         kept[name] = had
     assert kept["bytetrack"] == [1]
     assert kept["sort"] == kept["ocsort"] == [1, 2]
-    assert KINDS["bytetrack"].lowest_conf == 0.1
-
-
-@ALL
-def test_a_low_score_begins_no_track(name: str) -> None:
-    tracker = KINDS[name](CONF)
-    for i in range(10):
-        ids = tracker.update(
-            np.array([[0, 0, 40, 100]], np.float32), np.array([0.2]), np.zeros(1, np.int64), i / 30
-        )
-        assert ids.tolist() == [NONE]
-    assert (len(tracker), tracker.begun) == (0, 0)
-
-
-@ALL
-def test_classes_are_followed_apart(name: str) -> None:
-    """A person on a bicycle: two boxes in one place."""
-    tracker = KINDS[name](CONF)
-    for i in range(30):
-        box = np.array([[3 * i, 0, 40 + 3 * i, 100]] * 2, np.float32)
-        order = np.array([0, 1]) if i % 2 else np.array([1, 0])
-        ids = tracker.update(box, np.full(2, 0.9), order, i / 30)
-    assert tracker.begun == 2
-    assert sorted(ids.tolist()) == [1, 2]
-
-
-@ALL
-@pytest.mark.parametrize(("start_s", "again_s"), [(0, 1), (50, 0)])
-def test_the_end_of_a_scene_and_a_clock_that_begins_anew(
-    name: str, start_s: int, again_s: int
-) -> None:
-    tracker, ways = KINDS[name](CONF), [straight((100, 200), (8, 0))]
-    first = ids_of(tracker, ways, np.arange(start_s, start_s + 1, 1 / 30).tolist())
-    if again_s > start_s:
-        tracker.end()
-    second = ids_of(tracker, ways, np.arange(again_s, again_s + 1, 1 / 30).tolist())
-    assert (first, second) == ([[1]], [[2]])
-
-
-@ALL
-def test_time_that_stands_or_goes_back(name: str) -> None:
-    had = ids_of(KINDS[name](CONF), [straight((100, 200), (5, 0))], [0, 0.1, 0.1, 0.05, 0.2, 0.3])
-    assert had == [[1]]
-
-
-@pytest.mark.slow
-@ALL
-def test_memory_stays_flat(name: str) -> None:
-    """Objects come and go: what is kept is what is there."""
-    tracker, random = KINDS[name](CONF), np.random.default_rng(1)
-    most, n = 0, 10
-    corners = np.zeros((n, 2))
-    for i in range(600):
-        corners = random.uniform(0, 1000, (n, 2)) if i % 5 == 0 else corners + 1
-        boxes = np.concatenate([corners, corners + 50], axis=1)
-        tracker.update(boxes, np.full(n, 0.9), np.zeros(n, np.int64), i / 30)
-        most = max(most, len(tracker))
-    assert tracker.begun > 500
-    assert most <= 10 * 12  # in a second
+    assert find("bytetrack").lowest_conf == 0.1
 
 
 # ----------------------------------------------------------------------

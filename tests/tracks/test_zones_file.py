@@ -107,9 +107,11 @@ def test_small_numbers_are_shares_and_large_ones_pixels(tmp_path: Path) -> None:
 
 
 def stage(folder: Path, text: str, info: SourceInfo = INFO, **given: object) -> ZonesStage:
-    options = resolve_config(None, {"zones": write(folder, text), **given}).as_dict()
-    ZonesStage.check(options, ("person", "vehicle"))
-    return ZonesStage(options, info, ("person", "vehicle"))
+    config = resolve_config(None, {"zones": write(folder, text), **given})
+    settings = ZonesStage.settings(config.as_dict())
+    assert settings is not None
+    ZonesStage.check(settings, ("person", "vehicle"))
+    return ZonesStage(settings, info, ("person", "vehicle"), config.selection.conf)
 
 
 def test_what_the_source_and_the_model_tell(tmp_path: Path) -> None:

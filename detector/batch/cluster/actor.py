@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from detector import __version__
 from detector.batch import dataset
 from detector.batch.cluster.cores import claim_cores, take_lock
 from detector.batch.cluster.messages import ORIGIN, Hello, Load, News, Welcome, to_text
@@ -24,6 +23,7 @@ from detector.batch.listing import look_at
 from detector.batch.local import Limits, LocalPool
 from detector.batch.places import open_outputs
 from detector.batch.settings import LoadedFacts
+from detector.core import __version__
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import CORES_VARIABLE
 from detector.core.errors.secrets import redact

@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from detector import __version__
 from detector.batch.cluster.messages import ORIGIN, Load, News, Open, Turn, Turned, Welcome, to_text
 from detector.batch.cluster.room import Need, Node, need_of, room_of
 from detector.batch.item import Task
 from detector.batch.listing import look_at
 from detector.batch.local import LOADING_S
 from detector.batch.pool import MOST_FAILED_LOADS, Failed, Finished, Gone, Place, Places
+from detector.core import __version__
 from detector.core.errors import EXIT_ENGINE, DetectVideoError, EngineError, OutputError
 from detector.core.errors.text import counted
 from detector.core.session import codec

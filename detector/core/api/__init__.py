@@ -20,7 +20,7 @@ from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
 from detector.core.config.elsewhere import answer_keyword
-from detector.core.config.schema import TRACKERS
+from detector.core.config.schema import TrackingConfig
 from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ class Detector:
 def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
     """The name of a tracker, or the caller's own. Raises UsageError."""
     if track is True:  # as a bare --track
-        return TRACKERS[0], None
+        return TrackingConfig.__dataclass_fields__["track"].metadata["bare"], None
     if track is None or track is False or isinstance(track, str):
         return track or None, None
     if not callable(getattr(track, "update", None)):

@@ -11,8 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from detector import __version__
-from detector.core import wings
+from detector.core import __version__, wings
 from detector.core.cli.habits import (
     answer_habits,
     refuse_assignments,

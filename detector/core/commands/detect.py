@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,11 @@ from detector.core.cli.streams import check_standard_output, take_standard_outpu
 from detector.core.errors import EXIT_DAMAGED
 
 if TYPE_CHECKING:
+    from detector.core.cli.guest import Around, Guest
     from detector.core.config.schema import Config
     from detector.core.engines.base import BuildProgress
     from detector.core.run.detect import Result
     from detector.core.terminal.console import SafeConsole
-    from detector.core.wings import Around
 
 EXAMPLES = (
     "detect-video in.mp4                          # in-detected.mp4 and .jsonl",
@@ -66,13 +67,14 @@ def command(
     from detector.core.config.levels import resolve_config
     from detector.core.run.inputs import gather_sources
 
-    config, guest = resolve_config(config_file, flags), wings.guest()
+    config = resolve_config(config_file, flags)
+    guest: Guest | None = wings.guest()
     owners = {"--output -": config.output.output == "-", "--events -": config.events.events == "-"}
     check_standard_output({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
         on_line = {name for name, value in flags.items() if value is not None}
-        taken = guest.takes(specs, config, on_line)
+        taken = guest is not None and guest.takes(specs, config, on_line)
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
         quiet = True  # a reader of events gets nothing else
@@ -85,8 +87,12 @@ def command(
         from detector.core.terminal.models import build_line
 
         building = build_line(drawn_on)
-    with errors_as_documents(as_json), guest.around(config, _say) as around:
+    surroundings: AbstractContextManager[Around | None]
+    surroundings = nullcontext() if guest is None else guest.around(config, _say)
+    with errors_as_documents(as_json), surroundings as around:
         if taken:
+            assert guest is not None
+            assert around is not None
             told = not (drawn_on or as_json or quiet)  # in lines; the table says it too
             result = guest.detect(
                 specs,
@@ -122,7 +128,7 @@ def command(
 def _detect_files(
     specs: Sequence[str],
     config: Config,
-    around: Around,
+    around: Around | None,
     console: SafeConsole | None,
     building: BuildProgress | None,
     rows_to: int | None,
@@ -139,7 +145,7 @@ def _detect_files(
         from detector.core.terminal.progress import LiveLine
 
         line = LiveLine(console)
-    watcher, live = around.watch(line)
+    watcher, live = (None, line) if around is None else around.watch(line)
     return detect(
         specs,
         config,

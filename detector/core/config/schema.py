@@ -43,6 +43,12 @@ def _sinks() -> Sequence[str]:
     return sinks.names()
 
 
+def _trackers() -> Sequence[str]:
+    from detector.core import wings
+
+    return tuple(wings.find_files("trackers"))
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
     model: str = option(
@@ -231,9 +237,6 @@ class SelectionConfig:
     )
 
 
-TRACKERS = ("bytetrack", "ocsort", "sort")
-
-
 @dataclass(frozen=True, slots=True)
 class TrackingConfig:
     """All of it works along tracks, so each of them brings a tracker."""
@@ -242,9 +245,9 @@ class TrackingConfig:
         None,
         "Give each object a persistent id, by this tracker: {choices}; default: bytetrack.",
         "T",
-        choices=TRACKERS,
+        choices=_trackers,
         bare="bytetrack",
-        short="Persistent object ids: bytetrack, ocsort or sort",
+        short="Persistent object ids: {choices}",
         common=True,
     )
     infer_every: str | None = option(

@@ -423,7 +423,7 @@ def _settings(job: _Job, spec: str) -> str:
     if not job.hashes:
         return ""
     plan = job.plan
-    return settings_of(plan.options, spec, plan.network.sha256)
+    return settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
 
 
 def _own_rows(job: _Job, number: int) -> Path:
@@ -494,8 +494,7 @@ def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[
         what = f"--skip-still {still[0]}", run.reused, "repeat the last detections"
         found.append((what, kinds - {"jsonl", "csv"}))
     if run.coasted:
-        every = plan.options["tracking"]["infer_every"]
-        what = f"--infer-every {every}", run.coasted, "have boxes moved by tracks"
+        what = f"--infer-every {plan.following.text}", run.coasted, "have boxes moved by tracks"
         found.append((what, kinds & {"mot", "yolo"}))
     return [
         f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "

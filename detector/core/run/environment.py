@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from detector import __version__
+from detector.core import __version__
 from detector.core.errors.machine import usable_cores
 
 # Distributions of what every run uses; those of the engines come from the engines.

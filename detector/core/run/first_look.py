@@ -104,8 +104,8 @@ def load_after_look(
         sure = plan.selecting(max(plan.selection.conf, SURE), None)
         tiling, why = choose_tiles(sure, looks_at, opens)
     plan.loaded.notes.append(why)
-    options = {**plan.options, "input": {**plan.options["input"], "tiles": tiling.text}}
-    return replace(plan, tiling=tiling, options=options)
+    as_asked = plan.as_asked.with_options({"tiles": tiling.text})
+    return replace(plan, tiling=tiling, as_asked=as_asked)
 
 
 def choose_tiles(

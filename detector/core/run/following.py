@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 
@@ -20,10 +22,23 @@ def parse_every(text: str | None) -> int | None:
     return int(text)
 
 
-def check_following(config: Config) -> None:
-    every = parse_every(config.tracking.infer_every)
-    if every == 1:
-        return
+@dataclass(frozen=True, slots=True)
+class Following:
+    """``every``: as ``parse_every`` reads ``text``, which is --infer-every."""
+
+    text: str | None
+    every: int | None
+
+    @classmethod
+    def of(cls, config: Config) -> Following:
+        """Raises UsageError, also for what no run can do together."""
+        found = cls(config.tracking.infer_every, parse_every(config.tracking.infer_every))
+        if found.every != 1:
+            _refuse_with(found.every, config)
+        return found
+
+
+def _refuse_with(every: int | None, config: Config) -> None:
     if config.drawing.blur:
         raise UsageError(
             "--blur and --infer-every contradict each other: in a frame that is not inferred, a "

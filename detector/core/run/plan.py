@@ -22,7 +22,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.guard import keep
 from detector.core.run.canvas import smaller_canvas
 from detector.core.run.drawing import Drawing
-from detector.core.run.following import check_following, parse_every
+from detector.core.run.following import Following
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
-    from detector.core.stages.between import Stage
+    from detector.core.stages.between import Stage, Wanted
     from detector.core.types import AnyPicture, Candidates, Detections, Image, Letterbox, SourceInfo
 
     Preprocess = Callable[[AnyPicture, Image], Letterbox]
@@ -46,31 +46,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the options say by themselves. ``writing``: what sinks are told."""
+    """What the options say by themselves. ``wanted``: the stages between nms and annotate;
+    ``writing``: what sinks are told."""
 
     config: Config
     reading: Reading
     drawing: Drawing
     loop: Loop
     tiling: Tiling
+    following: Following
+    wanted: tuple[Wanted, ...]
     writing: Mapping[str, Any]
 
     @classmethod
     def of(cls, config: Config) -> Asked:
         """Raises UsageError."""
-        from detector import __version__
+        from detector.core import __version__
         from detector.core.stages import between
 
         if config.tracking.track is not None and "track" not in between.places():
             raise UsageError("--track: no tracker here; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times and --no-instruments contradict each other; omit one")
-        check_following(config)
+        following = Following.of(config)
         keep("the lines and zones", config.tracking.zones)
-        options = config.as_dict()
-        for _, stage in between.wanted(options):
-            stage.check(options)
-        brought = between.brought(options)
+        wanted = between.wanted(config.as_dict())
+        brought = tuple(name for stage in wanted for name in stage.kind.brings)
         _refuse_unfilled(config, brought)
         reading = Reading.of(config)
         writing = {
@@ -79,20 +80,18 @@ class Asked:
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
             "brought": brought,
-            "coasts": parse_every(config.tracking.infer_every) != 1,
+            "coasts": following.every != 1,
             "at_once": reading.choice.at_once,
             "one_class": len(config.selection.classes or ()) == 1,
         }
-        return cls(config, reading, Drawing.of(config), Loop.of(config), Tiling.of(config), writing)
+        parts = Drawing.of(config), Loop.of(config), Tiling.of(config), following
+        return cls(config, reading, *parts, wanted, writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
         """What options mean for the classes of a network. Raises UsageError."""
-        from detector.core.stages import between
-
         selection = Selection.of(self.config, network.names)
-        options = self.config.as_dict()
-        for _, stage in between.wanted(options):
-            stage.check(options, network.names)
+        for one in self.wanted:
+            one.kind.check(one.settings, network.names)
         return selection, self.drawing.with_network(network, selection.classes)
 
     def load(
@@ -151,11 +150,14 @@ class Asked:
             drawing,
             self.loop,
             self.tiling,
+            self.following,
+            self.wanted,
             self.config.output,
             self.writing,
             loaded,
             smaller_canvas(loaded.network, self.config),
-            self.config.as_dict(),
+            Path(self.config.network.model).name,
+            self.config,
         )
 
 
@@ -183,18 +185,22 @@ def _of_the_run(tuned: Mapping[str, Any]) -> dict[str, Any]:
 class Plan:
     """``output``: which outputs there are and where (``OutputPlan``); ``writing``: what they are
     told. ``smaller_input``: height and width of the next smaller input that the model was trained
-    for, if any. ``options``: all of them as they were asked for, which documents keep."""
+    for, if any. ``as_asked``: the options as they were asked for; documents keep them, and nothing
+    else reads them."""
 
     reading: Reading
     selection: Selection
     drawing: Drawing
     loop: Loop
     tiling: Tiling
+    following: Following
+    wanted: tuple[Wanted, ...]
     output: OutputConfig
     writing: Mapping[str, Any]
     loaded: LoadedModel
     smaller_input: tuple[int, int] | None
-    options: dict[str, dict[str, Any]]
+    model_file: str
+    as_asked: Config
 
     @property
     def network(self) -> Network:
@@ -214,8 +220,7 @@ class Plan:
         if network.watched:
             from detector.core.stages.doubt import watched
 
-            file = Path(self.options["network"]["model"]).name
-            head = watched(head, file, len(network.names), network.watched)
+            head = watched(head, self.model_file, len(network.names), network.watched)
         return lambda outputs: head(outputs, conf)
 
     def stages(self, lowest_conf: float = 1.0) -> tuple[Preprocess, Head, Nms]:
@@ -256,9 +261,7 @@ class Plan:
     def reduction(self) -> Callable[[int, int], int] | None:
         """To which part of its width and height a picture may be decoded that no output shows; None
         where each pixel is wanted all the same."""
-        from detector.core.stages import between
-
-        if self.reading.full_decode or any(True for _ in between.wanted(self.options)):
+        if self.reading.full_decode or self.wanted:
             return None
         return self.tiling.reduction(self.network, turns=self.loaded.shapes is not None)
 
@@ -269,14 +272,8 @@ class Plan:
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:
         """The stages between nms and annotate that the options ask for, for one source."""
-        from detector.core.stages import between
-
-        selection = {**self.options["selection"], "conf": self.selection.conf}
-        options = {**self.options, "selection": selection}
-        return {
-            name: stage(options, info, self.network.names)
-            for name, stage in between.wanted(options)
-        }
+        names, conf = self.network.names, self.selection.conf
+        return {one.name: one.kind(one.settings, info, names, conf) for one in self.wanted}
 
     def parts(
         self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
@@ -284,10 +281,9 @@ class Plan:
         """What the loop needs for one source. Frames are annotated only where a sink shows them, or
         where ``watched``, asked before each frame, says that somebody looks."""
         from detector.core.loop.parts import Parts
-        from detector.core.stages.between import lowest_conf
 
         self.tiling.check_source(source.info, self.network)
-        lowest = lowest_conf(self.options)
+        lowest = min((one.lowest_conf for one in self.wanted), default=1.0)
         preprocess, head, nms = self.stages(lowest)
         shapes, between = self.shapes(lowest), self.between(source.info)
         requests = self.requests if shapes is None else shapes.requests

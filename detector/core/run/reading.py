@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from detector.core.config.cameras import LiveConfig
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.machine import too_much, usable_cores
@@ -32,9 +33,10 @@ DECODER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``start_s`` and ``duration_s``: exact seconds. ``still``: the text and the share of
-    --skip-still. ``batch``: frames in flight at least. ``shaped``: whether the network's input
-    takes the shape of a video; ``longest``: whether its longest side alone is asked for."""
+    """``start_s`` and ``duration_s``: exact seconds, None where they are not given. ``still``: the
+    text and the share of --skip-still. ``batch``: frames that are in flight at least. ``shaped``:
+    whether the network's input takes the shape of a video; ``longest``: whether its longest side
+    alone is asked for. ``live``: how a source that arrives is read."""
 
     decoder: str
     stride: int
@@ -44,11 +46,10 @@ class Reading:
     duration_s: Fraction | None
     still: tuple[str, float] | None
     batch: int
-    looped: bool
     shaped: bool
     longest: bool
     full_decode: bool
-    asked: Config
+    live: LiveConfig
 
     @classmethod
     def of(cls, config: Config) -> Reading:
@@ -76,11 +77,10 @@ class Reading:
             duration_s=duration_s,
             still=still,
             batch=config.runtime.batch,
-            looped=config.live.repeat,
             shaped=follows_source(config),
             longest=config.runtime.rect or (size is not None and size.isdecimal()),
             full_decode=given.full_decode,
-            asked=config,
+            live=config.live,
         )
 
     @property
@@ -102,10 +102,10 @@ class Reading:
         from detector.core import sources
         from detector.core.sources._unclaimed import is_live
 
-        live = as_camera and is_live(spec)
-        kind = sources.find_arriving() if self.looped or live else sources.find_claiming(spec)
+        live = self.live.repeat or (as_camera and is_live(spec))
+        kind = sources.find_arriving() if live else sources.find_claiming(spec)
         if kind.arrives:
-            source = kind.open_arriving(spec, self.asked)
+            source = kind.open_arriving(spec, self)
         else:
             source = sources.open(
                 spec,

@@ -94,7 +94,7 @@ def _write_spans(
         spans = session.write_spans([run.timeline for run in runs])
     return partial(
         session_document,
-        config=plan.options,
+        config=plan.as_asked.as_dict(),
         command=command,
         spans=spans,
         # Both clocks at one moment: spans use the first, traces of other programs the second.
@@ -118,7 +118,6 @@ def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
 def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
     from detector.core.analysis.verdict import given_encoding
     from detector.core.session.outcome import RunFacts
-    from detector.core.stages import between
 
     loaded, network, engine = plan.loaded, plan.network, plan.loaded.engine
     shapes = None if loaded.shapes is None else loaded.shapes.figures()
@@ -144,6 +143,6 @@ def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
         encoding=given_encoding(plan.writing),
         layers=loaded.layers,
         smaller_input=plan.smaller_input,
-        between={name: (one.what, one.advice) for name, one in between.wanted(plan.options)},
+        between={one.name: (one.kind.what, one.kind.advice) for one in plan.wanted},
         tiles=plan.tiling.inputs,
     )

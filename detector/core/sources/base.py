@@ -151,8 +151,8 @@ class Source:
         raise NotImplementedError
 
     @classmethod
-    def open_arriving(cls, spec: str, config: Any) -> Source:
-        """If it ``arrives``: by ``config.Config``'s options. Raises SourceError, UsageError."""
+    def open_arriving(cls, spec: str, reading: Any) -> Source:
+        """If it ``arrives``: by a run's ``reading.Reading``. Raises SourceError, UsageError."""
         raise NotImplementedError
 
     def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:

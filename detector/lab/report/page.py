@@ -9,7 +9,7 @@ from pathlib import Path
 from detector.core import wings
 from detector.core.errors.text import printable_page
 from detector.core.session.document import SessionDocument
-from detector.core.tables import Column, Table
+from detector.core.tables import Column, Curve, Rows, Section, Table
 from detector.lab.report.html.drawings import curve, figure, section, table, text
 from detector.lab.report.html.first import first_screen
 from detector.lab.report.part import How, list_parts
@@ -50,12 +50,12 @@ def _video(document: SessionDocument) -> str:
     return f"{1 + len(others)} sources" if others else Path(first.video.path).name
 
 
-def _drawn(part: wings.Section) -> str:
+def _drawn(part: Section) -> str:
     inside = []
     for piece in part.pieces:
-        if isinstance(piece, wings.Rows):
+        if isinstance(piece, Rows):
             drawn = table(_described(piece))
-        elif isinstance(piece, wings.Curve):
+        elif isinstance(piece, Curve):
             drawn = figure(curve(piece.points, piece.x_unit, piece.y_unit), piece.caption)
         else:
             drawn = text(piece)
@@ -63,7 +63,7 @@ def _drawn(part: wings.Section) -> str:
     return section(part.name, part.title, *inside, how=part.how)
 
 
-def _described(rows: wings.Rows) -> Table:
+def _described(rows: Rows) -> Table:
     columns = [Column(name, value=itemgetter(at)) for at, name in enumerate(rows.columns)]
     return Table(rows.name, columns, rows.rows, most=rows.most, rest=rows.rest)
 

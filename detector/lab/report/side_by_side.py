@@ -10,8 +10,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.errors.writing import write_whole
 from detector.core.session.measured import Interval, Metric
-from detector.core.tables import Column, Table, csv_text, latex_text, markdown_text
-from detector.core.wings import Rounded
+from detector.core.tables import Column, Rounded, Table, csv_text, latex_text, markdown_text
 from detector.lab.analysis.noise import decimals_of
 from detector.lab.report.html.drawings import figure, scatter, section, table, text
 from detector.lab.report.page import html_page

@@ -1,26 +1,47 @@
-"""An event as a JSON document of one line. The fields stand in docs/live.md."""
+"""An event as a JSON document, the same for every receiver. The fields stand in docs/live.md."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
 
 from detector.core.errors.secrets import redact
 from detector.live.base import Event, utc_text
 
+OF_OBJECTS = ("track", "zone", "direction")
 
-def as_document(event: Event) -> dict[str, str | int | None]:
-    of_object = {"track": event.track, "zone": event.zone, "direction": event.direction}
-    return {
-        "event": event.event,
-        "camera": event.camera,
-        "class": event.class_name,
-        "count": event.count,
-        "time_utc": utc_text(event.time_s),
-        "since_utc": utc_text(event.since_s),
-        "snapshot": event.snapshot,
-        "reason": None if event.reason is None else redact(event.reason),
-        **({} if event.track is None else of_object),
-    }
+
+class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A class or object appears or leaves, a camera connects or is lost. Events of an object
+    (--track) have ``track``, its id, and ``zone`` and ``direction``: of a line or zone (--zones).
+    """
+
+    event: str
+    camera: str
+    class_name: str | None = msgspec.field(name="class", default=None)
+    count: int | None = None
+    time_utc: str
+    since_utc: str
+    snapshot: str | None = None
+    reason: str | None = None
+    track: int | msgspec.UnsetType = msgspec.UNSET
+    zone: str | msgspec.UnsetType | None = msgspec.UNSET
+    direction: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+def as_document(event: Event) -> dict[str, Any]:
+    told = asdict(event)
+    for name in ("time", "since"):
+        told[f"{name}_utc"] = utc_text(told.pop(f"{name}_s"))
+    for name in ("class_name", "reason"):
+        told[name] = None if told[name] is None else redact(told[name])
+    if event.track is None:
+        told = {name: value for name, value in told.items() if name not in OF_OBJECTS}
+    document: dict[str, Any] = msgspec.to_builtins(EventDocument(**told))
+    return document
 
 
 def as_json(event: Event) -> str:

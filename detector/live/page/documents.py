@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from detector.core.errors.secrets import redact
-from detector.live.base import Ages, Event, LiveFigures, StreamFigures, utc_text
+from detector.live.base import Ages, LiveFigures, StreamFigures, utc_text
 
 ENGINE_HANGS_S = 30.0  # without a finished request, while a camera is live
 LIVE = "live"
@@ -83,23 +83,6 @@ class HistoryDocument(msgspec.Struct, frozen=True):
     age_ms: dict[str, list[float | None]]
     processed_fps: dict[str, list[float | None]]
     dropped_fps: dict[str, list[float | None]]
-
-
-class EventDocument(msgspec.Struct, frozen=True):
-    """A class or object appears or leaves, a camera connects or is lost. ``track``: the object's id
-    (--track); ``zone`` and ``direction``: of a line or zone (--zones)."""
-
-    event: str
-    camera: str
-    time_utc: str
-    since_utc: str
-    class_name: str | None = msgspec.field(name="class", default=None)
-    count: int | None = None
-    snapshot: str | None = None
-    reason: str | None = None
-    track: int | msgspec.UnsetType = msgspec.UNSET
-    zone: str | msgspec.UnsetType = msgspec.UNSET
-    direction: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
@@ -188,22 +171,6 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
         engine_age_s=_round(figures.engine_age_s),
         streams=[stream(one, one.name in controllable) for one in figures.streams],
         stopped=sorted(set(controllable) - {one.name for one in figures.streams}),
-    )
-
-
-def event(one: Event) -> EventDocument:
-    return EventDocument(
-        event=one.event,
-        camera=one.camera,
-        time_utc=utc_text(one.time_s),
-        since_utc=utc_text(one.since_s),
-        class_name=None if one.class_name is None else redact(one.class_name),
-        count=one.count,
-        snapshot=one.snapshot,
-        reason=None if one.reason is None else redact(one.reason),
-        track=msgspec.UNSET if one.track is None else one.track,
-        zone=one.zone or msgspec.UNSET,
-        direction=one.direction or msgspec.UNSET,
     )
 
 

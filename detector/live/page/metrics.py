@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from detector import __version__
+from detector.core import __version__
 from detector.live.base import LiveFigures, StreamFigures
 from detector.live.page.documents import LIVE, is_healthy
 

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 
 from detector.core.session.codec import dedent_descriptions
+from detector.live.events.wording import EventDocument
 from detector.live.page import documents
 
 DOCUMENTS = (
     documents.LiveDocument,
     documents.StreamDocument,
     documents.HistoryDocument,
-    documents.EventDocument,
+    EventDocument,
     documents.RecordingsDocument,
     documents.ChangeDocument,
     documents.ErrorDocument,

@@ -14,8 +14,9 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from detector.live.base import utc_text
+from detector.live.events.wording import as_document
 from detector.live.hub import Hub
-from detector.live.page.documents import encode, event
+from detector.live.page.documents import encode
 from detector.live.page.documents import live as live_document
 from detector.live.page.sampler import Sampler
 
@@ -134,7 +135,7 @@ class Streams:
                 if lost:
                     yield f'event: lost\ndata: {{"lost":{lost}}}\n\n'.encode()
                 for number, one in waiting:
-                    yield _message("event", encode(event(one)), number)
+                    yield _message("event", encode(as_document(one)), number)
                 if sampler.at_s != told_s and sampler.newest is not None:
                     told_s = sampler.at_s
                     document = live_document(sampler.newest, sampler.at_s, list(controllable()))

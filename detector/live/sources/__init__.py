@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.sources._unclaimed import is_live
-from detector.core.sources.base import Source, parse_grey_range
+from detector.core.sources.base import Source
 from detector.core.types import Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.config.schema import Config
+    from detector.core.run.reading import Reading
     from detector.core.timeline import OffTrack, Track
     from detector.live.sources.base import Terms
     from detector.live.sources.collect import Collector
@@ -50,16 +50,15 @@ class LiveSource(Source):
         return cls.open_on(spec, None, stride=stride, frames=frames)
 
     @classmethod
-    def open_arriving(cls, spec: str, config: Config) -> LiveSource:
-        options, live = config.input, config.live
+    def open_arriving(cls, spec: str, reading: Reading) -> LiveSource:
         return cls.open_on(
             spec,
-            terms_of(config),
-            loop=live.repeat,
-            stride=options.stride,
-            frames=options.frames,
-            batch=config.runtime.batch,
-            gather=live.gather,
+            terms_of(reading),
+            loop=reading.live.repeat,
+            stride=reading.stride,
+            frames=reading.frames,
+            batch=reading.batch,
+            gather=reading.live.gather,
         )
 
     @classmethod
@@ -121,14 +120,14 @@ class LiveSource(Source):
         self.collector.stop()
 
 
-def terms_of(config: Config) -> Terms:
+def terms_of(reading: Reading) -> Terms:
     from detector.live.sources.base import Terms
 
-    live = config.live
+    live = reading.live
     return Terms(
         live.policy == "every",
         live.max_age,
         live.start_timeout,
         live.wait,
-        grey=parse_grey_range(config.input.grey_range),
+        grey=reading.choice.grey,
     )

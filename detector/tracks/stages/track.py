@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.stages.between import Stage
@@ -23,6 +23,16 @@ class _Place(NamedTuple):
     steady: Steady
 
 
+@dataclass(frozen=True, slots=True)
+class TrackSettings:
+    """``every``: the network sees one frame of so many; None: as many as tracks need."""
+
+    kind: type[Tracker]
+    trails_s: float
+    smooth: bool
+    every: int | None
+
+
 class TrackStage(Stage):
     """Each camera has its own tracks, with ids from 1, which may give boxes (--infer-every)."""
 
@@ -30,25 +40,31 @@ class TrackStage(Stage):
     advice = "a higher `--conf`"
 
     @classmethod
-    def wanted(cls, options: Mapping[str, Any]) -> bool:
-        return options["tracking"]["track"] is not None
-
-    @classmethod
-    def lowest_conf(cls, options: Mapping[str, Any]) -> float:
-        return _kind(options).lowest_conf
-
-    def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
+    def settings(cls, options: Mapping[str, Any]) -> TrackSettings | None:
+        asked = options["tracking"]
+        if asked["track"] is None:
+            return None
         from detector.core.run.drawing import trail_seconds
         from detector.core.run.following import parse_every
+        from detector.tracks import trackers
 
-        asked = options["tracking"]
-        self._kind, self._conf = _kind(options), options["selection"]["conf"]
-        self._names = tuple(names)
+        every = parse_every(asked["infer_every"])
+        trails_s = trail_seconds(asked["trails"])
+        return TrackSettings(trackers.find(asked["track"]), trails_s, asked["smooth"], every)
+
+    @classmethod
+    def lowest_conf(cls, settings: TrackSettings) -> float:
+        return settings.kind.lowest_conf
+
+    def __init__(
+        self, settings: TrackSettings, info: SourceInfo, names: Sequence[str], conf: float
+    ) -> None:
+        self._kind, self._conf, self._names = settings.kind, conf, tuple(names)
         # Pictures of a folder have no times of their own: a frame each.
         self._ordered = info.kind == "pictures"
         self._by_camera: dict[str, _Place] = {}
-        self._trails_s = trail_seconds(asked["trails"])
-        self._smooth, every = asked["smooth"], parse_every(asked["infer_every"])
+        self._trails_s, self._smooth = settings.trails_s, settings.smooth
+        every = settings.every
         self._auto = every is None
         if every != 1:
             from detector.tracks.looks import Looks
@@ -107,9 +123,3 @@ class TrackStage(Stage):
     def close(self) -> Sequence[str]:
         begun = sum(place.tracker.begun for place in self._by_camera.values())
         return [f"tracks: {begun}"]
-
-
-def _kind(options: Mapping[str, Any]) -> type[Tracker]:
-    from detector.tracks import trackers
-
-    return trackers.KINDS[options["tracking"]["track"]]

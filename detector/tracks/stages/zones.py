@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from detector.core.stages.between import Stage
@@ -11,7 +11,15 @@ from detector.core.stages.between import Stage
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
     from detector.tracks.book import Book
-    from detector.tracks.zones_file import Places
+    from detector.tracks.zones_file import Places, ZonesFile
+
+
+@dataclass(frozen=True, slots=True)
+class ZonesSettings:
+    """``classes``: those of --classes."""
+
+    file: ZonesFile
+    classes: Sequence[str] | None
 
 
 class ZonesStage(Stage):
@@ -21,24 +29,26 @@ class ZonesStage(Stage):
     brings = ("counts", "events")
 
     @classmethod
-    def wanted(cls, options: Mapping[str, Any]) -> bool:
-        return options["tracking"]["zones"] is not None
+    def settings(cls, options: Mapping[str, Any]) -> ZonesSettings | None:
+        path = options["tracking"]["zones"]
+        if path is None:
+            return None
+        from detector.tracks.zones_file import read_zones
+
+        return ZonesSettings(read_zones(path), options["selection"]["classes"])
 
     @classmethod
-    def check(cls, options: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
+    def check(cls, settings: ZonesSettings, names: Sequence[str]) -> None:
         from detector.tracks.book import class_ids_of
-        from detector.tracks.zones_file import read_zones
 
-        file = read_zones(options["tracking"]["zones"])
-        if names is not None:
-            for places in file.each():
-                class_ids_of(places, file.path, options, names)
+        for places in settings.file.each():
+            class_ids_of(places, settings.file.path, settings.classes, names)
 
-    def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
-        from detector.tracks.zones_file import read_zones
-
-        self._options, self._names = options, names
-        self._file = read_zones(options["tracking"]["zones"])
+    def __init__(
+        self, settings: ZonesSettings, info: SourceInfo, names: Sequence[str], conf: float
+    ) -> None:
+        self._classes, self._names = settings.classes, names
+        self._file = settings.file
         self._ordered = info.kind == "pictures"
         self._books: list[Book] = []
         self._by_camera: dict[str, Book] = {}
@@ -75,7 +85,7 @@ class ZonesStage(Stage):
         from detector.tracks.book import Book, class_ids_of
         from detector.tracks.counting import Counter
 
-        classes = class_ids_of(places, self._file.path, self._options, self._names)
+        classes = class_ids_of(places, self._file.path, self._classes, self._names)
         book = Book(camera, Counter(places, self._names, classes))
         self._by_camera[camera] = book
         self._books.append(book)

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain, repeat
 from pathlib import Path
@@ -59,6 +59,13 @@ def test_an_event_as_json():
         "snapshot": "door/snapshots/a.jpg",
         "reason": None,
     }
+
+
+def test_a_document_has_every_field_of_an_event():
+    told = {one.name: f"<{one.name}>" for one in fields(Event) if not one.name.endswith("_s")}
+    document = as_document(Event(**told, time_s=TIME_S, since_s=TIME_S))
+    assert set(told.values()) <= set(document.values())
+    assert len(document) == len(fields(Event))
 
 
 class Scripted(Courier):

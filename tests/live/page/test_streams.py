@@ -16,6 +16,7 @@ from detector.core.config.cameras import PageConfig
 from detector.core.errors import UsageError
 from detector.core.errors.secrets import keep_secret
 from detector.live.base import APPEARS, Ages, Event, LiveFigures
+from detector.live.events.wording import as_document
 from detector.live.page import documents, serve
 from detector.live.page.openapi import description, text
 from detector.live.page.sampler import Sampler
@@ -170,14 +171,14 @@ def test_events_and_figures(served, monkeypatch):
     wait_for(lambda: served.run.asked >= asked + 2)
     served.hub.figures_from(figures)
     assert waiting.wait(PATIENCE_S)
-    served.hub.tell(Event(APPEARS, "door", 1.5, 1.0, "person", 2))
+    told = Event(APPEARS, "door", 1.5, 1.0, "person", 2, track=7, zone="yard")
+    served.hub.tell(told)
     with served.client.stream("/api/events") as stream:
         assert ": text/event-stream" in stream.head
         messages = stream.messages()
         kind, document, number = next(messages)
         assert (kind, number) == ("event", 1)
-        assert document["class"] == "person"
-        assert document["time_utc"] == "1970-01-01T00:00:01.500Z"
+        assert document == as_document(told), "what every receiver gets"
         assert next(messages)[0] == "figures"
         samples.release()
         assert next(messages)[0] == "figures"

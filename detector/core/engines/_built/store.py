@@ -33,8 +33,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from detector import __version__
-from detector.core import models
+from detector.core import __version__, models
 from detector.core.engines._built import proof
 from detector.core.errors import ModelError, OutputError
 from detector.core.errors.guard import keep

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector import __version__
+from detector.core import __version__
 from detector.core.errors import ModelError
 from detector.core.models.graph.operators import (
     ACTIVATIONS,

@@ -8,12 +8,11 @@ NVTX ranges, the critical path, what-if, the verdict and the reports have it by 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from detector.core import wings
 
@@ -57,24 +56,25 @@ class Stage(ABC):
 
     @classmethod
     @abstractmethod
-    def wanted(cls, options: Mapping[str, Any]) -> bool:
-        """Whether a run of these options has it; the groups of ``config.schema.Config``, as
-        plain values. Raises UsageError for options that contradict each other."""
+    def settings(cls, options: Mapping[str, Any]) -> Any:
+        """Its own frozen settings, or None if a run of these options does not have it. Read once,
+        before a model is loaded. ``options``: the groups of ``config.schema.Config``, as plain
+        values. Raises UsageError."""
 
     @classmethod
-    def lowest_conf(cls, options: Mapping[str, Any]) -> float:
+    def lowest_conf(cls, settings: Any) -> float:
         """The lowest score that it wants, if below --conf; it then drops those below --conf."""
         return 1.0
 
     @classmethod
-    def check(cls, options: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
-        """Raises UsageError for what is wrong with its options. Asked before a model is loaded, and
-        once more with the ``names`` of its classes."""
+    def check(cls, settings: Any, names: Sequence[str]) -> None:
+        """Raises UsageError for settings that do not go with the ``names`` of a model's classes."""
         return  # most have nothing to refuse
 
     @abstractmethod
-    def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
-        """``info``: the source, which for cameras is all of them; ``names``: of the classes."""
+    def __init__(self, settings: Any, info: SourceInfo, names: Sequence[str], conf: float) -> None:
+        """``info``: the source, which for cameras is all of them; ``names``: of the classes;
+        ``conf``: the threshold."""
 
     @abstractmethod
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
@@ -93,16 +93,8 @@ class Stage(ABC):
 @cache
 def places() -> Mapping[str, str]:
     """Name of a stage -> its module. Imports none."""
-    folders = [(__name__, list(__path__))]
-    folders += [
-        (f"detector.{wing}.stages", [str(wings.ROOT / wing / "stages")]) for wing in wings.names()
-    ]
-    return {
-        one.name: f"{package}.{one.name}"
-        for package, paths in folders
-        for one in pkgutil.iter_modules(paths)
-        if not one.name.startswith("_")
-    }
+    ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
+    return {**ours, **wings.find_files("stages")}
 
 
 def find(name: str) -> type[Stage]:
@@ -112,18 +104,22 @@ def find(name: str) -> type[Stage]:
     return made
 
 
-def wanted(options: Mapping[str, Any]) -> list[tuple[str, type[Stage]]]:
-    """The stages of a run, with their names, in the order in which they are called."""
-    found = [(name, find(name)) for name in sorted(places())]
-    asked = [(name, stage) for name, stage in found if stage.wanted(options)]
-    return sorted(asked, key=lambda one: (one[1].order, one[0]))
+class Wanted(NamedTuple):
+    """A stage of a run."""
+
+    name: str
+    kind: type[Stage]
+    settings: Any
+
+    @property
+    def lowest_conf(self) -> float:
+        return self.kind.lowest_conf(self.settings)
 
 
-def brought(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The sinks that stages of a run bring, by name."""
-    return tuple(name for _, stage in wanted(options) for name in stage.brings)
-
-
-def lowest_conf(options: Mapping[str, Any]) -> float:
-    """The lowest that one of the stages of a run wants; 1 where none says so."""
-    return min((stage.lowest_conf(options) for _, stage in wanted(options)), default=1.0)
+def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
+    """The stages of a run, in the order in which they are called. Raises UsageError."""
+    kinds = sorted(
+        ((name, find(name)) for name in places()), key=lambda one: (one[1].order, one[0])
+    )
+    found = (Wanted(name, kind, kind.settings(options)) for name, kind in kinds)
+    return tuple(one for one in found if one.settings is not None)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from detector.core.errors.text import counted
-from detector.core.tables import Column, Table
-from detector.core.wings import Rounded, Share
+from detector.core.tables import Column, Rounded, Share, Table
 from detector.lab.analysis.loop.activities import SHOWN
 from detector.lab.analysis.noise import decimals_of
 from detector.lab.analysis.profile import describe_cost

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from detector.core.tables import Column, Table
-from detector.core.wings import Share
+from detector.core.tables import Column, Share, Table
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import (
     figure,

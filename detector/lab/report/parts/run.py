@@ -18,8 +18,7 @@ from detector.core.analysis.summary import (
 from detector.core.analysis.tables import ledger_table, rates_table, threads_table
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
-from detector.core.tables import Column, Table
-from detector.core.wings import Rounded
+from detector.core.tables import Column, Rounded, Table
 from detector.lab.analysis.noise import decimals_of_rate
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import figure, folded, key, table, text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector import __version__
+from detector.core import __version__
 from detector.core.models.formats.onnx.tidy import reads
 from detector.core.models.graph.build import Shape, infer_shapes, is_heavy
 

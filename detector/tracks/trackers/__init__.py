@@ -1,0 +1,19 @@
+"""The trackers of ``--track``: one file here, ``NAME.py`` with ``NameTracker``, is one tracker."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from detector.core import wings
+from detector.tracks.tracker import Tracker
+
+
+def names() -> Sequence[str]:
+    return wings.list_files(*__path__)
+
+
+def find(name: str) -> type[Tracker]:
+    module = importlib.import_module(f"{__name__}.{name}")
+    kind: type[Tracker] = getattr(module, f"{name.capitalize()}Tracker")
+    return kind
