@@ -33,7 +33,7 @@ DROPPING = 0.02  # dropped share from which a limit is called one
 class Load:
     """What was used in a span of time, as shares of it, 0 to 1.
 
-    ``stages``: busy time of each; of infer, a worker's mean. ``cpu``: of all cores, by this
+    ``stages``: busy time of each; of a worker's, its mean. ``cpu``: of all cores, by this
     process, ``decoding`` of it by the feeds; ``others``: by other programs, 0 if unknown. Of
     arrived pictures: ``processed`` (detected), ``dropped`` (no time), ``decoded`` (not shed).
     """

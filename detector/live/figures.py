@@ -17,6 +17,7 @@ from detector.core.run.tiling import NONE
 from detector.core.session.document import AgeFigures, StreamSummary
 from detector.core.timeline import INFER, WORK, OffTimeline, Timeline
 from detector.core.timeline.native import machine_busy_ns
+from detector.core.timeline.order import INFERENCE, grouped
 from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
 from detector.live.base import Ages, LiveFigures, StreamFigures
@@ -119,8 +120,9 @@ class Spent:
         if not self.passed_ns:
             return None
         stages = {stage: ns / self.passed_ns for stage, ns in self.stages_ns.items()}
-        if INFER in stages:
-            stages[INFER] /= self.workers
+        for stage in grouped(stages)[INFERENCE]:
+            if stage in stages:
+                stages[stage] /= self.workers
         return Load(
             cameras=round(self.cameras_ns / self.passed_ns),
             stages=stages,

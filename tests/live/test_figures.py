@@ -96,7 +96,7 @@ class TestCapacity:
     def load(self, **more):
         given = {
             "cameras": 2,
-            "stages": {"infer": 0.5, "read": 0.1, "nms": 0.05},
+            "stages": {"infer": 0.45, "read": 0.1, "nms": 0.05},
             "cpu": 0.3,
             "decoding": 0.1,
             "processed": 1.0,
@@ -110,7 +110,8 @@ class TestCapacity:
 
     def test_the_stage_to_change_first(self):
         assert busiest_stage(self.load()) == "infer"
-        assert busiest_stage(self.load(stages={"infer": 0.2, "nms": 0.1, "write": 0.3})) == "write"
+        writing = {"infer": 0.2, "annotate": 0.1, "write": 0.3}
+        assert busiest_stage(self.load(stages=writing)) == "write"
         assert busiest_stage(self.load(stages={})) is None
 
     def test_the_cpu_limits(self):

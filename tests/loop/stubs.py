@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from fractions import Fraction
 
 import numpy as np
@@ -173,9 +173,7 @@ def stub_parts(
 
 def work_calls(timeline: Timeline) -> dict[str, int]:
     """Stage -> how often it worked, over all tracks."""
-    return {
-        stage: span.calls
-        for track in timeline.tracks.values()
-        for (stage, kind), span in track.spans.items()
-        if kind == WORK
-    }
+    calls: Counter[str] = Counter()
+    for track in timeline.tracks.values():
+        calls.update({of: one.calls for (of, kind), one in track.spans.items() if kind == WORK})
+    return dict(calls)

@@ -18,7 +18,7 @@ from detector.core.timeline import OffTimeline, Timeline
 from detector.core.timeline.spans import WAIT_OUTPUT
 from tests.covering import covering
 from tests.loop.stubs import stub_parts, work_calls
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 LOOPS = [frames_in_turn, frames_overlapped]
 COMBINATIONS = covering([1, 2, 3], [1, 2, 3], [1, 2, 3, 5], [1, 2], [0, 1, 2, 7], together=3)
@@ -111,6 +111,22 @@ def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrenc
     written = [row[0] for row in parts.sinks[0].rows]
     assert written == list(range(len(written)))
     assert len(written) <= 7
+    if concurrency == 1 and stage in ("head", "nms", "annotate", "write"):
+        assert len(written) == 7, "the frames before it are written"
+
+
+def test_head_and_nms_run_in_the_workers_several_frames_at_once():
+    """Each call waits for one of the other worker's: neither gets on alone."""
+    both, seen = threading.Barrier(2, timeout=PATIENCE_S), set()
+
+    def work(name):
+        if name in ("head", "nms"):
+            both.wait()
+            seen.add((name, threading.current_thread().name))
+
+    assert consume(stub_parts(6, concurrency=2, work=work), frames_overlapped)[0] == expected(6)
+    workers = [f"detect-video worker-{i}" for i in range(2)]
+    assert seen == {(name, worker) for name in ("head", "nms") for worker in workers}
 
 
 @pytest.mark.parametrize("sync", [True, False])

@@ -71,7 +71,8 @@ class FrameTimes:
     # In which it ran: its threads' busy times, with the waits for a core, and what libraries'
     # threads did while these were at something else.
     ran: dict[str, float]
-    worker_s: float  # what infer needs over its threads: what inference takes if nothing waits
+    # Of each stage, what it needs over its threads: what it takes if nothing waits.
+    apiece: dict[str, float]
     stage_cpu: dict[str, float]  # libraries' threads too, where the system tells whose they are
     process_cpu_s: float
     between_cpu_s: float  # of it, what is no stage's; 0 where the system does not tell
@@ -81,7 +82,7 @@ class FrameTimes:
     sync: bool
     frames: int
     shares: dict[str, float]  # of its threads' time in the loop, as in the ledger, 0 to 1
-    workers: int
+    threads: dict[str, list[str]]  # of each stage
     # The thread that waited most for a core that this run's other threads had: its name, and of its
     # time in the loop, 0 to 1. None where the system does not tell, or none waited.
     crowded: tuple[str, float] | None = None
@@ -89,9 +90,14 @@ class FrameTimes:
     @property
     def groups(self) -> dict[str, float]:
         """Seconds a frame of each group that runs beside the others."""
-        taken = {**self.stages, INFER: self.worker_s}
-        parts = grouped(taken)
-        return {group: sum(taken.get(name, 0) for name in names) for group, names in parts.items()}
+        return self.groups_with({})
+
+    def groups_with(self, left: Mapping[str, float]) -> dict[str, float]:
+        """The same where of each stage in ``left`` this share (0 to 1) remains."""
+        return {
+            group: sum(self.apiece.get(name, 0) * left.get(name, 1) for name in names)
+            for group, names in grouped(self.stages, self.threads).items()
+        }
 
     @property
     def cpu_share(self) -> float:
@@ -179,7 +185,7 @@ def frame_times(
         apart_s=max(0.0, run_s - loop_s) / frames,
         stages={**needs, INFER: needs[INFER] * used},
         ran={name: _ran_s(name, stage, infer_s) / frames for name, stage in stages.items()},
-        worker_s=needs[INFER] / len(infer.threads),
+        apiece={name: needs[name] / len(stage.threads) for name, stage in stages.items()},
         stage_cpu=stage_cpu,
         process_cpu_s=cpu.process_s / frames,
         between_cpu_s=0.0 if cpu.libraries is None else between_s,
@@ -189,7 +195,7 @@ def frame_times(
         sync=sync,
         frames=frames,
         shares=shares,
-        workers=len(infer.threads),
+        threads={name: stage.threads for name, stage in stages.items()},
         crowded=_most_crowded(threads),
     )
 
@@ -270,13 +276,7 @@ def explained_s(times: FrameTimes, left: Mapping[str, float]) -> float:
 
 def _limits(times: FrameTimes, left: Mapping[str, float]) -> dict[str, float]:
     """Group, and "the CPU" -> seconds a frame that it needs at least."""
-    needs = {**times.stages, INFER: times.worker_s}
-    parts = grouped(times.stages)
-    limits = {
-        group: sum(needs.get(name, 0) * left.get(name, 1) for name in names)
-        for group, names in parts.items()
-    }
-    return limits | {CPU: _cpu_s(times, left)}
+    return times.groups_with(left) | {CPU: _cpu_s(times, left)}
 
 
 def _cpu_s(times: FrameTimes, left: Mapping[str, float]) -> float:
@@ -395,7 +395,7 @@ def _stage_to_change(times: FrameTimes) -> str | None:
     needs alone, so that other programs change nothing."""
     groups = times.groups
     slowest = max(groups, key=lambda group: groups[group])
-    candidates = times.stages if times.sync else grouped(times.stages)[slowest]
+    candidates = times.stages if times.sync else grouped(times.stages, times.threads)[slowest]
     stage = max(candidates, key=lambda name: times.stages.get(name, 0))
     if not times.stages.get(stage):
         return None
@@ -414,7 +414,7 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
     limit is inference`` and so on. A figure stands there only where it holds (``is_said``)."""
     advice = _advice(stage, choices)
     try_it = f"Try {advice}." if advice else ""
-    several = stage == INFER and times.workers > 1
+    several = len(times.threads[stage]) > 1
     spent = "its threads spend {:.1%} of their" if several else "its thread spends {:.1%} of its"
     limits = f"{_name(stage, choices)} limits this run"
     sentences = [f"{limits}: {spent.format(times.shares[stage])} time in `{stage}`."]

@@ -1,8 +1,8 @@
 """The threaded loop: reading, inference and writing at the same time, order kept.
 
     reader thread          read, preprocess into a free request's slot      (1)
-    worker threads         infer                                            (engine's concurrency)
-    the caller's thread    head, nms, annotate, write, in the source's order
+    worker threads         infer, head, nms                                 (engine's concurrency)
+    the caller's thread    annotate, write, in the source's order
 
 Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
 that restores order. In steady state nothing is allocated per frame, and the pools bound the memory:
@@ -25,6 +25,7 @@ from detector.core.loop.parts import (
     fill,
     image_pool,
     infer,
+    recall,
     results_ahead,
     select,
 )
@@ -43,7 +44,7 @@ def frames_overlapped(
     with timeline.track("writer") as track:
         crew.start()
         try:
-            yield from deliver(track, parts, progress, crew.detect(track))
+            yield from deliver(track, parts, progress, crew.results(track))
         except ClosedError:
             pass  # a thread failed: its error is raised below
         finally:
@@ -108,18 +109,26 @@ class _Crew:
             infer(track, self._parts, batch)
             if self._parts.fresh:
                 self._free.put(None)
+            self._detect(track, batch)
             self._done.put(track, number, batch)
 
-    def detect(self, track: AnyTrack) -> Generator[tuple[Frame, Detections], None, None]:
-        done = 0
-        while (batch := self._done.get(track)) is not None:
-            self._progress.add_device_ms(batch.device_ms)
-            candidates = decode(track, self._parts, batch, batch.outputs or [], done)
+    def _detect(self, track: AnyTrack, batch: Batch) -> None:
+        """Head and nms. The frames before one that fails are written, as in the plain loop."""
+        try:
+            candidates = decode(track, self._parts, batch)
             self._requests.put(batch.request)
-            for frame, detections in select(track, self._parts, batch, candidates, done):
+            select(track, self._parts, batch, candidates)
+        except BaseException as error:
+            batch.failure = error
+
+    def results(self, track: AnyTrack) -> Generator[tuple[Frame, Detections], None, None]:
+        while (batch := self._done.get(track)) is not None:
+            if batch.failure is not None:
+                raise batch.failure
+            self._progress.add_device_ms(batch.device_ms)
+            for frame, detections in recall(self._parts, batch):
                 yield frame, detections
                 self._images.put(frame.buffer)
-            done += len(batch.frames)
 
     def _close(self) -> None:
         for channel in self._channels:

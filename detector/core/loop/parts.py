@@ -1,6 +1,7 @@
 """What both loops share: the parts that they are handed, and the steps of a batch around inference.
 
-A batch is filled (read, preprocess), inferred, decoded (head), selected (nms), delivered (rest).
+A batch is filled (read, preprocess), inferred and detected (head, nms). Then it is recalled, which
+is where frames before it count, and delivered (rest).
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Parts:
     arrive: Callable[[AnyTrack, int, int], bool] | None = None
     # Take pictures only when a worker is free for them, so that none goes stale in a queue.
     fresh: bool = False
-    # Frame, detections in source pixels -> those that are kept; in the span of nms.
+    # Frame, detections in source pixels -> those that are kept; in the source's order.
     keep: Callable[[Frame, Detections], Detections] | None = None
     # Whether ``annotate`` is called for this frame.
     wanted: Callable[[Frame], bool] | None = None
@@ -141,6 +142,7 @@ class Progress:
 @dataclass(slots=True)
 class Batch:
     number: int  # counted from 0
+    first: int  # number of its first frame in this run
     request: BatchRequest
     frames: list[Frame]
     fits: list[Fit | None]  # where frames[i] lies in its row of the slot, if it has one
@@ -148,6 +150,8 @@ class Batch:
     rows: int = 0  # of the slot that are filled, and to be inferred
     outputs: Outputs | None = None
     device_ms: float | None = None  # of the infer that made the outputs
+    found: list[Detections] = field(default_factory=list)  # of each frame, source pixels
+    failure: BaseException | None = None  # of head or nms: raised when it is this batch's turn
     last: bool = False  # the source ended in it
 
 
@@ -195,7 +199,7 @@ def fill(
     """Read and preprocess until the slot is full or the source ends; None if nothing was left. Rows
     keep the source's order; spans carry the frame's number in this run, from 0. Frames that are not
     inferred take no row, and a batch of cameras does not wait for more because of them."""
-    batch, most = Batch(number, request, [], []), len(request.slot)
+    batch, most = Batch(number, progress.read, request, [], []), len(request.slot)
     if parts.arrive is None:
         most = longest_batch(most, len(images))
     while (
@@ -286,38 +290,42 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
                 frame.arrival.inferred_ns = ended
 
 
-def decode(track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int) -> list[Any]:
+def decode(track: AnyTrack, parts: Parts, batch: Batch) -> list[Any]:
     """The candidates of each inferred picture, as copies, so that the request may go back."""
     decoded: list[Any] = []
-    head = batch.head or parts.head
-    for place, frame in enumerate(batch.frames):
+    head, outputs, batch.outputs = batch.head or parts.head, batch.outputs or [], None
+    for number, frame in enumerate(batch.frames, batch.first):
         if not frame.inferred:
             continue
         row = len(decoded)
-        with track.span(HEAD, first + place):
+        with track.span(HEAD, number):
             decoded.append(head([output[row : row + 1] for output in outputs]))
         _note_times(track, frame, HEAD)
     return decoded
 
 
-def select(
-    track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Any], first: int
-) -> Generator[tuple[Frame, Detections], None, None]:
-    """NMS of each picture in the batch; yields its frame with detections in source pixels."""
+def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) -> None:
+    """NMS of each picture in the batch; nothing is found in those that were not inferred."""
     rows = iter(decoded)
-    for place, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
-        with track.span(NMS, first + place):
-            if frame.coasting or fit is None:
-                detections = Detections.empty()
-            elif frame.reused and parts.still is not None:
-                detections = parts.still.recall(frame)
+    for number, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True), batch.first):
+        with track.span(NMS, number):
+            if fit is None or not frame.inferred:
+                batch.found.append(Detections.empty())
             else:
-                detections = fit.to_source(parts.nms(next(rows)))
-                if parts.still is not None:
-                    parts.still.remember(frame, detections)
-            if parts.keep is not None:
-                detections = parts.keep(frame, detections)
+                batch.found.append(fit.to_source(parts.nms(next(rows))))
         _note_times(track, frame, NMS)
+
+
+def recall(parts: Parts, batch: Batch) -> Generator[tuple[Frame, Detections], None, None]:
+    """Yields the frames of a batch with their detections, which still frames have from earlier
+    ones. To be called in the source's order."""
+    for frame, detections in zip(batch.frames, batch.found, strict=True):
+        if parts.still is not None and frame.reused:
+            detections = parts.still.recall(frame)
+        elif parts.still is not None and frame.inferred:
+            parts.still.remember(frame, detections)
+        if parts.keep is not None:
+            detections = parts.keep(frame, detections)
         if parts.clock is not None and frame.arrival is not None:
             frame.arrival.result_ns = parts.clock()
         yield frame, detections

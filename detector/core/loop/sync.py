@@ -12,6 +12,7 @@ from detector.core.loop.parts import (
     fill,
     image_pool,
     infer,
+    recall,
     select,
 )
 from detector.core.loop.queues import AnyTrack
@@ -30,15 +31,14 @@ def frames_in_turn(
 def _detect(
     track: AnyTrack, parts: Parts, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    images, request, number, done = image_pool(parts), parts.requests[0], 0, 0
+    images, request, number = image_pool(parts), parts.requests[0], 0
     while (batch := fill(track, parts, progress, images, request, number)) is not None:
         infer(track, parts, batch)
         progress.add_device_ms(batch.device_ms)
-        candidates = decode(track, parts, batch, batch.outputs or [], done)
-        for frame, detections in select(track, parts, batch, candidates, done):
+        select(track, parts, batch, decode(track, parts, batch))
+        for frame, detections in recall(parts, batch):
             yield frame, detections
             images.put(frame.buffer)
         if batch.last:
             break
         number += 1
-        done += len(batch.frames)

@@ -18,7 +18,7 @@ from detector.core.session.document import LiveMemory, SourceSummary, Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
 from detector.core.timeline import INFER
-from detector.core.timeline.order import INFERENCE, READING, WRITING, group_of, grouped
+from detector.core.timeline.order import GROUPS, group_of, grouped, is_behind_inference
 
 # Exit codes whose reason is printed nowhere else: the reasons of failures go to stderr.
 SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
@@ -165,12 +165,12 @@ def _rate(fps: float | None) -> str:
 
 
 def _stages(summary: Summary, width: int) -> Iterator[Text]:
-    """Milliseconds per frame, in the order of a frame's way; the writer's stages below."""
+    """Milliseconds per frame, in the order of a frame's way; those behind inference below."""
     rows = [row for row in stage_rows(summary, summary.frames.written) if row.busy_ms is not None]
     line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}:"
     for before, row in zip((None, *rows), rows, strict=False):
         word = f" {row.stage} {row.busy_ms:.1f}{',' if row is not rows[-1] else ''}"
-        first = before and group_of(before.stage) != WRITING == group_of(row.stage)
+        first = before and is_behind_inference(row.stage) > is_behind_inference(before.stage)
         if first or cell_len(line) + cell_len(word) > width:
             yield Text(line)
             line = "   "
@@ -181,7 +181,7 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
 def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     """How busy each group of threads was, and which one limits the run."""
     limit = summary.verdict.bottleneck
-    limiting = None if limit is None else group_of(limit)
+    limiting = None if limit is None else group_of(limit, summary.stages[limit].threads)
     rows = list(_busy(summary))
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     letters = FULL if "utf" in (console.encoding or "").lower() else EMPTY
@@ -204,8 +204,8 @@ def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
                 limit = summary.verdict.bottleneck
                 yield (group_of(limit) if limit else "", name, thread.busy_s / thread.wall_s)
         return
-    stages = grouped(summary.stages)
-    for group in (READING, INFERENCE, WRITING):
+    stages = grouped(summary.stages, {name: s.threads for name, s in summary.stages.items()})
+    for group in GROUPS:
         names = dict.fromkeys(
             thread
             for stage in stages[group]

@@ -7,15 +7,16 @@ The seven of ``spans.STAGES`` are of every run. A run may have more between nms 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, STAGES, WRITE
 
 BEHIND = STAGES.index(NMS) + 1
 READING, INFERENCE, WRITING = "reading", "inference", "writing"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
-# In the overlapped loop the groups run side by side.
-GROUPS = {READING: (READ, PREPROCESS), INFERENCE: (INFER,), WRITING: (HEAD, NMS, ANNOTATE, WRITE)}
+# In the overlapped loop the groups run side by side, each on threads of these names.
+GROUPS = {READING: (READ, PREPROCESS), INFERENCE: (INFER, HEAD, NMS), WRITING: (ANNOTATE, WRITE)}
+THREADS = {"reader": READING, "worker": INFERENCE, "writer": WRITING}
 
 
 def in_order(names: Iterable[str] = ()) -> tuple[str, ...]:
@@ -24,20 +25,33 @@ def in_order(names: Iterable[str] = ()) -> tuple[str, ...]:
     return *STAGES[:BEHIND], *added, *STAGES[BEHIND:]
 
 
-def group_of(stage: str) -> str:
-    """Which group it runs in: what is none of the seven is the writer's."""
-    return next((group for group, stages in GROUPS.items() if stage in stages), WRITING)
+def group_of(stage: str, threads: Sequence[str] = ()) -> str:
+    """Which group it ran in, by its ``threads``: until 0.2 head and nms were the writer's. Where
+    these do not tell, what is none of the seven is the writer's."""
+    told = [THREADS[kind] for name in threads if (kind := name.split("-")[0]) in THREADS]
+    usual = (group for group, stages in GROUPS.items() if stage in stages)
+    return next(iter(told), None) or next(usual, WRITING)
 
 
-def is_of_writer(stage: str) -> bool:
-    return group_of(stage) == WRITING
+def is_behind_inference(stage: str) -> bool:
+    return stage not in STAGES[: STAGES.index(INFER) + 1]
 
 
-def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The stages of each group in their order, with the ``names`` beyond the seven."""
+def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
+    """The stages that end a frame: its write; of single pictures, which nothing writes, the last
+    one behind inference."""
+    behind = tuple(filter(is_behind_inference, names))
+    return (WRITE,) if WRITE in behind else behind
+
+
+def grouped(
+    names: Iterable[str], threads: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, tuple[str, ...]]:
+    """The stages of each group in their order, with the ``names`` beyond the seven. ``threads``:
+    of each stage, where they are known."""
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
     for stage in in_order(names):
-        found[group_of(stage)].append(stage)
+        found[group_of(stage, (threads or {}).get(stage, ()))].append(stage)
     return {group: tuple(stages) for group, stages in found.items()}
 
 

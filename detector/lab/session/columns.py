@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from detector.core.errors import UsageError
 from detector.core.timeline import KINDS, OTHER, WORK
-from detector.core.timeline.order import is_of_writer
+from detector.core.timeline.order import ends_of_frames
 from detector.core.timeline.rows import NOT_KNOWN
 from detector.core.timeline.spans import READ
 
@@ -184,8 +184,8 @@ def _odd_frames(columns: Columns) -> Iterator[tuple[str, str]]:
 
 def when_frames_were(columns: Columns) -> NDArray[np.int64]:
     """[F, 4] int64: source, frame, and its start and end in ns; complete frames only."""
-    behind = [name for name in columns["stage_names"].tolist() if is_of_writer(name)]
-    read, done = _work_of(columns, (READ,)), _work_of(columns, behind)
+    ends = ends_of_frames(columns["stage_names"].tolist())
+    read, done = _work_of(columns, (READ,)), _work_of(columns, ends)
     source, frame = (
         np.concatenate([columns[name][read], columns[name][done]]).astype(np.int64)
         for name in ("source", "index")

@@ -28,14 +28,18 @@ def shape(
 
 @dataclass(frozen=True)
 class Load:
-    """``seconds[stage][number]``: of each call; one more read call finds the end."""
+    """``seconds[stage][number]``: of each call; one more read call finds the end. ``by_writer``:
+    head and nms are its, as until 0.2."""
 
     frames: int
     shape: LoopShape
     seconds: Mapping[str, Sequence[float]]
+    by_writer: bool = False
 
 
-def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
+def load(
+    frames: int, loop: LoopShape, by_writer: bool = False, **each: float | list[float]
+) -> Load:
     """Seconds of each call of a stage: one number for all, or a list."""
     batches = -(-frames // loop.batch)
     seconds = {}
@@ -45,7 +49,7 @@ def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
         seconds[stage] = value if isinstance(value, list) else [value] * count
     if not isinstance(each.get("read", 0.0), list):
         seconds["read"][-1] = 0.0  # finding the end costs nothing
-    return Load(frames, loop, seconds)
+    return Load(frames, loop, seconds, by_writer)
 
 
 def wall(one: Load) -> float:
@@ -66,12 +70,14 @@ class _Paper:
         self.calls: list[Activity] = []
         self.clock: dict[str, float] = {}  # thread -> when it is free
         self.ended: dict[tuple[str, int], float] = {}
-        self.began: dict[tuple[str, int], float] = {}
+        self.taken: dict[int, float] = {}  # batch -> when the writer took it
+        self.began: dict[int, float] = {}  # batch -> when its inference began
+        self.given_back: list[float] = []  # when the request of each batch was, as it happened
 
     def call(self, thread: str, stage: str, number: int) -> None:
         start = self.clock.get(thread, 0.0)
         end = start + self.one.seconds[stage][number]
-        self.began[stage, number], self.ended[stage, number] = start, end
+        self.ended[stage, number] = end
         self.clock[thread] = end
         self.calls.append(Activity(stage, number, thread, round(start * 1e9), round(end * 1e9)))
 
@@ -89,29 +95,37 @@ class _Paper:
                 self.call("main", "read", frame)
                 self.call("main", "preprocess", frame)
             self.call("main", "infer", batch)
+            self.detect("main", batch)
             self.write("main", batch)
         self.call("main", "read", self.one.frames)
 
-    def write(self, thread: str, batch: int) -> None:
+    def detect(self, thread: str, batch: int) -> None:
         for frame in self.rows(batch):
             self.call(thread, "head", frame)
+        self.given_back = sorted([*self.given_back, self.clock[thread]])
         for frame in self.rows(batch):
-            for stage in ("nms", "annotate", "write"):
+            self.call(thread, "nms", frame)
+
+    def write(self, thread: str, batch: int) -> None:
+        for frame in self.rows(batch):
+            for stage in ("annotate", "write"):
                 self.call(thread, stage, frame)
 
     def overlapped(self) -> None:
         for batch in range(self.one.frames // self.loop.batch + 1):
             self.read(batch)
-            if rows := self.rows(batch):
-                self.infer(batch)
-                self.wait("writer", self.ended["infer", batch])
+            if self.rows(batch):
+                self.wait("writer", self.infer(batch))
+                self.taken[batch] = self.clock["writer"]
+                if self.one.by_writer:
+                    self.detect("writer", batch)
                 self.write("writer", batch)
-                assert rows[-1] < self.one.frames
 
     def read(self, batch: int) -> None:
         """A request, then a picture for each row; the call that finds the end needs both too. The
         batch goes when the queue has room, which is when an earlier one was taken."""
-        self.wait("reader", self.ended.get(("head", self.last_row(batch - self.loop.requests))))
+        if batch >= self.loop.requests:
+            self.wait("reader", self.given_back[batch - self.loop.requests])
         rows = self.rows(batch)
         for frame in rows:
             self.wait("reader", self.ended.get(("write", frame - self.loop.images)))
@@ -122,17 +136,18 @@ class _Paper:
             self.wait("reader", self.ended.get(("write", end - self.loop.images)))
             self.call("reader", "read", end)
         if rows:
-            self.wait("reader", self.began.get(("infer", batch - self.loop.queue_batches)))
+            self.wait("reader", self.began.get(batch - self.loop.queue_batches))
 
-    def infer(self, batch: int) -> None:
+    def infer(self, batch: int) -> float:
         """By the worker that is free first. It is free again when the queue has room for its
-        result, which is when the writer takes an earlier one."""
+        result, which is when the writer takes an earlier one. Returns when it was done."""
         workers = [f"worker-{at}" for at in range(self.loop.concurrency)]
         thread = min(workers, key=lambda name: self.clock.get(name, 0.0))
         self.wait(thread, self.clock["reader"])
+        self.began[batch] = self.clock[thread]
         self.call(thread, "infer", batch)
-        room = batch - self.loop.results
-        self.wait(thread, self.began.get(("head", room * self.loop.batch)) if room >= 0 else None)
-
-    def last_row(self, batch: int) -> int:
-        return min((batch + 1) * self.loop.batch, self.one.frames) - 1 if batch >= 0 else -1
+        if not self.one.by_writer:
+            self.detect(thread, batch)
+        done = self.clock[thread]
+        self.wait(thread, self.taken.get(batch - self.loop.results))
+        return done

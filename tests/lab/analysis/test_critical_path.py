@@ -70,8 +70,20 @@ KNOWN = [
     (
         "writing has two halves",
         shape(),
-        {"read": 1, "infer": 2, "head": 2, "write": 6},
+        {"read": 1, "infer": 2, "annotate": 2, "write": 6},
+        {"annotate": 0.25, "write": 0.75},
+    ),
+    (
+        "writing had two halves",
+        shape(),
+        {"by_writer": True, "read": 1, "infer": 2, "head": 2, "write": 6},
         {"head": 0.25, "write": 0.75},
+    ),
+    (
+        "inference has two halves",
+        shape(),
+        {"read": 1, "infer": 6, "head": 2, "write": 7},
+        {"infer": 0.75, "head": 0.25},
     ),
     (
         "reading has two halves",
@@ -139,7 +151,8 @@ CAUSES = [
     (REQUEST, "read", shape(requests=2), {"read": 1, "infer": 8, "write": 1}),
     (IMAGE, "read", shape(images=2, requests=8), {"read": 1, "infer": 1, "write": 8}),
     (DATA, "infer", shape(), {"read": 8, "infer": 1, "write": 1}),
-    (DATA, "head", shape(), {"read": 1, "infer": 8, "head": 1}),
+    (DATA, "head", shape(), {"by_writer": True, "read": 1, "infer": 8, "head": 1}),
+    (DATA, "annotate", shape(), {"read": 1, "infer": 4, "nms": 4, "write": 1}),
     (
         RESULT_ROOM,
         "infer",
@@ -175,7 +188,8 @@ def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done()
         )
         ticks = lambda count: [dice.randint(1, 9) * TICK for _ in range(count)]  # noqa: E731
         each = {stage: ticks(30) for stage in ("preprocess", "head", "nms", "annotate", "write")}
-        one = load(30, loop, read=ticks(31), infer=ticks(-(-30 // batch)), **each)
+        each |= {"read": ticks(31), "infer": ticks(-(-30 // batch))}
+        one = load(30, loop, dice.random() < 0.5, **each)
         graph = activity_graph(run_of(one), loop)
         for at, activity in enumerate(graph.activities):
             edge = graph.binding(at)

@@ -205,7 +205,7 @@ def test_a_frame_that_waited_names_the_call_that_it_waited_for():
     told = Explanation(calls, made, known).explain(13)
     assert (told.cause.name, told.cause.stage, told.cause.frame) == ("disk", "write", 12)
     wait = max((part for part in told.parts if part.waits), key=lambda part: part.ms)
-    assert (wait.stage, wait.cause) == ("head", "program order")
+    assert (wait.stage, wait.cause) == ("annotate", "program order")
 
 
 def test_many_boxes_do_not_explain_a_call_that_did_not_compute():

@@ -2,7 +2,8 @@
 
 A call starts when the last of its predecessors is done: the call before it on its thread, the stage
 that made its data, and the call that gave back the room that it needed (queues and pools are
-bounded). The rules are those of ``loop/overlapped.py``; nothing is guessed from the clock.
+bounded). The rules are those of ``loop/overlapped.py``; nothing is guessed from the clock. Where a
+stage ran is read from its calls: until 0.2 head and nms were the writer's.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 from detector.core.session.document import LoopSizes
 from detector.core.timeline import KINDS, WORK
 from detector.core.timeline.histogram import SAMPLE_FLOORS
-from detector.core.timeline.order import in_order, is_of_writer, longest_batch
+from detector.core.timeline.order import ends_of_frames, in_order, longest_batch
 from detector.core.timeline.rows import NOT_KNOWN
-from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS, READ
+from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 from detector.lab.session.columns import TOLD, when_frames_were
 from detector.lab.session.profile import StepRow
 
@@ -183,8 +184,15 @@ class Batches:
             rows += frame in self._inferred
         return firsts
 
+    def __len__(self) -> int:
+        return len(self._firsts)
+
     def of(self, frame: int) -> int:
         return bisect.bisect_right(self._firsts, frame) - 1
+
+    def of_call(self, one: Activity) -> int:
+        """The batch that a call was for."""
+        return one.number if one.stage == INFER else self.of(one.number)
 
     def begins(self, frame: int) -> bool:
         return self._firsts[self.of(frame)] == frame
@@ -205,6 +213,9 @@ class _Rules:
         self._order = in_order(one.stage for one in activities)
         self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._batches = Batches(activities, shape)
+        self._given_back = self._requests()
+        self._hand_overs = hand_overs(activities, self._batches)
+        self._taken = {one.taken: one for one in self._hand_overs.values()}
         self._before: dict[int, int] = {}
         last: dict[str, int] = {}
         for at, one in enumerate(activities):
@@ -222,10 +233,8 @@ class _Rules:
             yield from self._reading(one.number)
         elif one.stage == INFER:
             yield from self._inferring(at, one.number)
-        elif one.stage == HEAD:
-            batch = self._batches.of(one.number)
-            if self._batches.inferred(batch)[:1] == [one.number]:
-                yield from self._edge(INFER, batch, DATA)
+        elif at in self._taken:
+            yield Edge(self._taken[at].done, DATA)
 
     def _reading(self, frame: int) -> Iterator[Edge]:
         shape = self._shape
@@ -233,7 +242,8 @@ class _Rules:
         if not self._batches.begins(frame):
             return
         batch = self._batches.of(frame)
-        yield from self._edge(HEAD, self._last_row(batch - shape.requests), REQUEST)
+        if 0 <= batch - shape.requests < len(self._given_back):
+            yield Edge(self._given_back[batch - shape.requests], REQUEST)
         # The queue had room as soon as a worker took the batch ``queue_batches`` places ahead.
         yield from self._edge(INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True)
 
@@ -245,12 +255,22 @@ class _Rules:
             yield from self._edge(PREPROCESS if is_row else READ, last, DATA)
         if at in self._before:
             # The queue had room for this worker's last result when the writer took an earlier one.
-            last = self._activities[self._before[at]].number
-            rows = self._batches.inferred(last - self._shape.results)
-            yield from self._edge(HEAD, next(iter(rows), -1), RESULT_ROOM, at_start=True)
+            last = self._batches.of_call(self._activities[self._before[at]])
+            if (earlier := self._hand_overs.get(last - self._shape.results)) is not None:
+                yield Edge(earlier.taken, RESULT_ROOM, at_start=True)
 
-    def _last_row(self, batch: int) -> int:
-        return next(reversed(self._batches.inferred(batch)), -1)
+    def _requests(self) -> list[int]:
+        """The calls behind which a request was given back, as they ended: the head of each batch's
+        last row. Of one without a row the last read is known: it was not before that."""
+        found = []
+        for batch in range(len(self._batches)):
+            rows, members = self._batches.inferred(batch), self._batches.members(batch)
+            last = (HEAD, rows[-1]) if rows else (READ, members[-1]) if members else None
+            found.append(self._at.get(last) if last else None)
+        return sorted((at for at in found if at is not None), key=self._ends)
+
+    def _ends(self, at: int) -> int:
+        return self._activities[at].end_ns
 
     def _last_of_frame(self) -> str:
         return next((one for one in reversed(self._order) if (one, 0) in self._at), NMS)
@@ -261,19 +281,48 @@ class _Rules:
             yield Edge(at, cause, at_start)
 
 
-def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
-    """[F] int64: when each frame was done, in nanoseconds, by frame."""
+class HandOver(NamedTuple):
+    """Of a batch from a worker to the writer: the worker's last call and the writer's first."""
+
+    done: int
+    taken: int
+
+
+def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, HandOver]:
+    """By batch. The plain loop has none."""
+    threads = {one.stage: one.thread for one in activities}
+    workers = {one.thread for one in activities if one.stage == INFER}
     done: dict[int, int] = {}
-    for one in activities:
-        if is_of_writer(one.stage):
-            done[one.number] = max(done.get(one.number, one.end_ns), one.end_ns)
+    taken: dict[int, int] = {}
+    for at, one in enumerate(activities):
+        batch = batches.of_call(one)
+        if one.thread in workers:
+            done[batch] = at
+        elif one.thread == threads.get(WRITE):
+            taken.setdefault(batch, at)
+    both = sorted(batch for batch in done.keys() & taken.keys() if batch >= 0)
+    return {batch: HandOver(done[batch], taken[batch]) for batch in both}
+
+
+def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
+    """[F] int64: when each frame was done, in nanoseconds of the clock, by frame."""
+    done = _ends(activities)
     return np.array([done[index] for index in sorted(done)], np.int64)
+
+
+def _ends(activities: Sequence[Activity]) -> dict[int, int]:
+    """Frame -> when it was done, in nanoseconds."""
+    stages, done = ends_of_frames({one.stage for one in activities}), dict[int, int]()
+    for one in activities:
+        if one.stage in stages:
+            done[one.number] = max(done.get(one.number, one.end_ns), one.end_ns)
+    return done
 
 
 # How full the loop's queues were over time, from the spans of its stages.
 
 FILLED = "batches waiting for inference"  # preprocessed, not yet in the engine
-RESULTS = "results waiting to be decoded"  # out of the engine, not yet decoded
+RESULTS = "results waiting for the writer"
 IN_FLIGHT = "frames in flight"  # read, not yet written
 
 Steps = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -285,8 +334,7 @@ def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     batches = Batches(activities, shape)
     inferred = [batches.inferred(one.number) for one in activities if one.stage == INFER]
-    firsts, lasts = {one[0] for one in inferred if one}, {one[-1] for one in inferred if one}
-    ended: dict[int, int] = {}
+    lasts = {one[-1] for one in inferred if one}
     for one in activities:
         if one.stage == READ and one.number < batches.frames:
             changes[IN_FLIGHT].append((one.end_ns, 1))
@@ -294,12 +342,9 @@ def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]
             changes[FILLED].append((one.end_ns, 1))
         elif one.stage == INFER:
             changes[FILLED].append((one.start_ns, -1))
-            changes[RESULTS].append((one.end_ns, 1))
-        elif one.stage == HEAD and one.number in firsts:
-            changes[RESULTS].append((one.start_ns, -1))
-        if is_of_writer(one.stage):
-            ended[one.number] = max(ended.get(one.number, 0), one.end_ns)
-    changes[IN_FLIGHT] += [(when, -1) for when in ended.values()]
+    for done, taken in hand_overs(activities, batches).values():
+        changes[RESULTS] += [(activities[done].end_ns, 1), (activities[taken].start_ns, -1)]
+    changes[IN_FLIGHT] += [(when, -1) for when in _ends(activities).values()]
     names = (IN_FLIGHT,) if shape.sync else (FILLED, RESULTS, IN_FLIGHT)
     return {name: _steps(changes[name]) for name in names}
 
