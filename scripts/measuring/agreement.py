@@ -18,7 +18,7 @@ from detector.core.errors import EngineError
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.base import Network
 from detector.core.models.graph.halves import HALVES, convert_to_halves
-from detector.core.models.graph.int8 import CHANNELS, weight_top
+from detector.core.models.graph.int8 import FRONT, weight_top
 from detector.core.models.graph.qdq import quantised_graph
 from detector.core.run.quantize import KINDS
 from detector.core.run.quantize.calibrate import Calibration
@@ -115,7 +115,7 @@ def _int8(
 ) -> Iterator[Row]:
     result = found.result[kind]
     top = weight_top(kind)
-    if kind == CHANNELS:
+    if kind == FRONT:
         references = {clip: one.by_openvino(kind, "fp32") for clip, one in references.items()}
     plain = quantised_graph(network.graph, found.ranges, (), kind, top)
     yield Row(

@@ -20,7 +20,7 @@ from detector.core.engines.openvino import compiling, devices
 from detector.core.engines.openvino import layers as layers_room
 from detector.core.engines.openvino.precise import mark_precise
 from detector.core.errors import EngineError, OutputError, UsageError
-from detector.core.models.graph.int8 import CHANNELS
+from detector.core.models.graph.int8 import FRONT
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one, run_once
@@ -211,7 +211,7 @@ def test_int8_runs_the_quantised_graph_and_tells_what_stayed_float(tmp_path):
 
 
 def test_a_depthwise_convolution_with_a_scale_for_each_channel_runs_in_int8():
-    int8 = in_int8(depthwise(), CHANNELS, pictures(depthwise(), 9))
+    int8 = in_int8(depthwise(), FRONT, pictures(depthwise(), 9))
     with engines.open("openvino", int8, EngineOptions(precision="int8")) as engine:
         found = convolutions(engine)
     assert {found[name] for name in ("0.conv", "1.conv", "2.conv")} == {"int8"}

@@ -184,7 +184,7 @@ def test_a_precision_that_the_device_does_not_list_is_refused(gpu, monkeypatch):
     with pytest.raises(EngineError, match=r"runs fp16 and int8; use --precision fp16"):
         engines.graph_wanted("openvino", "fp32", "gpu")
     assert engines.graph_wanted("openvino", "int8", "gpu") == "int8-u8"
-    assert engines.graph_wanted("openvino", "int8", "cpu") == "int8-u8-channels"
+    assert engines.graph_wanted("openvino", "int8", "cpu") == "int8-u8-front"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from detector.core.api import Detector
 from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
+from detector.core.models.graph.int8 import FRONT
 from detector.core.run import choose, losses, measurements, sampling, self_timing
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.losses import LIMIT_S, SHARE
@@ -414,8 +415,7 @@ def test_the_agreement_of_int8_is_that_of_this_cpu(
 
 
 @pytest.mark.parametrize(
-    ("flags", "kind"),
-    [(["avx512_vnni"], "int8-u8"), (["avx512_vnni", "avx512_bf16"], FLOAT_IN_BF16)],
+    ("flags", "kind"), [(["avx512_vnni"], FRONT), (["avx512_vnni", "avx512_bf16"], FLOAT_IN_BF16)]
 )
 def test_openvinos_int8_is_as_exact_as_its_float_layers(ticks, tmp_path, monkeypatch, flags, kind):
     """Of ONNX Runtime, which computes them in fp32, nothing changes."""

@@ -146,7 +146,7 @@ def open_ours(
         found = calibrate.packaged(network, str(model)) if packaged else measure(network, int8)
         if found is None:
             raise SystemExit(f"{model}: comes with no calibration for {rules.width}x{rules.height}")
-        network = in_int8(network, found)
+        network = in_int8(network, found, engine)
     infer = open_engine(engine, network, threads)
     columns = [
         [5 + i for i, name in enumerate(network.names) if CLASSES.get(name) == c] for c in (0, 1)
@@ -165,13 +165,14 @@ def open_ours(
     return rows
 
 
-def in_int8(network: Network, found: Calibration) -> Network:
+def in_int8(network: Network, found: Calibration, engine: str) -> Network:
     """By this calibration, which is printed."""
+    from detector.core.engines import graph_wanted
     from detector.core.models.graph.int8 import weight_top
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize.calibrate import FLOAT_IN_BF16
 
-    kind = "int8-u8"
+    kind = found.form_of(graph_wanted(engine, "int8"))
     print(*found.sentences(found.key_here(kind)), sep="\n")
     kept = set(found.result[kind].kept)
     graph = quantised_graph(network.graph, found.ranges, kept, kind, weight_top(kind))
@@ -237,6 +238,7 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     ``called``: what the pictures are called in it.
     """
     from detector.core.models import ModelRequest, open_network
+    from detector.core.models.graph.int8 import FRONT
     from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, Result, for_packaging
     from detector.core.run.quantize.frames import read_frames
     from detector.core.run.quantize.making import bf16_can_be_measured, calibrate, float_in_bf16
@@ -256,8 +258,8 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
         NARROW: narrow_result(network, found, of_fp32),
     }
     if bf16_can_be_measured():
-        u8 = found.result["int8-u8"]
-        halves = float_in_bf16(network, found.ranges, "int8-u8", u8, of_fp32)
+        kind = found.form_of(FRONT)
+        halves = float_in_bf16(network, found.ranges, kind, found.result[kind], of_fp32)
         assert halves is not None, "OpenVINO runs the models that are packaged"
         more[FLOAT_IN_BF16] = halves
     found = replace(found, source=called, result={**found.result, **more})
@@ -285,7 +287,7 @@ def agreement_of_packaged(
     """Kind of int8 -> agreement with fp32 at a size (height, width), by the calibration that the
     model comes with, on the pictures that were held out when it was made."""
     from detector.core.models import ModelRequest, open_network
-    from detector.core.models.graph.int8 import KINDS, weight_top
+    from detector.core.models.graph.int8 import FRONT, KINDS, weight_top
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize.calibrate import packaged
     from detector.core.run.quantize.frames import read_frames
@@ -297,14 +299,16 @@ def agreement_of_packaged(
         raise SystemExit(f"{model}: comes with no calibration for this size")
     frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
     of_fp32 = Reference.of(network, frames.held_out)
+    references = {kind: of_fp32 for kind in KINDS if kind in found.result}
+    if FRONT in references:
+        references[FRONT] = of_fp32.by_openvino(FRONT, "fp32")
     return {
-        kind: of_fp32.agreement(
+        kind: reference.agreement(
             quantised_graph(
                 network.graph, found.ranges, found.result[kind].kept, kind, weight_top(kind)
             )
         )
-        for kind in KINDS
-        if kind in found.result
+        for kind, reference in references.items()
     }
 
 

@@ -53,7 +53,7 @@ class Known:
 
     @staticmethod
     def of(calibration: Calibration) -> Known:
-        from detector.core.models.graph.qdq import KINDS
+        from detector.core.models.graph.int8 import FRONT
         from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
 
         known = {kind: result.agreement for kind, result in calibration.result.items()}
@@ -61,9 +61,11 @@ class Known:
         if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
             found["bf16"] = known.get("bf16", 0.0)
         if cpu_flags() & EXACT_INT8:
-            found["int8"] = min(known[kind] for kind in KINDS if kind in known)
-            if cpu_flags() & BF16 and FLOAT_IN_BF16 in known:
-                found["openvino", "int8"] = min(found["int8"], known[FLOAT_IN_BF16])
+            found["int8"] = min(known["int8-u8"], known["int8-s8"])
+            by_openvino = known.get(FRONT, found["int8"])
+            if cpu_flags() & BF16:
+                by_openvino = min(by_openvino, known.get(FLOAT_IN_BF16, by_openvino))
+            found["openvino", "int8"] = by_openvino
         elif adds_int8_in_16_bits() and NARROW in known:
             found["int8"] = known[NARROW]
         return Known(found)

@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from detector.core.models.graph.build import GraphBuilder, good_name
-from detector.core.models.graph.int8 import CHANNELS, KINDS, NARROW_TOP
+from detector.core.models.graph.int8 import FRONT, KINDS, NARROW_TOP
 from detector.core.models.graph.qdq import (
     quantised_graph,
     s8_scale,
@@ -132,20 +132,18 @@ def test_a_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: s
     assert np.abs(found - exact).max() <= np.abs(exact).max() / 50
 
 
-@pytest.mark.parametrize("kind", [CHANNELS, "int8-u8", "int8-s8"])
-def test_small_channels_before_a_depthwise_convolution_survive_by_their_own_scales(
-    kind: str,
-) -> None:
+@pytest.mark.parametrize("kind", [FRONT, "int8-u8", "int8-s8"])
+def test_small_channels_survive_before_a_depthwise_convolution(kind: str) -> None:
     """The planes' ranges are 1 : 1/30 : 1/1000; of a single scale nothing is left for the last."""
     network, dice = depthwise(), np.random.default_rng(0)
     pictures = dice.integers(0, 256, network.input_shape).astype(np.uint8)
     quantised = in_int8(network, kind, pictures)
     exact = run_once(network, pictures)[0]
-    found = run_once(quantised, pictures, "openvino" if kind == CHANNELS else "ort")[0]
+    found = run_once(quantised, pictures, "openvino" if kind == FRONT else "ort")[0]
     lost = (np.abs(found - exact).max((0, 2, 3)) / 255).tolist()
     assert lost[0] < 0.02
-    assert (lost[1] < 0.02) == (lost[2] < 0.02) == (kind == CHANNELS)
-    if kind != CHANNELS:  # a file for the other engines does not depend on the channels
+    assert (lost[1] < 0.02) == (lost[2] < 0.02) == (kind == FRONT)
+    if kind != FRONT:  # a file for the other engines does not depend on the channels
         tensors = tensors_to_measure(network.graph)
         ranges = measure_ranges(network.graph, tensors, pictures, "minmax")
         assert quantised_graph(network.graph, ranges, (), kind) == quantised.graph

@@ -20,7 +20,7 @@ from detector.core.engines._built import store
 from detector.core.errors import EngineError, ModelError, SourceError, UsageError
 from detector.core.models.base import Network
 from detector.core.models.graph import int8, qdq
-from detector.core.models.graph.int8 import CHANNELS, KINDS
+from detector.core.models.graph.int8 import FRONT, KINDS
 from detector.core.run import quantize
 from detector.core.run.quantize import making, search
 from detector.core.run.quantize.calibrate import (
@@ -53,6 +53,7 @@ def kept(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
 
 
+@pytest.mark.slow
 def test_one_calibration_serves_both_kinds_and_every_batch(video: Path, tmp_path: Path) -> None:
     u8, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert (u8.precision, u8.path) == ("int8-u8", None)
@@ -153,7 +154,7 @@ def test_the_packaged_calibration_tells_what_bf16_for_the_rest_reaches(
     found = packaged(network, model)
     assert found is not None
     assert (FLOAT_IN_BF16 in found.result) == (model == "street")
-    int8, _ = quantize.quantize_network(network, "int8-u8", config(PACKAGED, model), tmp_path)
+    int8, _ = quantize.quantize_network(network, FRONT, config(PACKAGED, model), tmp_path)
     known = found.result[FLOAT_IN_BF16].agreement if FLOAT_IN_BF16 in found.result else None
     assert int8.details["int8"]["float_in_bf16"] == known
     signed, _ = quantize.quantize_network(network, "int8-s8", config(PACKAGED, model), tmp_path)
@@ -185,6 +186,7 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
         assert result.agreement == pytest.approx(2 * matched / both)
 
 
+@pytest.mark.slow
 def test_it_is_deterministic_and_survives_its_file() -> None:
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (7, SIDE, SIDE, 3)).astype(np.uint8)
@@ -223,11 +225,11 @@ def test_channels_have_scales_only_where_openvino_measured_what_that_loses(
     network = depthwise()
     with monkeypatch.context() as absent:
         absent.setattr(making.engines, "is_installed", lambda name: False)
-        without, notes = quantize.quantize_network(network, CHANNELS, config(video), tmp_path)
+        without, notes = quantize.quantize_network(network, FRONT, config(video), tmp_path)
     assert without.precision == "int8-u8"
     assert "calibrated without OpenVINO" in notes[-1]
-    found, notes = quantize.quantize_network(network, CHANNELS, config(video), tmp_path)
-    assert (found.precision, len(kept(tmp_path))) == (CHANNELS, 2)
+    found, notes = quantize.quantize_network(network, FRONT, config(video), tmp_path)
+    assert (found.precision, len(kept(tmp_path))) == (FRONT, 2)
     assert not any("without OpenVINO" in note for note in notes)
     for_ort, notes = quantize.quantize_network(network, "int8-u8", config(None), tmp_path)
     assert (for_ort.precision, "without OpenVINO" in notes[-1]) == ("int8-u8", False)
@@ -239,9 +241,10 @@ def test_a_calibration_without_channels_is_refused_for_a_depthwise_network(
     with monkeypatch.context() as earlier:
         for module in (making, qdq):
             earlier.setattr(module, "depthwise_inputs", lambda graph: [])
+        earlier.setattr(making.engines, "is_installed", lambda name: False)
         quantize.quantize_network(depthwise(), "int8-u8", config(video), tmp_path)
     with pytest.raises(UsageError, match="no calibration of"):
-        quantize.quantize_network(depthwise(), CHANNELS, config(None), tmp_path)
+        quantize.quantize_network(depthwise(), FRONT, config(None), tmp_path)
 
 
 @pytest.mark.slow
@@ -332,7 +335,7 @@ def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
     assert name.startswith(f"tiny-{SIDE}x{SIDE}-int8-")
     manifest = store.read_manifest(tmp_path / name)
     assert manifest["key"]["method"] == "minmax"
-    assert set(manifest["facts"]) - {FLOAT_IN_BF16} == {"int8-u8", "int8-s8"}
+    assert set(manifest["facts"]) - {FLOAT_IN_BF16, FRONT} == {"int8-u8", "int8-s8"}
 
 
 @pytest.mark.parametrize(
@@ -361,10 +364,10 @@ def test_a_calibration_says_what_bf16_for_the_rest_loses_where_it_may_be_used(
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset(flags))
     monkeypatch.setattr(making.engines, "is_installed", lambda name: installed)
     monkeypatch.setattr(making, "float_in_bf16", measured)
-    network, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    network, _ = quantize.quantize_network(branched(), FRONT, config(video), tmp_path)
     assert network.details["int8"]["float_in_bf16"] == (agreement if known else None)
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"} - {*flags}))
-    quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    quantize.quantize_network(branched(), FRONT, config(video), tmp_path)
     assert len(kept(tmp_path)) == (2 if installed else 1)
 
 
@@ -374,9 +377,7 @@ def test_bf16_for_the_rest_is_measured_by_openvino(
     """On a CPU without bf16, OpenVINO answers the hint with fp32; the measuring is the same."""
     pytest.importorskip("openvino")
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
-    network, _ = quantize.quantize_network(
-        branched(), "int8-u8", config(video, budget=0.0), tmp_path
-    )
+    network, _ = quantize.quantize_network(branched(), FRONT, config(video, budget=0.0), tmp_path)
     assert 0 <= network.details["int8"]["float_in_bf16"] <= 1
 
 
@@ -388,7 +389,7 @@ def test_a_graph_that_openvino_refuses_is_calibrated_all_the_same(
 
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
     monkeypatch.setattr(search.engines, "open", only_for("openvino", refuse, search.engines.open))
-    network, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    network, _ = quantize.quantize_network(branched(), FRONT, config(video), tmp_path)
     assert network.details["int8"]["float_in_bf16"] is None
 
 

@@ -94,7 +94,7 @@ class OpenvinoEngine(Engine):
         "fp16": "fp32",
         "int8": "int8-u8",
     }
-    precisions_on_cpu: ClassVar[Mapping[str, str]] = {"int8": "int8-u8-channels"}
+    precisions_on_cpu: ClassVar[Mapping[str, str]] = {"int8": "int8-u8-front"}
     devices = ("cpu", "gpu", "npu")
     artefact = CompiledModels()
     own_options = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from detector.core.errors.machine import adds_int8_in_16_bits
 
-CHANNELS = "int8-u8-channels"
-KINDS = ("int8-u8", "int8-s8", CHANNELS)
+FRONT = "int8-u8-front"
+KINDS = ("int8-u8", "int8-s8", FRONT)
 WEIGHT_TOP = 127  # TensorRT takes weights of -127..127
 NARROW_TOP = 64  # two products with u8 stay within 16 bits: 2 * 255 * 64 < 2**15
 

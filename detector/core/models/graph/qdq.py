@@ -10,10 +10,10 @@ int8-u8  Activations are u8 with a zero point, around every node that is int8: O
 int8-s8  Activations are s8 and symmetric, only in front of convolutions, Gemm and MatMul. TensorRT
          knows no zero point, moves Q and DQ itself, and fuses an activation only where no Q or DQ
          stands in between. Biases are float32.
-int8-u8-channels  For OpenVINO on a CPU. As int8-u8, but only in front of nodes that are int8: what
-         a float node reads is not rounded. What a depthwise convolution reads has a scale for each
-         channel: their ranges differ up to a thousandfold, and each is convolved by itself. ONNX
-         Runtime refuses that, and TensorRT takes one scale only.
+int8-u8-front  For OpenVINO on a CPU. As int8-u8, but only in front of nodes that are int8: what a
+         float node reads, and the outputs, are not rounded. What a depthwise convolution reads has
+         a scale for each channel: their ranges differ up to a thousandfold, and each is convolved
+         by itself. ONNX Runtime refuses that, and TensorRT takes one scale only.
 
 In all kinds weights are s8 and symmetric, with a scale for each output channel. They have 7 bits
 for a CPU that adds products in 16.
@@ -37,7 +37,7 @@ from detector.core.models.graph.build import (
     tensor_shapes,
 )
 from detector.core.models.graph.halves import operand_name
-from detector.core.models.graph.int8 import CHANNELS, WEIGHT_TOP
+from detector.core.models.graph.int8 import FRONT, WEIGHT_TOP
 from detector.core.models.graph.operators import MOVING, MULTIPLYING, QUANTISED
 from detector.core.models.graph.ranges import Range, channel_name
 
@@ -230,7 +230,7 @@ def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
 
 
 def depthwise_inputs(model: onnx.ModelProto) -> list[str]:
-    """The tensors whose channels the kind int8-u8-channels needs the ranges of."""
+    """The tensors whose channels the kind int8-u8-front needs the ranges of."""
     wiring = Wiring(model)
     convolutions = filter(wiring.is_depthwise, wiring.able)
     return list(dict.fromkeys(wiring.nodes[name].input[0] for name in convolutions))
@@ -307,7 +307,7 @@ class _Writer:
         able = int8_nodes(self.wiring, kept)
         self.chosen = able if self.unsigned else set(filter(self.wiring.multiplies, able))
         self.depthwise = {
-            name for name in self.chosen if kind == CHANNELS and self.wiring.is_depthwise(name)
+            name for name in self.chosen if kind == FRONT and self.wiring.is_depthwise(name)
         }
         self.by_channel = {self.wiring.nodes[name].input[0] for name in self.depthwise}
         self.quantised = self._quantised_tensors()

@@ -23,7 +23,7 @@ from detector.core.engines._built import store
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import ModelError, UsageError
 from detector.core.models.base import Network
-from detector.core.models.graph.int8 import CHANNELS, KINDS, WEIGHT_TOP, weight_top
+from detector.core.models.graph.int8 import FRONT, KINDS, WEIGHT_TOP, weight_top
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, Calibration, find_calibration
 from detector.core.types import Background
 
@@ -50,7 +50,7 @@ def quantize_network(
 
     ``kind``: of ``KINDS``; one calibration serves all, and every batch. It is made where
     ``--calibrate`` names a source; otherwise one that is kept in ``folder`` is used.
-    int8-u8-channels becomes int8-u8 if the calibration has no such result.
+    int8-u8-front becomes int8-u8 if the calibration has no such result.
 
     Raises UsageError where there is no calibration and where no layer can be int8, SourceError for
     a source without frames, ModelError for a graph that is not fp32 or above 2 GiB, OutputError for
@@ -124,7 +124,7 @@ def _describe(network: Network, kind: str, calibration: Calibration) -> tuple[Ne
     wanted, kind = kind, calibration.form_of(kind)
     top, key = weight_top(kind), calibration.key_here(kind)
     result = calibration.result[key]
-    by_openvino = kind == calibration.form_of(CHANNELS)
+    by_openvino = kind == calibration.form_of(FRONT)
     halves = calibration.result.get(FLOAT_IN_BF16) if by_openvino else None
     told = {**result.as_dict(), "float_in_bf16": halves and halves.agreement}
     variant = replace(

@@ -59,8 +59,8 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The document of a calibration file. ``ranges``: of tensors, and of the channels of what a
-    depthwise convolution reads. ``result``: by kind of int8 (int8-u8-channels only if OpenVINO ran
-    such channels), and for ``FLOAT_IN_BF16``; for ``NARROW`` and bf16 too in one that is packaged.
+    depthwise convolution reads. ``result``: by kind of int8 (int8-u8-front only if OpenVINO ran
+    it), and for ``FLOAT_IN_BF16``; for ``NARROW`` and bf16 too in one that is packaged.
     """
 
     source: str

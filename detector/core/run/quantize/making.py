@@ -18,7 +18,7 @@ from detector.core.engines.base import BuildProgress
 from detector.core.errors import DetectVideoError, EngineError
 from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
-from detector.core.models.graph.int8 import CHANNELS, KINDS, WEIGHT_TOP, weight_top
+from detector.core.models.graph.int8 import FRONT, KINDS, WEIGHT_TOP, weight_top
 from detector.core.models.graph.qdq import (
     Unit,
     Wiring,
@@ -79,7 +79,7 @@ def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
         **model_key(network),
         **({} if top == WEIGHT_TOP else {"weight_top": top}),
         **({"float_in_bf16": True} if bf16_can_be_measured() else {}),
-        **({"channels": True} if _channels_can_be_searched(network) else {}),
+        **({FRONT: True} if engines.is_installed(OPENVINO) else {}),
         "geometry": [network.input.geometry, network.input.pad_value],
         "method": asked.calibrate_method,
         "budget": asked.budget,
@@ -129,12 +129,12 @@ def calibrate(
     budget = asked.budget if searched else 0.0  # a budget of 0 is reached without a search
     search = partial(_search_kinds, network, frames, ranges, budget=budget, progress=progress)
     result, of_openvino = search(KINDS[:2], reference), KINDS[0]
-    if _channels_can_be_searched(network):
-        by_openvino = reference.by_openvino(CHANNELS, "fp32")
-        all_int8 = _graph_maker(network, ranges, CHANNELS, [])([])
+    if engines.is_installed(OPENVINO):
+        by_openvino = reference.by_openvino(FRONT, "fp32")
+        all_int8 = _graph_maker(network, ranges, FRONT, [])([])
         if _agreement_if_it_runs(by_openvino, all_int8) is not None:
-            result |= search((CHANNELS,), by_openvino)
-            of_openvino = CHANNELS
+            result |= search((FRONT,), by_openvino)
+            of_openvino = FRONT
     if bf16_can_be_measured():
         halves = float_in_bf16(network, ranges, of_openvino, result[of_openvino], reference)
         if halves is not None and halves.agreement >= budget:
@@ -156,10 +156,6 @@ def calibrate(
 
 def bf16_can_be_measured() -> bool:
     return bool(cpu_flags() & BF16) and engines.is_installed(OPENVINO)
-
-
-def _channels_can_be_searched(network: Network) -> bool:
-    return bool(depthwise_inputs(network.graph)) and engines.is_installed(OPENVINO)
 
 
 def float_in_bf16(
