@@ -130,7 +130,10 @@ def test_in_a_crowd_a_label_shows_its_corner_where_it_could_be_anothers(
 
 def test_the_places_of_a_label_in_the_order_in_which_people_look() -> None:
     box = np.array([(100, 100, 160, 160)], np.float32)
-    places, label = Places(300, 300, box, 0), Label(np.zeros((10, 20, 3), np.uint8))
+    places, label = (
+        Places(300, 300, box, 0),
+        Label(np.zeros((10, 20), np.uint8), (9, 9, 9), (0,) * 3),
+    )
     placed = [places.find([0], [label])[0] for _ in range(10)]
     above_and_below = [(100, 90), (140, 90), (100, 160), (140, 160)]
     beside_and_inside = [(160, 100), (80, 100), (100, 100), (140, 100), (100, 150)]
@@ -267,7 +270,7 @@ def test_labels_touch_neither_each_other_nor_the_frame(n: int) -> None:
     ("left", "doubtful"), [(32, True), (33, False), (-23, True), (-24, False), (5, False)]
 )
 def test_a_label_is_in_doubt_up_to_the_outline_of_another_box(left: int, doubtful: bool) -> None:
-    label = Label(np.zeros((10, 20, 3), np.uint8))
+    label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))
     placed = PlacedLabel(0, "", "", 0, 1.0, label, 10, 20)
     other = [left, 0, left + 31, 100] if left != 5 else [5, 0, 40, 100]  # the label lies inside
     assert _doubtful(Layout(2, [[10, 30, 20, 60], other], [0, 0], [placed], [], [])) == [doubtful]
