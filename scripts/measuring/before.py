@@ -192,11 +192,12 @@ def program_of(commit: str) -> Command:
     constraints = folder / "constraints.txt"
     pinned = ["-c", str(constraints)] if constraints.is_file() else []
     python = environment(f"{folder.name}-python", [*pinned, "-e", f"{folder}[openvino]"])
-    where = [python, "-c", "import detector; print(detector.__file__)"]
+    own = [python, "-E"]  # PYTHONPATH may name this version
+    where = [*own, "-c", "import detector; print(detector.__file__)"]
     told = run(where, python.parent).stdout.strip()  # a folder from which nothing is imported
     if not Path(told).is_relative_to(folder):
         raise MissingError(f"{python} runs {told}, not {folder}: remove {python.parents[1]}")
-    return [python, "-m", "detector"]
+    return [*own, "-m", "detector"]
 
 
 def _measured(source: Path, one: Job, old: Command, frames: int) -> Row:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -82,18 +83,18 @@ def ffmpeg_version() -> str:
     return run(["ffmpeg", "-version"]).stdout.split("Copyright")[0].strip()
 
 
-def fidelity(written: Path, source: Path, frames: int) -> Row:
+def fidelity(written: Path, source: Path, frames: int, read: Sequence[str] = ()) -> Row:
     """PSNR of the brightness (dB) and SSIM of a video against the first frames of its source.
 
     By ffmpeg, picture by picture in their order, whatever their times. ``psnr`` is inf where they
-    are equal.
+    are equal. ``read``: what ffmpeg has to know of ``source``.
     """
     alike = "".join(
         f"[{at}:v]trim=end_frame={frames},settb=1/25,setpts=N,format=yuv420p[{name}];"
         for at, name in enumerate("ab")
     )
     apart = "[a]split[c][d];[b]split[e][f];[c][e]psnr;[d][f]ssim"
-    command = ["ffmpeg", "-i", str(written), "-i", str(source), "-lavfi", alike + apart]
+    command = ["ffmpeg", "-i", str(written), *read, "-i", str(source), "-lavfi", alike + apart]
     told = subprocess.run(
         [*command, "-f", "null", "-"], capture_output=True, text=True, check=True
     ).stderr

@@ -130,7 +130,8 @@ def test_in_a_crowd_a_label_shows_its_corner_where_it_could_be_anothers(
 
 def test_the_places_of_a_label_in_the_order_in_which_people_look() -> None:
     box = np.array([(100, 100, 160, 160)], np.float32)
-    places, label = Places(300, 300, box, 0), Label(np.zeros((10, 20, 3), np.uint8))
+    places = Places(300, 300, box, 0)
+    label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))
     placed = [places.find([0], [label])[0] for _ in range(10)]
     above_and_below = [(100, 90), (140, 90), (100, 160), (140, 160)]
     beside_and_inside = [(160, 100), (80, 100), (100, 100), (140, 100), (100, 150)]
@@ -217,10 +218,8 @@ def luminance(bgr: np.ndarray) -> float:
 
 def test_buffers_stay_small_in_a_crowd() -> None:
     """Together, for three hundred labels: a fifth of one picture, in pieces below 64 KB."""
-    image, many = (
-        grey(720, 1280),
-        found(*[(i * 4, i * 2, i * 4 + 80, i * 2 + 90) for i in range(300)]),
-    )
+    image = grey(720, 1280)
+    many = found(*[(i * 4, i * 2, i * 4 + 80, i * 2 + 90) for i in range(300)])
     annotate(image, many)
     assert bytes_of(lambda: annotate(image, many))[1] < image.nbytes / 5
 
@@ -242,32 +241,34 @@ def crowd(n: int = 40, width: int = 640, height: int = 480, side: int = 60) -> D
 
 
 @pytest.mark.parametrize("n", [1, 8, 40, 150])
-def test_labels_touch_neither_each_other_nor_the_frame(n: int) -> None:
-    """Each place that is given is the label's own, and lies in the picture."""
-    found_here = crowd(n)
-    places = Places(640, 480, found_here.boxes, 2)
+@pytest.mark.parametrize("side", [60, 450])
+def test_labels_touch_neither_each_other_nor_the_frame(
+    n: int, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each place is the label's own and in the picture, in Python and by numpy the same."""
+    found_here, given = crowd(n, side=side), []
     drawn = [render(f"person {s:.2f}", 0.4, PALETTE[0], (0, 0, 0)) for s in found_here.scores]
     taken = np.zeros((480, 640), np.int64)
-    given = places.find(range(n), drawn)
-    for at, label in zip(given, drawn, strict=True):
+    for many in (0, n):
+        monkeypatch.setattr(labels, "MANY", many)
+        places = Places(640, 480, found_here.boxes, 2, range(n))
+        given.append(places.find(range(n), drawn))
+    assert given[0] == given[1]
+    for at, label in zip(given[0], drawn, strict=True):
         if at is not None:
             x, y, _ = at
-            assert x >= 0
-            assert y >= 0
-            assert x + label.width <= 640
-            assert y + label.height <= 480
+            assert 0 <= x <= 640 - label.width
+            assert 0 <= y <= 480 - label.height
             taken[y : y + label.height, x : x + label.width] += 1
-    assert taken.max() <= 1
-    assert any(at is not None for at in given)
-    if n == 150:
-        assert None in given  # some give way
+    assert taken.max() == 1
+    assert None in given[0] or n < 150  # some give way
 
 
 @pytest.mark.parametrize(
     ("left", "doubtful"), [(32, True), (33, False), (-23, True), (-24, False), (5, False)]
 )
 def test_a_label_is_in_doubt_up_to_the_outline_of_another_box(left: int, doubtful: bool) -> None:
-    label = Label(np.zeros((10, 20, 3), np.uint8))
+    label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))
     placed = PlacedLabel(0, "", "", 0, 1.0, label, 10, 20)
     other = [left, 0, left + 31, 100] if left != 5 else [5, 0, 40, 100]  # the label lies inside
     assert _doubtful(Layout(2, [[10, 30, 20, 60], other], [0, 0], [placed], [], [])) == [doubtful]

@@ -181,10 +181,8 @@ def test_blurred_objects_cannot_be_recognised(box: tuple[float, ...]) -> None:
     boxes = np.array([box], np.float32)
     found = Detections(boxes, np.ones(1, np.float32), np.zeros(1, np.int64), ("person",))
     pixelate(planes, found, frozenset({0}))
-    left, top, right, bottom = (
-        *(int(np.floor(one)) for one in box[:2]),
-        *(int(np.ceil(one)) for one in box[2:]),
-    )
+    left, top = (int(np.floor(one)) for one in box[:2])
+    right, bottom = (int(np.ceil(one)) for one in box[2:])
     few = 6 * 9  # blocks of a box of 50x60, at most
     assert len(np.unique(planes.y[top:bottom, left:right])) <= few
     rows, columns = slice(top // 2, (bottom + 1) // 2), slice(left // 2, (right + 1) // 2)

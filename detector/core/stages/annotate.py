@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import cv2
@@ -175,9 +176,13 @@ def _text_scale(width: int, height: int, style: Style) -> float:
 
 def _people(detections: Detections) -> list[int]:
     """Which boxes have a face."""
-    names = detections.names
-    of_people = [number for number, name in enumerate(names) if name.lower() in PEOPLE]
-    return np.flatnonzero(np.isin(detections.class_ids, of_people)).tolist() if of_people else []
+    of_people = _classes_of_people(detections.names)
+    return [i for i, one in enumerate(detections.class_ids.tolist()) if one in of_people]
+
+
+@lru_cache(maxsize=16)
+def _classes_of_people(names: tuple[str, ...]) -> frozenset[int]:
+    return frozenset(i for i, name in enumerate(names) if name.lower() in PEOPLE)
 
 
 def _kinds(detections: Detections) -> NDArray[np.int64]:
@@ -317,7 +322,7 @@ def _place_labels(
         bare = left
         if not bare:
             break
-    if crowded and hung:
+    if crowded and hung and len(set(shades)) < len(shades):
         doubtful = _doubtful(layout)
         layout.corners.extend(
             _corner(boxes[i], label, place, shades[i], layout.line)
@@ -332,15 +337,18 @@ def _doubtful(layout: Layout) -> list[bool]:
     that lies whole inside a larger box, or beside it, is clear."""
     placed = [one for one in layout.labels if one.number is not None]
     own = np.array([one.number for one in placed])
-    sides = [(p.x, p.y, p.x + p.label.width, p.y + p.label.height) for p in placed]
-    at = np.array(sides, np.int64)[:, None]
-    boxes, shades = np.array(layout.boxes, np.int64), np.array(layout.shades)
-    near = layout.line  # an outline is half a line wide to either side
-    touched = ((at[..., :2] <= boxes[:, 2:] + near) & (at[..., 2:] >= boxes[:, :2] - near)).all(-1)
-    inside = ((at[..., :2] > boxes[:, :2] + near) & (at[..., 2:] < boxes[:, 2:] - near)).all(-1)
-    mistaken = touched & ~inside & (shades == shades[own, None])
+    at = np.array([(p.x, p.y, p.x + p.label.width, p.y + p.label.height) for p in placed])
+    left, top, right, bottom = at.T[..., None]
+    x1, y1, x2, y2 = np.array(layout.boxes).T
+    shades = np.array(layout.shades)
+    mistaken = shades[own][:, None] == shades
     mistaken[np.arange(len(own)), own] = False
-    doubtful: list[bool] = mistaken.any(axis=1).tolist()
+    near = layout.line  # an outline is half a line wide to either side
+    mistaken &= (left <= x2 + near) & (top <= y2 + near)
+    mistaken &= (right >= x1 - near) & (bottom >= y1 - near)
+    inside = (left > x1 + near) & (top > y1 + near)
+    inside &= (right < x2 - near) & (bottom < y2 - near)
+    doubtful: list[bool] = (mistaken & ~inside).any(axis=1).tolist()
     return doubtful
 
 

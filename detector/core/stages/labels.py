@@ -8,8 +8,8 @@ there is none, a dot marks the box, or it stays bare: its colour still tells the
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import cv2
@@ -29,21 +29,29 @@ MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has ASCII onl
 HIDDEN_SHARE = 0.08
 # One that hides more of the heads of people, added up, goes where it hides less, if it can.
 HEAD_SHARE = 0.04
+MANY = 24  # boxes: of more, numpy weighs what labels hide faster than Python
+TOGETHER = 2048  # pairs of a label and an object that are weighed at once: a buffer has 64 kB
 CELLS = 320  # of the grid of taken places, along the picture's longer side: at most 100 kB
-TOGETHER = 4096  # pairs of a label and a box that are weighed at once: buffers stay below 256 kB
 
 Color = tuple[int, int, int]
+Sides = tuple[float, float, float, float]  # x1, y1, x2, y2, pixels
+Weighed = tuple[float, float, float, float, float]  # x1, y1, x2, y2, 1 / its area
 Position = tuple[int, int, int]  # x, y of a label's top left corner, pixels; number of its place
 
 
 class Label:
-    """One text as a small picture, u8 BGR [h, w, 3]: drawn once, and copied into each frame."""
+    """One text on a plate of its colour. ``coverage``: u8 [h, w], 255 where ink is."""
 
-    __slots__ = ("height", "picture", "width")
+    def __init__(self, coverage: NDArray[np.uint8], fill: Color, ink: Color) -> None:
+        self.coverage, self.fill, self.ink = coverage, fill, ink
+        self.height, self.width = coverage.shape
 
-    def __init__(self, picture: Image) -> None:
-        self.picture = picture
-        self.height, self.width = picture.shape[:2]
+    @cached_property
+    def picture(self) -> Image:
+        """u8 BGR [h, w, 3]."""
+        parts = cv2.cvtColor(self.coverage, cv2.COLOR_GRAY2BGR)
+        picture: Image = cv2.LUT(parts, blend(self.fill, self.ink)[None])
+        return picture
 
     def draw(self, image: Image, x: int, y: int) -> None:
         """Copies the label to ``x``, ``y``, cut where the picture ends."""
@@ -52,29 +60,26 @@ class Label:
         image[y : y + high, x : x + wide] = self.picture[:high, :wide]
 
 
-@lru_cache(maxsize=1024)  # at 1280x720 a label has some 4 kB
+@lru_cache(maxsize=512)  # at 1280x720 a label has some 5 kB
 def render(
     text: str, scale: float, fill: Color, ink: Color, score: str = "", font: Font | None = None
 ) -> Label:
     """The label of this text and score, kept: frames repeat theirs. ``font`` None: OpenCV's own."""
     pad = max(1, round(FONT_HEIGHT * scale / 5))
     if font is not None:
-        return Label(_write_in_font(font, text, score, scale, pad, fill, ink))
-    return Label(_write_in_opencv(f"{text} {score}".strip(), scale, pad, fill, ink))
+        return Label(_write_in_font(font, text, score, scale, pad), fill, ink)
+    return Label(_write_in_opencv(f"{text} {score}".strip(), scale, pad), fill, ink)
 
 
-def _write_in_opencv(text: str, scale: float, pad: int, fill: Color, ink: Color) -> Image:
+def _write_in_opencv(text: str, scale: float, pad: int) -> NDArray[np.uint8]:
     stroke = max(1, round(scale * 1.6))
     (width, height), below = cv2.getTextSize(text, FONT, scale, stroke)
-    picture = np.empty((height + below // 2 + 2 * pad, width + 2 * pad, 3), np.uint8)
-    picture[:] = fill
-    cv2.putText(picture, text, (pad, pad + height), FONT, scale, ink, stroke, cv2.LINE_AA)
-    return picture
+    coverage = np.zeros((height + below // 2 + 2 * pad, width + 2 * pad), np.uint8)
+    cv2.putText(coverage, text, (pad, pad + height), FONT, scale, 255, stroke, cv2.LINE_AA)
+    return coverage
 
 
-def _write_in_font(
-    font: Font, text: str, score: str, scale: float, pad: int, fill: Color, ink: Color
-) -> Image:
+def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) -> NDArray[np.uint8]:
     runs = font.write(tuple(part for part in (text, score) if part), scale)
     # All labels have room for a digit, so that they are mostly of one height.
     inked = [font.height(scale), *(run for run in runs if run.coverage.size)]
@@ -90,17 +95,15 @@ def _write_in_font(
         place = coverage[pad + run.top - top :, left:][:high, :wide]
         np.maximum(place, run.coverage[:, : place.shape[1]], out=place)
         x += run.advance
-    picture: Image = _shades(fill, ink)[coverage]
-    return picture
+    return coverage
 
 
 @lru_cache(maxsize=256)
-def _shades(fill: Color, ink: Color) -> Image:
-    """From ``fill`` to ``ink`` by coverage: u8 BGR [256, 3]."""
+def blend(fill: Color, ink: Color) -> NDArray[np.uint8]:
+    """From ``fill`` to ``ink`` by coverage: u8 [256, 3]."""
     share = np.arange(256, dtype=np.float32)[:, None] / 255
     ground, letters = np.array(fill, np.float32), np.array(ink, np.float32)
-    shades: Image = np.rint(ground + (letters - ground) * share).astype(np.uint8)
-    return shades
+    return np.rint(ground + (letters - ground) * share).astype(np.uint8)
 
 
 @lru_cache(maxsize=4096)
@@ -143,12 +146,13 @@ def _sample(char: str) -> Image:
     return picture
 
 
-# Where a label may lie, best place first: which of ``_lefts`` and which of ``_tops``. Above the box
-# at its left or right corner, below it, beside it, then inside: the order in which people look.
-PLACES = np.array([(0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3)])
-LEFTS, TOPS = PLACES.T
+# Where a label may lie, best place first: above the box at its left or right corner, below it,
+# beside it, then inside: the order in which people look. Each is one of four left edges (at the
+# box's left, at its right, right of it, left of it) and one of four tops (above the box, below it,
+# at its top, at its bottom).
+PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3))
 # The box's corner that a place lies at: (right?, bottom?).
-CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES.tolist())
+CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES)
 
 
 class Places:
@@ -168,47 +172,65 @@ class Places:
         # A row of cells is the bits of one number: a place is looked at in a few operations, where
         # an array would take a call of numpy for each place that is tried.
         self._taken = [0] * (-(-height // self._cell) + 1)
-        self._boxes = np.ascontiguousarray(boxes.T)
-        self._x1, self._y1, self._x2, self._y2 = self._boxes
-        self._heads = _heads(self._boxes[:, list(people)]) if people else None
         self._line = line // 2
+        self._boxes: list[Sides] = boxes.tolist()
+        self._objects = [_weigh(*box) for box in self._boxes]
+        self._heads = [_weigh(*_head(*self._boxes[i])) for i in people]
 
     def find(self, which: Sequence[int], labels: Sequence[Label]) -> list[Position | None]:
         """A place for the label of each of these boxes, in turn; None where nothing is free."""
-        widths = np.array([label.width for label in labels], np.float32)
-        heights = np.array([label.height for label in labels], np.float32)
-        rows = np.asarray(which)
-        lefts, tops = self._lefts(rows, widths), self._tops(rows, heights)
-        hidden = _hides(lefts, tops, widths, heights, self._boxes)[:, LEFTS, TOPS]
-        # What hides nothing goes before what hides a little, and that before what hides a face.
-        worse = (hidden > HIDDEN_SHARE / 4).astype(np.int8)
-        if self._heads is not None:
-            faces = _hides(lefts, tops, widths, heights, self._heads)[:, LEFTS, TOPS]
-            worse += 2 * (faces > HEAD_SHARE)
-        order = np.argsort(worse, axis=1, kind="stable")
-        xs = lefts.astype(np.int64)[:, LEFTS].tolist()
-        ys = tops.astype(np.int64)[:, TOPS].tolist()
-        fits = (hidden <= HIDDEN_SHARE).tolist()
-        found: list[Position | None] = []
-        for label, x, y, fit, wanted in zip(labels, xs, ys, fits, order.tolist(), strict=True):
-            for i in wanted:
-                if fit[i] and self.take(x[i], y[i], label.width, label.height):
-                    found.append((x[i], y[i], i))
-                    break
+        few = len(self._boxes) <= MANY
+        orders = map(self._order, which, labels) if few else self._order_all(which, labels)
+        return [
+            next((at for at in order if self.take(at[0], at[1], one.width, one.height)), None)
+            for one, order in zip(labels, orders, strict=True)
+        ]
+
+    def _edges(self, i: int, wide: int, high: int) -> tuple[list[int], list[int]]:
+        """The four left edges and the four tops of box ``i``'s label, moved back into the picture
+        if they leave it."""
+        (x1, y1, x2, y2), line = self._boxes[i], self._line
+        left, right = round(x1) - line, round(x2) + line
+        top, bottom = round(y1) - line, round(y2) + line
+        last, lowest = self._width - wide, self._height - high
+        lefts = [max(0, min(x, last)) for x in (left, right - wide, right, left - wide)]
+        return lefts, [max(0, min(y, lowest)) for y in (top - high, bottom, top, bottom - high)]
+
+    def _order(self, i: int, label: Label) -> Iterator[Position]:
+        """Where a label of box ``i`` may lie, best place first. What hides nothing goes before what
+        hides a little, and that before what hides a face."""
+        wide, high = label.width, label.height
+        lefts, tops = self._edges(i, wide, high)
+        around = lefts[3], tops[0], lefts[2] + wide, tops[1] + high
+        objects, heads = _near(self._objects, *around), _near(self._heads, *around)
+        later = []
+        for number, (left, top) in enumerate(PLACES):
+            x, y = lefts[left], tops[top]
+            hidden = _hide(objects, x, y, x + wide, y + high)
+            if hidden > HIDDEN_SHARE:
+                continue
+            face = _hide(heads, x, y, x + wide, y + high) > HEAD_SHARE
+            if worse := 2 * face + (hidden > HIDDEN_SHARE / 4):
+                later.append((worse, number, x, y))
             else:
-                found.append(None)
-        return found
+                yield x, y, number
+        for _, number, x, y in sorted(later):
+            yield x, y, number
 
-    def _lefts(self, rows: NDArray[np.int64], widths: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Left edges [n, 4]: at the box's left, at its right, right of it, left of it; moved back
-        into the picture if they leave it."""
-        x1, x2 = self._x1[rows].round() - self._line, self._x2[rows].round() + self._line
-        return _within(x1, x2 - widths, x2, x1 - widths, self._width - widths)
-
-    def _tops(self, rows: NDArray[np.int64], heights: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Top edges [n, 4]: above the box, below it, at its top, at its bottom."""
-        y1, y2 = self._y1[rows].round() - self._line, self._y2[rows].round() + self._line
-        return _within(y1 - heights, y2, y1, y2 - heights, self._height - heights)
+    def _order_all(
+        self, which: Sequence[int], labels: Sequence[Label]
+    ) -> Iterator[Iterator[Position]]:
+        """The same of many labels at once."""
+        sizes = [(one.width, one.height) for one in labels]
+        starts = np.array([self._edges(i, *size) for i, size in zip(which, sizes, strict=True)])
+        ends = starts + np.array(sizes)[..., None]  # [n, 2, 4]
+        hidden, faces = (_hide_all(some, starts, ends) for some in (self._objects, self._heads))
+        unfit = hidden > HIDDEN_SHARE
+        worse = np.where(unfit, 4, (hidden > HIDDEN_SHARE / 4) + 2 * (faces > HEAD_SHARE))
+        order = worse.argsort(axis=1, kind="stable").tolist()
+        fits = (len(PLACES) - unfit.sum(axis=1)).tolist()
+        for (lefts, tops), best, last in zip(starts.tolist(), order, fits, strict=True):
+            yield ((lefts[PLACES[i][0]], tops[PLACES[i][1]], i) for i in best[:last])
 
     def take(self, x: int, y: int, width: int, height: int) -> bool:
         """Takes the place if nothing that was drawn touches it. False where something does."""
@@ -224,60 +246,57 @@ class Places:
         return True
 
 
-def _heads(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Where the heads of people are, x1, y1, x2, y2 [4, K]: in the middle at the top. Of somebody
-    who stands it is a seventh of the box; of somebody who is near, and cut off, up to a third."""
-    x1, y1, x2, y2 = boxes
+def _head(x1: float, y1: float, x2: float, y2: float) -> Sides:
+    """Where a person's head is: in the middle at the top. Of somebody who stands it is a seventh of
+    the box; of somebody who is near, and cut off, up to a third."""
     wide, high = x2 - x1, y2 - y1
-    below = y1 + np.minimum(0.35 * high, 0.6 * wide)
-    return np.stack([x1 + 0.2 * wide, y1, x2 - 0.2 * wide, below])
+    return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 
 
-def _hides(
-    lefts: NDArray[np.float32],
-    tops: NDArray[np.float32],
-    widths: NDArray[np.float32],
-    heights: NDArray[np.float32],
-    boxes: NDArray[np.float32],
-) -> NDArray[np.float32]:
-    """What each label would hide at each left and top, [n, 4, 4]: shares of ``boxes`` (x1, y1, x2,
-    y2 [4, M]), added up."""
-    hidden = np.empty((len(lefts), 4, 4), np.float32)
-    x1, y1, x2, y2 = boxes
-    per_area = 1 / np.maximum((x2 - x1) * (y2 - y1), 1)
-    step = max(1, TOGETHER // len(x1))
-    for at in range(0, len(lefts), step):
-        rows = slice(at, at + step)
-        across = _overlap(lefts[rows], widths[rows], x1, x2)
-        across *= per_area
-        down = _overlap(tops[rows], heights[rows], y1, y2)
-        np.matmul(across, down.transpose(0, 2, 1), out=hidden[rows])
+def _weigh(x1: float, y1: float, x2: float, y2: float) -> Weighed:
+    return x1, y1, x2, y2, 1 / max((x2 - x1) * (y2 - y1), 1)
+
+
+def _near(
+    objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
+) -> list[Weighed]:
+    """Those that touch an area."""
+    return [
+        one
+        for one in objects
+        if one[0] < right and one[2] > left and one[1] < bottom and one[3] > top
+    ]
+
+
+def _hide(
+    objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
+) -> float:
+    """What an area hides of objects: shares of them, added up."""
+    hidden = 0.0
+    for x1, y1, x2, y2, per_area in objects:
+        across = (x2 if x2 < right else right) - (x1 if x1 > left else left)
+        if across > 0:
+            down = (y2 if y2 < bottom else bottom) - (y1 if y1 > top else top)
+            if down > 0:
+                hidden += across * down * per_area
     return hidden
 
 
-def _within(
-    first: NDArray[np.float32],
-    second: NDArray[np.float32],
-    third: NDArray[np.float32],
-    fourth: NDArray[np.float32],
-    last: NDArray[np.float32],
+def _hide_all(
+    objects: Sequence[Weighed], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """The four edges of each label [n] as [n, 4], moved to 0 .. ``last``."""
-    edges = np.empty((len(first), 4), np.float32)
-    edges[:, 0], edges[:, 1], edges[:, 2], edges[:, 3] = first, second, third, fourth
-    np.minimum(edges, last[:, None], out=edges)
-    np.maximum(edges, 0, out=edges)
-    return edges
-
-
-def _overlap(
-    starts: NDArray[np.float32],
-    lengths: NDArray[np.float32],
-    begins: NDArray[np.float32],
-    ends: NDArray[np.float32],
-) -> NDArray[np.float32]:
-    """Along one axis, pixels that each label [n, 4] shares with each box [M]: [n, 4, M]."""
-    shared: NDArray[np.float32] = np.minimum((starts + lengths[:, None])[..., None], ends)
-    shared -= np.maximum(starts[..., None], begins)
-    np.maximum(shared, 0, out=shared)
-    return shared
+    """What each label hides at each place, [n, 9], between left and top edges [n, 2, 4] and those
+    on the other side."""
+    hidden = np.zeros((len(starts), 4, 4), np.float32)
+    x1, y1, x2, y2, per_area = np.array(objects, np.float32).reshape(-1, 5).T
+    begins, behind = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]
+    starts, ends = starts.astype(np.float32), ends.astype(np.float32)
+    step = max(1, TOGETHER // max(1, len(objects)))
+    for at in range(0, len(starts), step):
+        rows = slice(at, at + step)
+        shared = np.minimum(ends[rows, ..., None], behind)
+        shared -= np.maximum(starts[rows, ..., None], begins)
+        np.maximum(shared, 0, out=shared)
+        shared[:, 0] *= per_area
+        np.matmul(shared[:, 0], shared[:, 1].transpose(0, 2, 1), out=hidden[rows])
+    return hidden[:, [left for left, _ in PLACES], [top for _, top in PLACES]]

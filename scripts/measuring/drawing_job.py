@@ -1,0 +1,82 @@
+"""Annotate the pictures of one clip, and print what it costs; run by a Python of its own.
+
+    PYTHON scripts/measuring/drawing_job.py planes|bgr|supervision CLIP SCENE
+
+``SCENE``: a pickle with the objects of the clip's last pictures (``drawing.py`` makes it).
+``planes`` and ``bgr`` are ours, of the version that ``PYTHONPATH`` names. Prints JSON: CPU
+milliseconds a picture, without tracks and with trails.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+WARM_UP = 10  # pictures that are drawn first and not counted
+LINE, TEXT_SCALE, POINTS = 4, 0.9, 50  # of supervision: as wide, large and long as ours at 1080p
+Draw = Callable[[Any, dict[str, Any]], None]
+
+
+def ours() -> Draw:
+    from detector.core.stages.annotate import annotate
+    from detector.core.types import Detections
+
+    return lambda picture, found: annotate(picture, Detections(**found))
+
+
+def supervision() -> Draw:
+    import supervision as sv
+
+    boxes = sv.BoxAnnotator(thickness=LINE)
+    labels = sv.LabelAnnotator(text_scale=TEXT_SCALE)
+    traces = sv.TraceAnnotator(thickness=LINE, trace_length=POINTS)
+
+    def draw(picture: Any, found: dict[str, Any]) -> None:
+        ids, scores = found["track_ids"], found["scores"]
+        seen = sv.Detections(found["boxes"], None, scores, found["class_ids"], ids)
+        texts = [found["names"][one] for one in found["class_ids"]]
+        if ids is not None:
+            texts = [f"{text} {track}" for text, track in zip(texts, ids, strict=True)]
+        texts = [f"{text} {score:.2f}" for text, score in zip(texts, scores, strict=True)]
+        boxes.annotate(picture, seen)
+        labels.annotate(picture, seen, texts)
+        if ids is not None:
+            traces.annotate(picture, seen)
+
+    return draw
+
+
+def cost(who: str, clip: str, scene: list[dict[str, Any]]) -> float:
+    draw, reader, spent = (
+        supervision() if who == "supervision" else ours(),
+        cv2.VideoCapture(clip),
+        [],
+    )
+    reader.set(cv2.CAP_PROP_POS_FRAMES, reader.get(cv2.CAP_PROP_FRAME_COUNT) - len(scene))
+    for found in scene:
+        picture = reader.read()[1]
+        if who == "planes":
+            from detector.core.stages.planes import planes_of
+            from detector.core.types import Colours
+
+            picture = planes_of(picture, Colours(1, 1, 1, False, (0.2126, 0.0722)))
+        start = time.thread_time()
+        draw(picture, found)
+        spent.append(time.thread_time() - start)
+    return sum(spent[WARM_UP:]) * 1e3 / len(spent[WARM_UP:])
+
+
+if __name__ == "__main__":
+    who, clip, path = sys.argv[1:]
+    tracks = pickle.loads(Path(path).read_bytes())
+    plain = [found | {"track_ids": None, "trails": ()} for found in tracks]
+    cost(who, clip, plain)  # libraries load parts of themselves at first use
+    scenes = {"boxes and labels": plain, "and trails": tracks}
+    print(json.dumps({name: cost(who, clip, scene) for name, scene in scenes.items()}))
