@@ -72,6 +72,11 @@ def test_the_smaller_input_of_the_verdict_is_the_one_that_is_offered(session):
     assert [one for one in steps if one.startswith("--size ")] == ["--size 320x192"]
 
 
+def test_a_larger_batch_is_of_frames_and_not_of_their_tiles(session):
+    steps = steps_after(session, batch=5)  # rows of an inference: --batch 1 --tiles 2x2
+    assert [one for one in steps if one.startswith("--batch ")] == ["--batch 4"]
+
+
 def test_a_pipe_does_not_come_again(session):
     assert steps_after(session, "video", path="-") == {}
 
