@@ -58,8 +58,6 @@ class Notes:
 
 
 class StubSource:
-    """Frames whose picture holds their index."""
-
     def __init__(self, frames: int, work=lambda: None, fail_at: int | None = None) -> None:
         self.info = INFO
         self._left = iter(range(frames))
@@ -172,7 +170,6 @@ def stub_parts(
 
 
 def work_calls(timeline: Timeline) -> dict[str, int]:
-    """Stage -> how often it worked, over all tracks."""
     return {
         stage: span.calls
         for track in timeline.tracks.values()

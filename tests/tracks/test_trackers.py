@@ -29,7 +29,6 @@ ALL = pytest.mark.parametrize("name", sorted(KINDS))
 
 
 def reference(name: str) -> Iterator[tuple[NDArray[np.float64], list[int]]]:
-    """Boxes with scores [n, 5] of each frame, and the ids of that tracker."""
     frames: dict[int, list[dict[str, str]]] = {}
     with REFERENCE.open(newline="") as file:
         for row in csv.DictReader(file):

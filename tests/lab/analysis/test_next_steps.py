@@ -26,7 +26,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def session(folder, tmp_path):
-    """As if it had written a video. Passes are added by the tests."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     document = json.loads((copy / "session.json").read_text())
     document["outputs"]["video"] = "street-null-detected.mp4"
@@ -50,7 +49,6 @@ def by_option(session):
 
 
 def steps_after(session, *keys, **given):
-    """By their option, once a part of the session's document was changed."""
     document = json.loads((session / "session.json").read_text())
     reduce(getitem, keys, document).update(given)
     (session / "session.json").write_text(json.dumps(document))
