@@ -58,6 +58,8 @@ class Notes:
 
 
 class StubSource:
+    """Frames whose picture holds their index."""
+
     def __init__(self, frames: int, work=lambda: None, fail_at: int | None = None) -> None:
         self.info = INFO
         self._left = iter(range(frames))
@@ -170,6 +172,7 @@ def stub_parts(
 
 
 def work_calls(timeline: Timeline) -> dict[str, int]:
+    """Stage -> how often it worked, over all tracks."""
     return {
         stage: span.calls
         for track in timeline.tracks.values()

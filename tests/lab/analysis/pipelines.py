@@ -28,12 +28,15 @@ def shape(
 
 @dataclass(frozen=True)
 class Load:
+    """``seconds[stage][number]``: of each call; one more read call finds the end."""
+
     frames: int
     shape: LoopShape
     seconds: Mapping[str, Sequence[float]]
 
 
 def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
+    """Seconds of each call of a stage: one number for all, or a list."""
     batches = -(-frames // loop.batch)
     seconds = {}
     for stage in STAGES:
@@ -46,10 +49,12 @@ def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
 
 
 def wall(one: Load) -> float:
+    """Seconds until the last call ends."""
     return max((call.end_ns for call in run_of(one)), default=0) / 1e9
 
 
 def run_of(one: Load) -> list[Activity]:
+    """All calls as the instruments see them, by their start."""
     paper = _Paper(one)
     paper.in_turn() if one.shape.sync else paper.overlapped()
     return sorted(paper.calls, key=lambda call: (call.start_ns, call.end_ns))

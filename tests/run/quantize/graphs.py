@@ -43,6 +43,7 @@ def network_of(builder: GraphBuilder, outputs: list[str], batch: int = 1) -> Net
 def conv(
     builder: GraphBuilder, name: str, x: str, weights: np.ndarray, bias: list[float] | None = None
 ) -> str:
+    """1x1 with weights [out, in]."""
     inputs = [
         x,
         builder.constant(
