@@ -34,13 +34,10 @@ STORAGES = {
 
 
 def foreign(module: str, name: str) -> type:
-    """A class that pickles under a foreign name."""
     return type(name, (), {"__module__": module, "__qualname__": name})
 
 
 class Reduced:
-    """Pickles as a call of ``function`` with ``arguments``."""
-
     def __init__(self, function: type, *arguments: Any, state: Any = None) -> None:
         self.function, self.arguments, self.state = function, arguments, state
 
@@ -102,7 +99,6 @@ class Writer(pickle._Pickler):
 def pickled(
     content: Any, byte_order: str = "<", protocol: int = 2
 ) -> tuple[bytes, dict[str, bytes]]:
-    """The pickle, and the storages by key."""
     file = io.BytesIO()
     writer = Writer(file, byte_order, protocol)
     writer.dump(content)
@@ -127,7 +123,6 @@ def zipped(
 
 
 def saved(path: Path, content: Any, byte_order: str = "<", **more: bytes) -> Path:
-    """``torch.save(content, path)``, arrays in the place of tensors."""
     data, storages = pickled(content, byte_order)
     if byte_order == ">":
         more["byteorder"] = b"big"
@@ -175,5 +170,4 @@ def random_checkpoint(path: Path) -> Path:
 
 
 def call(module_name: str, name: str, *arguments: Any) -> bytes:
-    """A pickle that calls a function of any name."""
     return pickled({"model": Reduced(foreign(module_name, name), *arguments)})[0]

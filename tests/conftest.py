@@ -56,7 +56,6 @@ def load_program(path: str) -> ModuleType:
 
 
 def night(*values: object) -> Any:
-    """Parameters of a case that runs with ``scripts/test --nightly`` alone."""
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
@@ -126,7 +125,6 @@ def own_environment() -> Iterator[None]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the test's own, which is the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -169,7 +167,6 @@ def _skipped_for_a_program(report: pytest.TestReport, error: BaseException | Non
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """One line: how many tests were skipped, and why."""
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)

@@ -52,7 +52,6 @@ def make_font(widths: dict[str, int], em: int = EM) -> bytes:
 
 
 def _bar(width: int) -> bytes:
-    """One contour of four points."""
     box = struct.pack(">hhhhh", 1, 0, 0, width, CAPITAL)
     flags = struct.pack(">HH4B", 3, 0, 1, 1, 1, 1)
     data = box + flags + struct.pack(">4h4h", 0, 0, width, 0, 0, CAPITAL, 0, -CAPITAL)

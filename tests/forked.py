@@ -69,8 +69,6 @@ def suits(environment: Mapping[str, str]) -> bool:
 
 
 class Server:
-    """Starts with its first command line, ends with this process."""
-
     def __init__(self, libraries: tuple[str, ...]) -> None:
         self.cpu_s = 0.0  # of all command lines that have ended
         self._libraries = libraries
@@ -168,7 +166,6 @@ class Fork:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it printed, once it has ended. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             self._connection.settimeout(timeout)
             try:
@@ -281,7 +278,6 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _report(running: dict[int, socket.socket]) -> None:
-    """Tells how every command ended that has ended."""
     while running:
         pid, status, usage = os.wait4(-1, os.WNOHANG)
         if pid == 0:

@@ -68,7 +68,6 @@ def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
 def run_once(
     network: Network, pictures: NDArray[np.uint8], engine: str = "ort"
 ) -> list[NDArray[np.float32]]:
-    """Raw outputs of an engine for u8 [B, H, W, 3], the caller's to keep."""
     from detector.core import engines
 
     if reason := engines.usable()[engine]:

@@ -64,7 +64,6 @@ def names_in(file: Path) -> frozenset[str]:
 
 
 def importing(file: Path) -> list[Path]:
-    """The tests that import a file of the program or of the tests."""
     module = module_of(file)
     return [
         one
@@ -74,7 +73,6 @@ def importing(file: Path) -> list[Path]:
 
 
 def near_to(file: Path) -> list[Path]:
-    """The tests that import a file of the program, then those of its room."""
     direct = importing(file)
     parts = file.relative_to(ROOT / "detector").with_suffix("").parts
     where = parts[1:] if parts[0] == "core" else parts
@@ -88,7 +86,6 @@ def near_to(file: Path) -> list[Path]:
 
 
 def of_wing(wing: str) -> list[Path]:
-    """Those of a wing, or of the core."""
     if wing == "core":
         elsewhere = [TESTS / one for one in WINGS]
         return [one for one in all_tests() if not any(wing in one.parents for wing in elsewhere)]
@@ -96,7 +93,6 @@ def of_wing(wing: str) -> list[Path]:
 
 
 def of_change(names: Iterable[str]) -> list[Path]:
-    """``names``: of files that changed, in the checkout."""
     found: list[Path] = [*OF_THE_HOUSE]
     for name in names:
         file = ROOT / name
@@ -122,8 +118,6 @@ def _other(name: str) -> list[Path]:
 
 
 def changed_since(revision: str) -> list[str]:
-    """Names of the files that differ from a revision, and of those that git does not know yet."""
-
     def git(*words: str) -> list[str]:
         return subprocess.check_output(["git", *words], cwd=ROOT, text=True).splitlines()
 

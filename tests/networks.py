@@ -11,7 +11,6 @@ from detector.core.models.graph.build import infer_shapes
 
 
 def open_network(model: str, **said: Any) -> Network:
-    """``models.open_network`` of a request with these values; plans of the engines open as well."""
     for name in ("weights", "names", "cfg"):
         if said.get(name) is not None:
             said[name] = Path(said[name])
@@ -21,7 +20,6 @@ def open_network(model: str, **said: Any) -> Network:
 
 
 def parsed(graph: str, opset: int = 17) -> Any:
-    """An ONNX model of a graph in ONNX's own text: (float[1, 2] x) => (float[1, 2] y) { ... }."""
     from onnx import parser
 
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> g {graph}')

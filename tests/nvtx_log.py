@@ -23,7 +23,6 @@ class Range:
 
 
 def build_probe(folder: Path) -> Path:
-    """Compile the probe with gcc; returns the library."""
     library = folder / "libnvtx_probe.so"
     command = [
         "gcc",

@@ -16,7 +16,6 @@ FULL_RANGE = Colours(5, 1, 1, True, (0.299, 0.114))
 
 
 def yuv_of(image: Image, colours: Colours = BT601) -> np.ndarray:
-    """Y, U, V of each pixel of u8 BGR [..., 3], not rounded."""
     matrix = bgr_to_yuv(colours).astype(np.float64)
     return image @ matrix[:, :3].T + matrix[:, 3]
 

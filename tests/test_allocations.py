@@ -14,7 +14,6 @@ LIMIT_BYTES = 64 * 1024
 
 
 def growth(call):
-    """Bytes at the peak of a call above those before it, after two calls that warm up."""
     call()
     call()
     return bytes_of(call, times=5)[1]

@@ -21,7 +21,6 @@ def test_the_check_of_memory_notices_other_bytes(monkeypatch):
 
 @pytest.fixture
 def few(monkeypatch) -> None:
-    """The clip's first pictures, and few calls."""
     in_loop, pictures = here.in_loop, here.pictures
     monkeypatch.setattr(here, "pictures", lambda machine, _=2: pictures(machine, 2))
     monkeypatch.setattr(here, "in_loop", lambda machine, given, _=2: in_loop(machine, given, 2))

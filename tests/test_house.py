@@ -102,13 +102,11 @@ def imports(file: Path, package: Path) -> list[tuple[str, int]]:
 
 
 def room_of(file: Path, package: Path) -> str:
-    """``core/loop`` of core/loop/sync.py; ``live`` of any file of a wing without floors."""
     wing, *rest = file.relative_to(package).with_suffix("").parts
     return f"{wing}/{rest[0]}" if wing in LEVELS and rest[0] != "__init__" else wing
 
 
 def complaint(room: str, name: str, package: str) -> str | None:
-    """What is wrong with this room importing that module; None if nothing is."""
     top, _, rest = name.partition(".")
     wing = room.split("/")[0]
     if top != package:

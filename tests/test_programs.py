@@ -22,7 +22,6 @@ BASE = f"{sys.base_prefix}/bin"
 
 
 def run(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a program as a shell without .venv does, in ``folder``."""
     environment = {"PATH": f"{os.defpath}:{BASE}", "HOME": str(folder)}
     return subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
@@ -41,7 +40,6 @@ def test_help_is_printed(program, tmp_path):
 
 
 def make_program(folder: Path, *imports: str) -> Path:
-    """Make a checkout with one program, which prints the Python that runs it."""
     (folder / "scripts").mkdir()
     shutil.copy(CHECKOUT / "scripts/checkout.py", folder / "scripts")
     program = folder / "scripts/judge"
@@ -52,7 +50,6 @@ def make_program(folder: Path, *imports: str) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> list[str | Path]:
-    """A Python that has no package."""
     return [
         Path(BASE, f"python{sys.version_info.major}.{sys.version_info.minor}"),
         "-E",

@@ -44,7 +44,6 @@ def test_the_rest_stays_and_nothing_is_changed_in_place() -> None:
 
 
 def planes() -> Planes:
-    """4 x 6 pixels, which become a picture of 7 at the first call, 8 at the second."""
     made = iter((7, 8))
     return Planes(
         np.zeros((4, 6), np.uint8),

@@ -23,7 +23,6 @@ main()
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """The package as it would be installed, in a folder of its own."""
     leave_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "at/detector", ignore=leave_out)
     shutil.copytree(CHECKOUT / "cfg", tmp_path / "at/cfg")

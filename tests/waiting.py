@@ -17,7 +17,6 @@ PATIENCE_S = 90.0  # far beyond what anything takes; what never comes fails with
 def wait_for(
     condition: Callable[[], object], seconds: float = PATIENCE_S, what: str = "it"
 ) -> None:
-    """Returns once the condition holds. AssertionError where it never does."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{what} did not come about in {seconds:.0f} s"
@@ -25,6 +24,5 @@ def wait_for(
 
 
 def meet(barrier: threading.Barrier) -> None:
-    """Waits for the other threads, unless something keeps them out."""
     with suppress(threading.BrokenBarrierError):
         barrier.wait(0.3)

@@ -321,7 +321,7 @@ class Job:
         self._take_back_parts(task)  # where they did not fit
         self._note_not_split(record)
         slow = _slow(record)
-        self.tally.finish(slow, record.ledger, wall_s, record.exit.code != EXIT_DONE)
+        self.tally.finish(slow, record.ledger, record.exit.code != EXIT_DONE)
         if self._dry is not None:
             self._stragglers.append(slow)
         self.manifest.finish(record, task.tries)
@@ -332,7 +332,7 @@ class Job:
             following = self._long.divide(task, record, wall_s)
         elif piece.do == "part":
             share, following = self._long.finish_part(task, record, wall_s)
-        self.tally.finish_step(record, wall_s, share)
+        self.tally.finish_step(record, share)
         if self._dry is not None:
             self._stragglers.append(_slow(record, task.label))
         if piece.do == "join":

@@ -35,7 +35,6 @@ class Tally:
     damaged: int = 0
     frames: int = 0
     bytes_done: int = 0
-    item_wall_s: float = 0.0  # of workers, on items that are done
     item_run_s: float = 0.0
     cpu_s: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
@@ -52,13 +51,13 @@ class Tally:
     def seconds(self) -> float:
         return self.clock() - self.started
 
-    def finish(self, item: SlowItem, ledger: Ledger, wall_s: float, damaged: bool) -> None:
-        self._spend(item.seconds, item.frames, ledger, wall_s)
+    def finish(self, item: SlowItem, ledger: Ledger, damaged: bool) -> None:
+        self._spend(item.seconds, item.frames, ledger)
         self._finish(item, damaged)
         self._drop(item.size)
 
-    def finish_step(self, record: ItemRecord, wall_s: float, size: int) -> None:
-        self._spend(record.seconds, record.frames, record.ledger, wall_s)
+    def finish_step(self, record: ItemRecord, size: int) -> None:
+        self._spend(record.seconds, record.frames, record.ledger)
         self._move(size)
 
     def finish_joined(self, item: SlowItem, damaged: bool, size: int) -> None:
@@ -75,9 +74,8 @@ class Tally:
         self.failed += 1
         self._drop(size)
 
-    def _spend(self, run_s: float, frames: int, ledger: Ledger, wall_s: float) -> None:
+    def _spend(self, run_s: float, frames: int, ledger: Ledger) -> None:
         self.frames += frames
-        self.item_wall_s += wall_s
         self.item_run_s += run_s
         self.ledger = add_ledgers(self.ledger, ledger)
         self.cpu_s += ledger.cpu_s

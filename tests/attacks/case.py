@@ -107,8 +107,6 @@ class Case:
 
 @dataclass(frozen=True)
 class Link:
-    """A symbolic link, as content of a path."""
-
     to: str
 
 
@@ -140,7 +138,6 @@ class Kind:
 
 
 def read_case(folder: Path) -> Case:
-    """The case that ``Case.save`` wrote."""
     told: dict[str, Any] = json.loads((folder / "case.json").read_text())
     files: dict[str, bytes | Link | Pipe] = {}
     root = folder / "files"

@@ -267,7 +267,6 @@ def run_reader(name: str, seconds: float, seed: int, keep: Path) -> Found:
 
 
 def main(name: str, *options: str) -> None:
-    """One reader in this process, until libFuzzer ends it."""
     import atheris
 
     with tempfile.TemporaryDirectory(prefix="guided-") as place:

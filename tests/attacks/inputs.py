@@ -90,7 +90,6 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @cache
 def pictures() -> Mapping[str, bytes]:
-    """Four pictures of different sizes, in pictures/."""
     with tempfile.TemporaryDirectory() as folder:
         inputs.pictures(Path(folder) / "pictures")
         return tree(Path(folder))
@@ -138,7 +137,6 @@ scale_x_y=1.05
 
 
 def _weights(path: Path) -> None:
-    """The .weights file of CFG."""
     import numpy as np
 
     from detector.core.models.formats.darknet.cfg import read_cfg
@@ -190,7 +188,6 @@ def _whole_model(path: Path) -> None:
 
 
 def _openvino(path: Path) -> None:
-    """The .xml, and the .bin beside it."""
     import openvino
 
     from tests.models import exports
@@ -258,7 +255,6 @@ def session() -> Mapping[str, bytes]:
 
 @cache
 def labels(kind: str) -> Mapping[str, bytes]:
-    """A labelled dataset in a format: coco, yolo or mot."""
     from tests.lab.datasets import made
 
     with tempfile.TemporaryDirectory() as place:

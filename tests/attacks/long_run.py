@@ -201,13 +201,11 @@ def keep(folder: Path, case: Case, outcome: Outcome, told: dict[str, object]) ->
 
 
 def repeat(folder: Path) -> Outcome:
-    """Runs a kept case once more."""
     with tempfile.TemporaryDirectory(prefix="attack-") as place, Server(Path(place)) as server:
         return server.run(read_case(folder))
 
 
 def choose(names: Collection[str]) -> list[Kind]:
-    """The kinds of these names; all where none is given. Raises KeyError."""
     kinds = find_all()
     return [kinds[name] for name in names] if names else list(kinds.values())
 

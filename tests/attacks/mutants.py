@@ -106,7 +106,6 @@ def make_seeds(folder: Path, names: list[str]) -> None:
 
 
 def make_mutants(folder: Path, each: int, names: list[str]) -> Iterator[tuple[Path, str, str]]:
-    """(file, seed, wound) of ``each`` mutants of each seed."""
     for name in names:
         whole = (folder / name).read_bytes()
         for number in range(each):
@@ -120,7 +119,6 @@ def make_mutants(folder: Path, each: int, names: list[str]) -> Iterator[tuple[Pa
 
 
 def read_by_ffmpeg(path: Path) -> tuple[int, tuple[str, ...]]:
-    """Frames, and what it complained about."""
     # With one thread, since with more of them its MPEG-4 decoder complains in some runs only.
     command = ["ffmpeg", "-v", "error", "-nostdin", "-threads", "1", "-i", path, "-map", "0:v:0"]
     command += ["-fps_mode", "passthrough", "-f", "framecrc", "-"]
@@ -130,7 +128,6 @@ def read_by_ffmpeg(path: Path) -> tuple[int, tuple[str, ...]]:
 
 
 def read_by_us(path: Path, decoder: str) -> tuple[int, int]:
-    """Frames, and the exit code of a run that reads them."""
     try:
         with sources.open(str(path), decoder=decoder) as source:
             frames = sum(1 for _ in source)
@@ -158,7 +155,6 @@ def attack(
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """In Markdown: one line for each seed."""
     kinds = sorted({verdict for outcome in outcomes for verdict in outcome.verdicts})
     lines = [
         "| seed | mutants | " + " | ".join(["same", *kinds]) + " |",

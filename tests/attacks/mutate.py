@@ -58,7 +58,6 @@ def _set(random: Random, data: bytearray) -> bytearray:
 
 
 def _number(random: Random, data: bytearray) -> bytearray:
-    """A field of 2, 4 or 8 bytes gets a number of ``NUMBERS``."""
     width = random.choice((2, 4, 4, 8))
     if len(data) >= width:
         at = _place(random, data, width)
@@ -98,7 +97,6 @@ def _zero(random: Random, data: bytearray) -> bytearray:
 
 
 def _swap(random: Random, data: bytearray) -> bytearray:
-    """Two pieces change places."""
     width = random.choice((4, 16, 64))
     if len(data) > 2 * width:
         a, b = _place(random, data, width), _place(random, data, width)
@@ -233,7 +231,6 @@ def _places(tree: Any) -> Any:
 
 
 def damage_json(random: Random, document: Any) -> bytes:
-    """A damaged document as JSON text, sometimes nested too deep, sometimes damaged as bytes."""
     text = json.dumps(damage_tree(random, document), ensure_ascii=random.random() < 0.8)
     mark = json.dumps(MARK)
     if mark in text:

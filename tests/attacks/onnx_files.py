@@ -43,7 +43,6 @@ EXPORTS = (
 
 @cache
 def sound(number: int) -> bytes:
-    """The bytes of one of ``EXPORTS``."""
     with tempfile.TemporaryDirectory() as folder:
         path = EXPORTS[number].__call__().save(Path(folder) / "m.onnx", exports.STATED)
         return Path(path).read_bytes()
@@ -74,7 +73,6 @@ def known(names: Collection[str] | None = None) -> Iterator[tuple[str, Files]]:
 
 
 def changed(change: Change) -> bytes:
-    """A sound YOLOv5 with a change."""
     model = onnx.load_model_from_string(sound(0))
     change(model)
     return _bytes(model)
@@ -281,8 +279,6 @@ def _leaf() -> onnx.GraphProto:
 
 
 def _tensor(**fields: object) -> Change:
-    """Fields of the first constant."""
-
     def change(model: onnx.ModelProto) -> None:
         tensor = model.graph.initializer[0]
         for name, value in fields.items():

@@ -60,8 +60,6 @@ FAILURES = (
 
 @dataclass
 class Outcome:
-    """What a case did. ``failures``: (one of FAILURES, what happened)."""
-
     codes: list[int] = field(default_factory=list)
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -104,7 +102,6 @@ class Server:
         self._process.stdout.close()
 
     def run(self, case: Case) -> Outcome:
-        """Runs one case in an empty folder, and judges it."""
         if case.visits:
             with visited(case, self.root, self._process.pid) as (served, met):
                 outcome = self._run(served)
@@ -260,7 +257,6 @@ def judge_heard(heard: Heard) -> list[tuple[str, str]]:
 
 
 def judge(case: Case, ran: Mapping[str, Any], before: Mapping[str, Any], root: Path) -> Outcome:
-    """What a case did, from the server's answer and the folder as it is now."""
     copies = ran["copies"]
     outcome = Outcome(
         [one["code"] for one in copies],
@@ -361,7 +357,6 @@ def _is_plain_text(case: Case, text: bytes) -> bool:
 
 
 def _why_left(name: str, after: Mapping[str, Any], killed: bool, broken_off: bool) -> str | None:
-    """Why a new file should not be there. None: it may."""
     place, _, rest = name.partition("/")
     last = name.rsplit("/", 1)[-1]
     if last.startswith("detect-video-") and last.endswith(".log"):

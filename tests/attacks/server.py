@@ -52,7 +52,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def import_program() -> None:
-    """Imports every module of the program that needs no engine's library."""
     for name in NEEDED:
         importlib.import_module(name)
     package = importlib.import_module("detector")
@@ -135,7 +134,6 @@ class Copy:
 
 
 def run_case(request: dict[str, Any], *own: int) -> dict[str, Any]:
-    """Starts the copies, sends the signals, waits, and collects what is left running."""
     started, seen = time.monotonic(), Path(request["seen"])
     copies: dict[int, tuple[int, Copy]] = {}  # by its pidfd
     poll = select.poll()
@@ -256,7 +254,6 @@ def _child(
 
 
 def _opened(kind: str, pipe: int) -> int:
-    """What standard output is."""
     if kind == "broken":
         reader, writer = os.pipe()
         os.close(reader)

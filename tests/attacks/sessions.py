@@ -39,8 +39,6 @@ PATIENCE_S = 60  # for all commands of one case
 
 
 class Odd(Enum):
-    """What stands in a file's place."""
-
     ABSENT = "absent"
     FOLDER = "folder"
     PIPE = "pipe"
@@ -53,7 +51,6 @@ Case = tuple[str, Files]
 
 
 def whole_session(folder: Path) -> Path:
-    """A real run's session with facts of every pass, and an nsys recording in it."""
     session = with_passes(ran(folder))
     (session / "frames").mkdir()
     cv2.imwrite(str(session / "frames/000003.jpg"), np.full((8, 8, 3), 99, np.uint8))
@@ -214,7 +211,6 @@ def _other_value(document: Any, dice: random.Random) -> tuple[str, bytes]:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """(the dict or list, its key) of every value."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, one in list(items):
         yield value, key
@@ -564,7 +560,6 @@ def _complaints(command: list[str], code: int, said: str, place: str) -> list[st
 
 
 def run(command: list[str]) -> tuple[int, str]:
-    """Exit code and standard error of a command line, in this process."""
     from detector.core.cli.group import cli
 
     out, errors = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()

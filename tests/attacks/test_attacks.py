@@ -159,7 +159,6 @@ GOOD = {"code": 0, "wall_s": 0.1, "cpu_s": 0.1, "memory_mb": 50.0}
 def failures(
     root: Path, case: Case, after: Any = None, stderr: bytes = b"", **ran: Any
 ) -> list[str]:
-    """What is found where ``after(work folder)`` is all that the program did."""
     for name in ("work", "tmp", "seen", "home"):
         (root / name).mkdir()
     (root / "work/letter.txt").write_text("Dear Ada,\n")

@@ -78,7 +78,6 @@ def lay_out(files: dict[str, bytes], folder: Path) -> str:
 
 
 def is_read(name: str, folder: Path) -> bool:
-    """Whether a named file gives a network; False for a ModelError of one line."""
     path = lay_out(dict(onnx_files.known({name}))[name], folder)
     message = None
     try:

@@ -15,7 +15,6 @@ SEED = 2026
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """One to damage, and one that stays whole."""
     folder = tmp_path_factory.mktemp("sessions")
     session = whole_session(folder / "damaged")
     return session, Path(shutil.copytree(session, folder / "whole"))

@@ -43,7 +43,6 @@ def lay_out(files: dict[str, bytes], folder: Path) -> None:
 
 
 def read(kind: str, files: dict[str, bytes]) -> None:
-    """Reads what lies in the current folder, as the program does."""
     first = Path(next(iter(files)))
     if kind == "config":
         resolve_config(str(first), {})
@@ -64,7 +63,6 @@ def read(kind: str, files: dict[str, bytes]) -> None:
 
 
 def check(name: str, files: dict[str, bytes], folder: Path, monkeypatch) -> None:
-    """Any other exception fails the test."""
     kind = name.partition("/")[0]
     lay_out(files, folder)
     if kind in texts.DETECTIONS:

@@ -212,7 +212,6 @@ LABELLED = {
 
 
 def _tree(random: Random, value: Any, dump: Callable[[Any], str]) -> bytes:
-    """A value with one to three places changed, or its text with some characters changed."""
     changed = copy.deepcopy(value)
     if random.random() < 0.75:
         for _ in range(random.randint(1, 3)):
@@ -284,7 +283,6 @@ def _text(random: Random, text: str) -> bytes:
 
 
 def _rows(random: Random, text: str, sign: str) -> bytes:
-    """Rows with one to three columns changed."""
     if random.random() < 0.25:
         return _text(random, text)
     rows = [row.split(sign) for row in text.splitlines()]

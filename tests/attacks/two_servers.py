@@ -82,7 +82,6 @@ class Heard:
         return text
 
     def told(self) -> list[str]:
-        """The requests in which a secret stands."""
         return [text for text in self.other if any(secret in text for secret in SECRETS)]
 
 

@@ -88,7 +88,6 @@ def _visit_all(case: Case, place: Place, met: Met, over: threading.Event, server
 
 
 def _visit(place: Place, pieces: tuple[bytes, ...]) -> bytes:
-    """What came back within a moment after the last piece."""
     got = bytearray()
     with suppress(OSError), socket.create_connection(("127.0.0.1", place.port), READ_S) as one:
         for piece in pieces:
@@ -160,7 +159,6 @@ def _is_healthy(place: Place) -> bool:
 
 
 def end_children(parent: int) -> None:
-    """SIGTERM to the processes that run the case."""
     for found in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             # The name stands in brackets and may hold anything, so from the last bracket on.

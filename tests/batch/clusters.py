@@ -212,7 +212,6 @@ class FakeRay:
                         actor.node = one
 
     def lose(self, name: str) -> None:
-        """A node dies, and all that is on it."""
         self.found = [one for one in self.found if one.id != f"id-{name}"]
         for actor in self.actors.values():
             if actor.node is not None and actor.node.id == f"id-{name}":

@@ -66,8 +66,6 @@ if "detector.batch.worker" in " ".join(sys.orig_argv):
 
 @dataclass(slots=True)
 class Ended:
-    """A job that came to its end. ``deaths``: how often the items ended a process, by kind."""
-
     code: int
     seconds: float
     stderr: str
@@ -95,7 +93,6 @@ def make_items(place: Path, count: int, deadly: Sequence[str]) -> list[str]:
 
 
 def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ended:
-    """``batch`` on these items, or ``--resume``."""
     log = place / "deaths.log"
     log.unlink(missing_ok=True)
     surroundings = {
@@ -153,12 +150,10 @@ def list_faults(
 
 
 def told_of(ended: Ended, name: str) -> str:
-    """The error of an item that failed."""
     return next((one["error"] for one in ended.result["failures"] if one["name"] == name), "")
 
 
 def _list_left(place: Path, patience_s: float) -> list[str]:
-    """Processes of the job, and files of theirs, that are there after so long."""
     deadline = time.monotonic() + patience_s
     while True:
         lines = map(command_line, all_pids())

@@ -69,7 +69,6 @@ def make_clips(
 
 
 def clips_of_three_seconds(videos: Path, folder: Path, count: int) -> list[Path]:
-    """75 frames of 640x360 each, no two alike."""
     folder.mkdir()
     made = []
     for number in range(count):
@@ -181,7 +180,6 @@ def _start(sources: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def _wait_for_items(process: subprocess.Popen[str], wanted: int, count: Callable[[], int]) -> bool:
-    """False where the process ends before so many items are done."""
     end = time.monotonic() + PATIENCE_S
     while process.poll() is None:
         if count() >= wanted:
@@ -206,7 +204,6 @@ def count_done(out: Path) -> int:
 
 
 def count_parts(out: Path) -> int:
-    """Parts of long items that are done, and not joined yet."""
     return sum(1 for _ in out.glob(f"{PARTS}*/part-*/{RECORD}"))
 
 
@@ -296,7 +293,6 @@ def _faults_of_dataset(out: Path) -> Iterator[str]:
 
 
 def read_dataset(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """Partition -> its rows, in their order. Every file of the dataset must be one of Parquet."""
     import pyarrow.parquet
 
     rows: dict[str, list[dict[str, Any]]] = {}

@@ -37,7 +37,6 @@ class Cost(NamedTuple):
 
 
 def make_sources(folder: Path, count: int) -> None:
-    """Files with a video's suffix, which nobody opens."""
     for number in range(count):
         path = folder / f"day{number // IN_A_FOLDER:04d}" / f"clip{number:06d}.mp4"
         if number % IN_A_FOLDER == 0:
@@ -88,7 +87,6 @@ def _items(sources: Path) -> Iterator[Item]:
 
 
 def cost_of(*words: str) -> Cost:
-    """Runs ``detect-video batch``, whose workers' memory does not count."""
     start, before = time.perf_counter(), _cpu_of_children()
     process = subprocess.Popen(
         [sys.executable, "-m", "detector", "batch", *words, "--json"],

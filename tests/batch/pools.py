@@ -34,7 +34,6 @@ FACTS = LoadedFacts(
 
 
 def load_of(place: Path, **more: Any) -> Load:
-    """What a node loads for a job of ``FACTS`` in ``place``."""
     own: dict[str, Any] = dict(pictures=[], resolves=True, gathers=False, item_timeout=None)
     return Load(config=FACTS.config, place=str(place), **own, **more)
 
@@ -64,7 +63,6 @@ def record_of(task: Task, digest: str, frames: int = 1, code: int = 0) -> ItemRe
 
 
 def place_results(task: Task, outputs: Outputs, digest: str, code: int = 0) -> ItemRecord:
-    """What a worker does, without detecting anything."""
     scratch = outputs.begin(task.name)
     (scratch / "detections.jsonl").write_text(ROW.format(path=task.path))
     record = record_of(task, digest, code=code)

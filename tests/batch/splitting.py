@@ -170,7 +170,6 @@ def make_long_video(
 def make_config(
     *save: str, batch: int = 1, only_detections: bool = False, **options: Any
 ) -> Config:
-    """``options``: of the input."""
     return Config(
         runtime=RuntimeConfig(engine="null", batch=batch),
         input=InputConfig(**options),
@@ -179,7 +178,6 @@ def make_config(
 
 
 def run_whole(path: Path, config: Config, loaded: LoadedModel, folder: Path) -> dict[str, Path]:
-    """The outputs of one run, by name."""
     folder.mkdir(parents=True)
     run = run_opened(str(path), Asked.of(config).on(loaded), folder)
     if run.error is not None:
@@ -195,7 +193,6 @@ def run_parts(
     parts: Sequence[Part],
     names: dict[str, Path],
 ) -> Joined:
-    """Detects the parts, the last one first, and joins them under the names of ``names``."""
     folders = [folder / f"part-{part.number}" for part in parts]
     for part, place in reversed(list(zip(parts, folders, strict=True))):
         detect_part(str(path), config, loaded, part, place)
@@ -209,7 +206,6 @@ def plan(path: Path, config: Config, most: int = 3, least_s: float = 0.0) -> Pla
 
 
 def at_every_joint(path: Path, config: Config) -> Plan:
-    """As many parts as there are places to begin one."""
     return plan(path, config, most=1 << 20)
 
 
@@ -218,7 +214,6 @@ def at_every_joint(path: Path, config: Config) -> Plan:
 
 
 def read_all(path: Path) -> bytes | dict[str, bytes]:
-    """The bytes of a file, or of all files of a folder."""
     if path.is_dir():
         return {
             str(file.relative_to(path)): file.read_bytes()
@@ -229,7 +224,6 @@ def read_all(path: Path) -> bytes | dict[str, bytes]:
 
 
 def read_packets(path: Path, kind: str = "video") -> list[tuple[Any, ...]]:
-    """(pts, dts, duration, key frame, content) of the packets of the first such stream."""
     with av.open(str(path)) as container:
         streams = getattr(container.streams, kind)
         if not streams:
@@ -242,12 +236,10 @@ def read_packets(path: Path, kind: str = "video") -> list[tuple[Any, ...]]:
 
 
 def stamps_of(path: Path) -> list[int]:
-    """pts of the packets of a video, rising."""
     return sorted(packet[0] for packet in read_packets(path))
 
 
 def decode_all(path: Path) -> tuple[list[tuple[int, NDArray[np.uint8]]], list[str]]:
-    """(pts, picture) as a plain decoder shows them, and what FFmpeg complained about."""
     av.logging.set_level(av.logging.WARNING)
     try:
         with av.logging.Capture() as said, av.open(str(path)) as container:

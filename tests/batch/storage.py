@@ -109,7 +109,6 @@ def _shut(one: socket.socket) -> None:
 
 @contextmanager
 def s3_server() -> Iterator[int]:
-    """Its port."""
     with _held_port() as port:
         words = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
         with _serving(port, words, {"MOTO_S3_CUSTOM_ENDPOINTS": ""}):
@@ -141,7 +140,6 @@ def _held_port() -> Iterator[int]:
 
 @contextmanager
 def _serving(port: int, words: list[str], environment: dict[str, str]) -> Iterator[None]:
-    """While a module of Python serves at the port."""
     process = subprocess.Popen(
         [sys.executable, "-m", *words],
         stdout=subprocess.DEVNULL,
@@ -214,7 +212,6 @@ class Guard:
         self._let_pass(b"0")
 
     def forget_key(self, name: str, keys: Keys) -> None:
-        """From now on nobody has this key."""
         self.open()
         self._ask("iam").delete_access_key(UserName=name, AccessKeyId=keys.id)
         self.close()
@@ -232,7 +229,6 @@ def _allow(*actions: str) -> str:
 
 
 def use_store(monkeypatch: Any, port: int) -> Any:
-    """s3:// means this server from now on. Returns s3fs on it."""
     import s3fs
 
     for name in GONE:
@@ -246,7 +242,6 @@ def use_store(monkeypatch: Any, port: int) -> Any:
 
 @contextmanager
 def small_model(folder: Path) -> Iterator[OpenModel]:
-    """No network: nothing is detected."""
     write_network(folder)
     flags = {"model": str(folder / "x.cfg"), "engine": "null", "no_video": True}
     config, _ = ask([], flags, None)
@@ -260,8 +255,6 @@ def task_of(address: str, name: str = "a.mp4") -> Task:
 
 
 def fake_store(monkeypatch: Any, scheme: str = "gs") -> Any:
-    """A store in memory, in place of the library that a scheme has."""
-
     class Memory(MemoryFileSystem):
         store: ClassVar[dict[str, Any]] = {}
         pseudo_dirs: ClassVar[list[str]] = [""]

@@ -46,8 +46,6 @@ OUTSIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A job that is done, and the rows of its items. ``place`` holds in/, out/ and a home/."""
-
     place: Path
     rows: Mapping[str, bytes]
 
@@ -62,8 +60,6 @@ class Made:
 
 @dataclass(slots=True)
 class Tried:
-    """What became of a case. ``faults``: empty where all is as promised."""
-
     how: str
     words: tuple[str, ...]
     code: int
@@ -71,7 +67,6 @@ class Tried:
 
 
 def make_job(place: Path, *, shards: bool = False) -> Made:
-    """Runs a job undisturbed, whose folder cases are copies of."""
     for number, name in enumerate(CLIPS):
         path = place / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +88,6 @@ def make_job(place: Path, *, shards: bool = False) -> Made:
 
 
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """``detect-video batch`` in ``place``."""
     env = {
         **os.environ,
         "DETECT_VIDEO_SELF_TIMING": "0",
@@ -119,8 +113,6 @@ def run(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
 
 
 class Harm:
-    """The folder of a job, and random numbers."""
-
     def __init__(self, random: Random, made: Made) -> None:
         self.random, self.out = random, made.out
         self.item = random.choice(CLIPS)
@@ -145,13 +137,11 @@ class Harm:
                 manifest.commit()
 
     def outside(self) -> Path:
-        """Of the user's, beside the job's folder."""
         return self.out.parent / self.random.choice(
             ("letter.txt", "home/victim", "home/nowhere", "in/a.mp4", "home")
         )
 
     def link(self, path: Path) -> None:
-        """Puts a link in place of what is there."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -233,7 +223,6 @@ def results_linked(harm: Harm) -> None:
 
 
 def results_swapped(harm: Harm) -> None:
-    """Two items change places, whole."""
     one, other = (harm.out / FILES / name for name in harm.random.sample(CLIPS, 2))
     aside = harm.out / "aside"
     if one not in other.parents and other not in one.parents:
@@ -243,7 +232,6 @@ def results_swapped(harm: Harm) -> None:
 
 
 def folder_linked(harm: Harm) -> None:
-    """An item's folder, one above it, or all of them."""
     harm.link(harm.random.choice((harm.marker.parent, harm.out / FILES / "sub", harm.out / FILES)))
 
 
@@ -403,7 +391,6 @@ def manifest_states(harm: Harm) -> None:
 
 
 def manifest_paths(harm: Harm) -> None:
-    """Two rows of one source."""
     harm.sql(
         "INSERT INTO items SELECT 'twice/' || name, path, size, version, key, state, tries, "
         "frames, seconds, damaged, error, exit_code, finished FROM items "
@@ -534,7 +521,6 @@ def try_case(made: Made, seed: int, number: int) -> Tried:
 
 
 def try_harm(made: Made, how: Callable[[Harm], None], seed: int) -> Tried:
-    """One harm, and the job resumed."""
     shutil.rmtree(made.place)
     shutil.copytree(made.kept, made.place, symlinks=True)
     how(Harm(Random(seed), made))
@@ -565,7 +551,6 @@ def _judge(made: Made, how: str, words: tuple[str, ...]) -> Tried:
 
 
 def outside(made: Made) -> dict[str, str]:
-    """Everything beside the job's folder: path -> digest, or what else it is."""
     found = {}
     for path in made.place.rglob("*"):
         name = path.relative_to(made.place).as_posix()

@@ -26,8 +26,6 @@ NODES = [
 
 
 class Ray(FakeRay):
-    """As a module."""
-
     def __init__(self, out: Path) -> None:
         super().__init__(out, Clock(), node("n1"))
         self.asked: dict[str, Any] = {}
@@ -58,7 +56,6 @@ def ray(monkeypatch, tmp_path):
 
 
 def served(folder: Path, *turns: Turn, address: str | None = None) -> list[Any]:
-    """The answers. The job closes its end after the last one."""
     hello = Hello(place=str(folder), token_file="token", token="abc")
     load = load_of(folder)
     wanted = Open(

@@ -26,8 +26,6 @@ def out(tmp_path):
 
 
 class Made:
-    """The workers of a job, their cluster, and their clock."""
-
     def __init__(self, out: Path, *nodes, most=9, config=FACTS.config, workers=None, **options):
         self.clock = Clock()
         self.ray = FakeRay(out, self.clock, *nodes)
@@ -77,7 +75,6 @@ class Made:
         return task
 
     def until(self, holds) -> None:
-        """Lets the clock's time go by until it holds."""
         for _ in range(20_000):
             if holds():
                 return
@@ -85,7 +82,6 @@ class Made:
         raise AssertionError("it did not come about")
 
     def next(self, count: int = 1) -> list:
-        """What happened that nobody has asked for yet, in its order."""
         self.until(lambda: len(self._happened) >= count)
         events, self._happened = self._happened[:count], self._happened[count:]
         return events

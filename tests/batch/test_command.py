@@ -17,7 +17,6 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def place(tmp_path):
-    """Two clips, one that is none, and a network that costs nothing."""
     for name in ("in/a.mp4", "in/sub/b.mp4"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write_video(tmp_path / name, 12)

@@ -23,8 +23,6 @@ ALL = "s3:*"
 
 
 class Store:
-    """A server with the bucket ``videos``, closed to all but its users."""
-
     def __init__(self, port, clip):
         self.port = port
         self.guard = Guard(port)
@@ -46,14 +44,12 @@ class Store:
         self.guard.close()
 
     def add_user(self, name):
-        """Keys of one more user, who may do all."""
         self.guard.open()
         keys = self.guard.add_user(name, ALL)
         self.guard.close()
         return keys
 
     def enter(self, monkeypatch, keys, home):
-        """As this user from now on."""
         use_store(monkeypatch, self.port)
         monkeypatch.setenv("HOME", str(home))  # no credentials of who runs the tests
         for name, text in keys.environment().items():

@@ -19,7 +19,6 @@ ITEMS = {
 
 
 def rows(path, found):
-    """One frame a detection, and one without any."""
     lines = [
         {
             "frame": number,

@@ -32,7 +32,6 @@ def without_dataset(monkeypatch):
 
 @pytest.fixture
 def job(tmp_path):
-    """Runs a job on sources of tmp_path/in. Returns its result and its pool."""
     make_sources(tmp_path / "in", "a.mp4", "bb.mp4", "ccc.mp4", "dddd.mp4")
 
     def run(answers=lambda task, pool: None, *, facts=FACTS, before=None, **more):

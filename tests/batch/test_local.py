@@ -22,7 +22,6 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def pool(tmp_path, monkeypatch):
-    """Makes pools, which are closed at the end."""
     flag = tmp_path / "flag"
     monkeypatch.setattr(local, "_command_line", worker_command(tmp_path / "out", flag))
     (tmp_path / "out/files").mkdir(parents=True)

@@ -91,7 +91,6 @@ def test_no_more_workers_than_there_can_be_parts():
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """Runs a job on sources of tmp_path/in. Returns its result and its pool."""
     monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: False)
     monkeypatch.setattr(long_items, "LEAST_BYTES", 1000)
     make_sources(tmp_path / "in", "a.mp4", "bb.mp4", "ccc.mp4")
@@ -298,8 +297,6 @@ def test_a_full_disk_is_not_the_fault_of_a_part(job, tmp_path):
 
 
 def stop_after(count: int):
-    """Ends a job with SIGTERM when so many tasks were done."""
-
     def before(stop, pool):
         if len(pool.tried) >= count:
             stop.exit_code = 143
@@ -310,7 +307,6 @@ def stop_after(count: int):
 
 @pytest.fixture
 def stopped(job, tmp_path):
-    """A job that ended when its long item was planned, and some parts of it were done."""
     result, _ = job(before=stop_after(3))
     assert result.exit.code == 143
     assert len(hidden(tmp_path)) == 1

@@ -51,7 +51,7 @@ def item(name="a", seconds=1.0, size=100, frames=50):
 def test_the_time_left_is_by_bytes(tally, clock):
     assert tally.progress([]).eta_s is None
     clock.now += 30
-    tally.finish(item(size=300), Ledger(cpu_s=20.0), 1.1, False)
+    tally.finish(item(size=300), Ledger(cpu_s=20.0), False)
     now = tally.progress([])
     assert now.eta_s == pytest.approx(70.0)
     assert (now.total, now.done, now.skipped, now.left) == (13, 1, 3, 9)
@@ -76,7 +76,7 @@ def test_the_rate_is_of_the_last_minute_and_counts_items_under_way(tally, clock)
 
 def test_only_the_slowest_are_kept(tally):
     for seconds in range(30):
-        tally.finish(item(str(seconds), float(seconds)), Ledger(), 1.0, False)
+        tally.finish(item(str(seconds), float(seconds)), Ledger(), False)
     assert [one.name for one in tally.slowest] == [str(n) for n in range(29, 29 - SLOWEST, -1)]
 
 
@@ -84,8 +84,8 @@ def test_steps_move_what_is_left_and_are_taken_back(tally, clock):
     task = Task(name="a", path="a", version="300-1")
     step = replace(record_of(task, "d", frames=10), parts=3)
     clock.now += 30
-    tally.finish_step(step, 1.0, 100)
-    tally.finish_step(step, 1.0, 100)
+    tally.finish_step(step, 100)
+    tally.finish_step(step, 100)
     now = tally.progress([])
     assert (now.done, now.left, now.frames) == (0, 10, 20)
     assert now.eta_s == pytest.approx(30 * 800 / 200)
@@ -93,7 +93,7 @@ def test_steps_move_what_is_left_and_are_taken_back(tally, clock):
     now = tally.progress([])
     assert (now.frames, now.eta_s) == (0, None)
     assert now.cpu_hours == pytest.approx(1 / 3600)  # it was spent
-    tally.finish_step(step, 1.0, 100)
+    tally.finish_step(step, 100)
     tally.finish_joined(item(size=300), False, 200)
     assert (tally.progress([]).done, tally.progress([]).left) == (1, 9)
     assert tally.bytes_left == 700
@@ -116,7 +116,7 @@ def test_ledgers_add_up():
 
 def test_the_line_says_all(tally, clock):
     clock.now += 30
-    tally.finish(item(size=100), Ledger(), 1.0, False)
+    tally.finish(item(size=100), Ledger(), False)
     tally.set_aside(100)
     workers = [
         WorkerState(worker=0, state="working", item="b"),

@@ -163,7 +163,6 @@ def test_a_joint_at_every_gop(name: str, folder: Path, tmp_path: Path) -> None:
 
 
 def check_video(joined: Path, whole: Path, firsts: list[int], folder: Path) -> None:
-    """The pictures of the parts' own videos, at the times of one run's; and its sound."""
     assert stamps_of(joined) == stamps_of(whole)
     assert read_packets(joined, "audio") == read_packets(whole, "audio")
     packets = read_packets(joined)
@@ -235,7 +234,6 @@ def test_pictures_have_no_parts(tmp_path: Path) -> None:
 
 
 def damage(path: Path, target: Path, at: int, size: int, byte: bytes = b"") -> Path:
-    """Overwrites ``size`` bytes with ``byte``, or at random."""
     data = bytearray(path.read_bytes())
     data[at : at + size] = byte * size or np.random.default_rng(3).bytes(size)
     target.write_bytes(data)
@@ -351,7 +349,6 @@ def test_a_batch_is_never_divided(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def detected(folder: Path) -> tuple[Path, Config, tuple[Part, ...], Path]:
-    """Two parts that are done."""
     path, config, loaded = clip(folder, "closed.mp4"), make_config("jsonl"), telling_model()
     parts = plan(path, config, 2).parts
     for part in parts:
@@ -360,7 +357,6 @@ def detected(folder: Path) -> tuple[Path, Config, tuple[Part, ...], Path]:
 
 
 def join_changed(detected, tmp_path: Path, which: int = 1, **changes) -> list[str]:
-    """Joins after one part's result was changed; the reason why not, or nothing."""
     path, config, parts, folder = detected
     folders = [folder / f"done-{part.number}" for part in parts]
     changed = tmp_path / "changed"
@@ -450,7 +446,6 @@ def test_the_video_ends_in_any_of_these(folder: Path, tmp_path: Path) -> None:
 
 
 def write_one(source: Path, target: Path) -> None:
-    """The video of one run, by its sink."""
     from detector.core import sinks, sources
     from detector.core.types import Detections
 

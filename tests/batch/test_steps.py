@@ -31,7 +31,6 @@ PLAN = Piece(do="plan", most=3, least_s=0.1)
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 frames, a key frame every 12."""
     return write_clip(tmp_path_factory.mktemp("steps") / "in.mp4", sound=True)
 
 

@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def server():
-    """A wire to a server, and s3fs on it, with the bucket ``videos``."""
     pytest.importorskip("s3fs", reason="machine: s3fs is not installed")
     pytest.importorskip("moto.server", reason="machine: moto is not installed")
     with s3_server() as port, pytest.MonkeyPatch.context() as patch:
@@ -53,7 +52,6 @@ def wire(server, monkeypatch, tmp_path):
 
 @pytest.fixture
 def store(wire, server):
-    """s3fs, with nothing in the bucket."""
     _, store = server
     for key in store.find("videos"):
         store.rm_file(key)

@@ -65,7 +65,6 @@ def start(
     stdin: int | None = None,
     imports_torch: bool = False,
 ) -> Fork:
-    """The running process. SIGINT ends it even where pytest itself ignores it (nohup, ``&``)."""
     words = list(map(str, arguments))
     imports_torch = imports_torch or any("torch" in word for word in words)
     imports_torch = imports_torch and find_spec("torch") is not None
@@ -80,7 +79,6 @@ def detect_video_anew(
     timeout: float = PATIENCE_S,
     **more: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """The same in a new interpreter."""
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         cwd=cwd,
@@ -121,7 +119,6 @@ def heeds_signals(pid: int) -> bool:
 
 
 def summary_of(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The one JSON document on stdout."""
     document: dict[str, Any] = json.loads(process.stdout)
     return document
 
@@ -131,7 +128,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def decoded(path: Path) -> list[int]:
-    """pts of every frame, by decoding them."""
     with av.open(str(path)) as container:
         return [frame.pts for frame in container.decode(video=0)]
 

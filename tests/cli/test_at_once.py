@@ -94,7 +94,6 @@ def from_pipe(inputs: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clip that fits into a pipe, and a network that costs next to nothing."""
     folder = tmp_path_factory.mktemp("inputs")
     write_video(folder / "pipe.mkv", FRAMES, codec="mpeg4")
     assert (folder / "pipe.mkv").stat().st_size < 60_000

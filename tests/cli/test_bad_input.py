@@ -49,7 +49,6 @@ def clip(folder):
 
 @pytest.fixture(scope="module")
 def long_clip(folder):
-    """A thousand frames of 960x540."""
     ffmpeg("-stream_loop", "3", "-i", STREET, "-c", "copy", folder / "long.mp4")
     return folder / "long.mp4"
 
@@ -252,7 +251,6 @@ def test_an_existing_file_is_replaced_only_by_a_whole_one(folder, model, clip, t
 
 
 def started(arguments, cwd):
-    """A running command that has written some frames."""
     process = start(*arguments, cwd=cwd)
 
     def has_rows() -> bool:

@@ -55,8 +55,6 @@ def inputs(tmp_path: Path) -> Path:
 
 
 class Calls:
-    """What was synced, and what got a name, in order."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.synced: set[int] = set()  # inodes, so far
         self.unsynced: dict[int, str] = {}  # folder -> a name in it that is not on the disk yet
@@ -126,7 +124,6 @@ def test_the_recorder_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a megabyte; ``leave`` says how much of it is free."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
@@ -145,7 +142,6 @@ def leave(disk: Path, free: int) -> None:
 
 
 def check_whole(path: Path) -> None:
-    """Raises where a file is not what its name says."""
     data = path.read_bytes()
     if path.suffix == ".mp4":
         with av.open(io.BytesIO(data)) as container:

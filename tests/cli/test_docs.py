@@ -51,7 +51,6 @@ OF_COMMANDS = ("README.md", "docs/usage.md", "docs/compare.md", "docs/reading.md
 
 
 def command_lines():
-    """Lines that begin with detect-video inside code blocks, without their comments."""
     for page in OF_COMMANDS:
         for block in re.findall(
             r"^```\w*\n(.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S | re.M
@@ -75,7 +74,6 @@ def test_there_are_some():
 
 @pytest.fixture(scope="module")
 def material(tmp_path_factory) -> Path:
-    """What the lines name: a video, a folder of pictures, labelled ones, a network of darknet."""
     folder = tmp_path_factory.mktemp("material")
     (folder / "in.mp4").symlink_to(CHECKOUT / "videos/street.mp4")
     for name in ("videos", "archive"):
@@ -172,7 +170,6 @@ def without_code_blocks(markdown: str) -> str:
 
 
 def dead_links(page: Path) -> list[str]:
-    """Links to files that are not there, and to headings that no page has."""
     dead = []
     text = without_code_blocks(page.read_text(encoding="utf-8"))
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -265,7 +262,6 @@ def in_code(module: str, path: str) -> object:
 
 
 def wrong_numbers(text: str) -> list[str]:
-    """The statements that the code contradicts; those that name nothing raise."""
     wrong = []
     for found in STATED.finditer(text):
         value = float(in_code(found["module"], found["path"]))

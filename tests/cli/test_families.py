@@ -19,7 +19,6 @@ MODELS = [
 
 
 def run(source, folder, model, *options):
-    """The summary and the rows of a run."""
     process = detect_video(source, "--model", *model, *options, "--json", cwd=folder)
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)

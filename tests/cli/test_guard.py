@@ -37,7 +37,6 @@ def run(*arguments: object) -> int:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a file of every kind that a command reads."""
     monkeypatch.chdir(tmp_path)
     write_video(tmp_path / "in.mp4", 3)
     write_video(tmp_path / "cal.mp4", 3)
@@ -54,7 +53,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def external(folder: Path) -> None:
-    """y.onnx, whose weights lie in y.onnx.data."""
     import onnx
 
     anchor_free().save(folder / "y.onnx")

@@ -51,7 +51,6 @@ def test_help_imports_nothing_heavy(arguments):
 
 
 def pages() -> str:
-    """The pages that say how commands are used."""
     names = ("usage", "batch", "compare", "models", "reading", "tracks")
     return "".join((CHECKOUT / f"docs/{name}.md").read_text() for name in names)
 
@@ -263,7 +262,6 @@ def test_habits_of_other_programs_are_answered(words, answer, monkeypatch, tmp_p
 
 
 def refused(words):
-    """The exit code and the message of a command line that does not run."""
     try:
         cli.main(list(words), prog_name="detect-video", standalone_mode=False)
     except click.UsageError as error:
@@ -328,7 +326,6 @@ def test_config_show_names_value_and_origin(tmp_path):
 
 
 def completed(shell, line, cwd):
-    """What the command answers, as (type, value), when a shell asks it to complete ``line``."""
     words = line.split()
     place = len(words) - 1 + line.endswith(" ")
     env = {

@@ -14,7 +14,6 @@ from tests.sources.clips import write_video
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder; those of the cache and of temporary files are in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -28,7 +27,6 @@ def fail(*_: object, **__: object) -> NoReturn:
 
 
 def run(*arguments: str) -> str:
-    """The one line on stderr."""
     result = cli_runner().invoke(cli, arguments)
     assert result.exit_code == 1
     [line] = result.stderr.strip().splitlines()

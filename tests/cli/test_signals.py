@@ -53,7 +53,6 @@ def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[
 
 
 def processes_of(session: int) -> list[str]:
-    """The living processes of a session, without those that only wait to be collected."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -66,7 +65,6 @@ def processes_of(session: int) -> list[str]:
 
 
 def children_of(pid: int) -> list[str]:
-    """Of its main thread, which starts them all."""
     try:
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:

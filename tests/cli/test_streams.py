@@ -17,7 +17,6 @@ from tests.sources.nasty import make
 def shell(
     tmp_path, arguments: str, redirection: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """``more``: variables of the environment."""
     line = f'exec "{COMMAND[0]}" -m detector {arguments} {redirection}'
     return subprocess.run(
         ["sh", "-c", line],

@@ -48,7 +48,6 @@ def assert_same(ours: list[list[dict]], theirs: list[list[dict]]) -> None:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> list[list[dict]]:
-    """What ONNX Runtime finds in the first frames of the package's clip, with its own model."""
     place = tmp_path_factory.mktemp("ort")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)

@@ -56,7 +56,6 @@ def summary(process) -> dict:
 
 
 def assert_hidden(secret: str, folder: Path, *texts: str) -> None:
-    """In no output, name or text."""
     assert not any(secret in text for text in texts)
     for path in folder.rglob("*"):
         assert secret not in path.name

@@ -50,6 +50,5 @@ def with_telling(folder: Path) -> dict[str, str]:
 
 
 def told(folder: Path) -> set[str]:
-    """The options that were read since ``with_telling``."""
     file = folder / FILE
     return set(file.read_text().split()) if file.exists() else set()

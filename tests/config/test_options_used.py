@@ -56,7 +56,6 @@ SHOWS_ALL = {"config show"}  # and runs nothing
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """``models show`` and all others."""
     for name, place in wings.commands().items():
         command = importlib.import_module(place).command
         inner = command.commands if isinstance(command, click.Group) else {}

@@ -115,7 +115,6 @@ PLANTED_COMPARISONS: dict[str, dict[str, Any]] = {
 
 
 def complaints(rule: Rule) -> Iterator[str]:
-    """What is wrong with a rule over tables."""
     for kind, text in (("bad", rule.bad), ("clean", rule.clean)):
         document = of_text(text, rule.machine)
         hits = [one for one in document.findings if one.rule == rule.id]
@@ -176,7 +175,6 @@ def test_who_had_the_cores_is_told_apart(foreign, threads, expected) -> None:
 
 
 def _summary(document: dict[str, Any]) -> dict[str, Any]:
-    """Without the keys of session.json alone."""
     names = set(Summary.__dataclass_fields__)
     return {key: value for key, value in document.items() if key in names}
 
@@ -200,7 +198,6 @@ PLANTED_PASSES = {
 
 
 def _profiled(ran: Ran | None) -> SavedSession:
-    """A session with two passes; one of them could not run."""
     document = from_builtins(DOCUMENT, SessionDocument, "run")
     layers = PassRecord(available=True, facts={}, ran=ran)
     refused = PassRecord(available=False, reason="no GPU")

@@ -36,8 +36,6 @@ FRAMES = 6
 
 
 class BestStage(Stage):
-    """Keeps the best box of each frame."""
-
     what = "Choosing the best box"
     advice = "`--max-det 1`"
     made: ClassVar[list[BestStage]] = []

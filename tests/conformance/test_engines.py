@@ -42,8 +42,6 @@ STEP = {
 
 @dataclass(frozen=True)
 class Case:
-    """An engine in one precision."""
-
     name: str
     precision: str
 
@@ -55,7 +53,6 @@ class Case:
 
 
 def assert_answers(outputs: list[np.ndarray], given: np.ndarray, precision: str = "fp32") -> None:
-    """Of ``plus_one``."""
     planes = given.transpose(0, 3, 1, 2).astype(np.float32)
     np.testing.assert_allclose(outputs[0], planes + 1, rtol=max(1e-6, 2 * STEP[precision]))
     np.testing.assert_allclose(

@@ -53,15 +53,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Case:
-    """A network with random weights, two pictures, and what onnxruntime says of them."""
-
     network: Network
     pictures: np.ndarray
     of_ort: dict[int, list[np.ndarray]]
 
 
 def ask(engine: str, network: Network, pictures: np.ndarray) -> dict[int, list[np.ndarray]]:
-    """Outputs of both pictures, and then of the first one alone, by their number."""
     answers = {}
     with engines.open(engine, network, EngineOptions(batch=2, requests=1)) as opened:
         request = opened.requests[0]

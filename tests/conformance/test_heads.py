@@ -25,8 +25,6 @@ CONFS = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 @dataclass(frozen=True)
 class Case:
-    """A head, and drawn outputs of its layout."""
-
     bound: Bound
     shapes: list[tuple[int, ...]]
     outputs: list[np.ndarray]
@@ -71,7 +69,6 @@ def draw(bound: Bound, shapes: list[tuple[int, ...]], seed: int) -> list[np.ndar
 
 
 def columns_of(outputs: list[np.ndarray], part: Any) -> np.ndarray:
-    """[N, columns], a view that can be written."""
     whole = outputs[part.output][0]
     table = whole.reshape(len(whole), -1)
     table = table.T if part.across else table
@@ -85,7 +82,6 @@ def columns_of(outputs: list[np.ndarray], part: Any) -> np.ndarray:
 def check_candidates(
     case: Case, conf: float, outputs: list[np.ndarray] | None = None
 ) -> Candidates:
-    """The head's answer, which has the right form whatever the outputs hold."""
     outputs = case.outputs if outputs is None else outputs
     before = [output.copy() for output in outputs]
     found = case.head(outputs, conf)
@@ -207,8 +203,6 @@ def test_a_head_finds_what_its_plain_twin_finds(
 
 
 def _broken(change: Any) -> Any:
-    """A head whose candidates are changed."""
-
     def plant(case: Case) -> Case:
         return replace(case, head=lambda outputs, conf: change(case, outputs, conf))
 

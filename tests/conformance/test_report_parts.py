@@ -59,7 +59,6 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedSession
 
 
 def without_frames(session: SavedSession) -> SavedSession:
-    """As of a run that ended before its first frame was done."""
     document = replace(
         session.document,
         frames=FrameCounts(read=0, written=0, bad=0, corrupt=0, skipped=0, dropped=0),
@@ -77,8 +76,6 @@ def without_frames(session: SavedSession) -> SavedSession:
 
 
 class _Tags(HTMLParser):
-    """The tags that are open at the end."""
-
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []

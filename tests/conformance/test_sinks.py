@@ -68,7 +68,6 @@ def opened(name: str, path: Path, info: SourceInfo, **more: Any) -> Sink:
 
 
 def frames(spec: str, name: str, suffix: str, count: int = 3) -> Iterator[Frame]:
-    """The first ones; one where the file holds one picture."""
     count = 1 if suffix in sinks.find(name).one_picture else count
     with sources.open(spec, frames=count) as source:
         yield from source
@@ -126,8 +125,6 @@ def check_output(sink: Sink, given: Iterator[Frame], counts: tuple[int, ...]) ->
 
 
 class _Lazy(sinks.find("jsonl")):  # type: ignore[misc]
-    """It writes nothing where nothing was found."""
-
     def write(self, frame: Frame, detections: Detections) -> None:
         self.wrote = getattr(self, "wrote", False) or len(detections) > 0
         super().write(frame, detections)

@@ -47,14 +47,12 @@ def sample(name: str, tmp_path: Path) -> Iterator[Sample]:
 
 @contextmanager
 def opened(kind: type[Source], sample: Sample, **options: Any) -> Iterator[Source]:
-    """``kind.open``, as ``sources.open`` calls it; of what never ends, some frames."""
     given = {"decoder": "auto", "stride": 1, "frames": FRAMES if kind.arrives else None}
     with sample.around(), kind.open(sample.spec, **{**given, **options}) as source:
         yield source
 
 
 def read_all(source: Source) -> list[tuple[int, int, np.ndarray]]:
-    """Index, pts and a copy of the picture."""
     return [(frame.index, frame.pts, frame.image.copy()) for frame in source]
 
 

@@ -58,7 +58,6 @@ def numbers(kind: type[Any], above: str = "") -> Iterator[str]:
 
 
 def parts(hint: Any) -> Iterator[Any]:
-    """The types that a value may have."""
     if get_origin(hint) is Annotated:
         yield from parts(get_args(hint)[0])
     elif get_origin(hint) in (Union, UnionType):
@@ -73,7 +72,6 @@ def undeclared(kind: type[Any], but: set[str]) -> set[str]:
 
 
 def complaints(one: Statistic, schema: dict[str, Any], shown: str, told: set[str]) -> list[str]:
-    """What is wrong with a statistic that a run has measured."""
     found = []
     place, names = schema, one.name.split("/")
     for name in names:

@@ -47,7 +47,6 @@ def gpu(monkeypatch):
 
 
 def run(network, **options):
-    """The output, the nodes' types, and the engine."""
     with engines.open("openvino", network, EngineOptions(**options)) as engine:
         engine.requests[0].slot[:] = pictures(network, 3)
         [output] = [output.copy() for output in engine.requests[0].infer(1)]
@@ -97,7 +96,6 @@ def test_the_layers_of_a_virtual_device_are_timed(tmp_path, through, monkeypatch
 
 @pytest.fixture
 def prepare(tmp_path):
-    """Prepares the small network for the GPU."""
     network = small_network(tmp_path)
     config = resolve_config(None, {"device": "gpu", "engines_dir": str(tmp_path / "e")})
     return lambda: prepare_network(network, "openvino", config, lambda most: most)

@@ -115,7 +115,6 @@ def test_the_metadata_may_say_that_as_many_rows_as_cells_are_final(tmp_path):
 
 
 def varied(form: str) -> exports.Export:
-    """[1, 4 + 3, cells] that differ from cell to cell."""
     free = {"batch": "batch", "side": "side"} if form == "dynamic" else {}
     export, parts = exports.Export(**free), []
     for level in pyramid(export, 3):

@@ -55,7 +55,6 @@ def pair(given, scale="fine", zero="three", name=""):
 
 
 def left(*nodes, **rest):
-    """The pairs that are left, by what they are given; and the model."""
     from onnx import checker
 
     after = remove_needless_pairs(graph_of(*nodes, **rest))
@@ -64,7 +63,6 @@ def left(*nodes, **rest):
 
 
 def plainly(model, given):
-    """Node by node, nothing fused."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

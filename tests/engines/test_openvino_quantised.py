@@ -33,7 +33,6 @@ def run(engine, network, requests=1):
 
 
 def types(model, operator):
-    """Of the zero points of activations."""
     constants = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     return {constants[node.input[2]] for node in model.graph.node if node.op_type == operator}
 

@@ -31,7 +31,6 @@ def test_requests_at_once_fill_the_cores_of_a_cpu(monkeypatch, options, at_once)
 
 
 def execution(network, precision="fp32") -> tuple[dict[str, str], list[str]]:
-    """Node of the graph -> precision; and all nodes, with those that are in two layers twice."""
     with engines.open("ort", network, EngineOptions(precision=precision)) as engine:
         layers = engine.execution()
     assert engine.execution() == []

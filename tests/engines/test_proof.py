@@ -31,7 +31,6 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="machine: only root giv
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own cache, with the key."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "detect-video"
 
@@ -42,7 +41,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def another_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whoever writes now has another key."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache-of-another"))
 
 

@@ -25,8 +25,6 @@ from detector.core.engines.torch.engine import OpenTorch, read_switches  # noqa:
 
 
 class Fakes:
-    """``log``: what was asked of the GPU, in order."""
-
     def __init__(self) -> None:
         self.log: list[str] = []
         self.broken = ""  # what the GPU says from now on
@@ -209,7 +207,6 @@ def test_a_captured_graph_replays_over_the_requests_own_buffers(fakes):
 
 
 def opened(fakes, run, **own: str) -> OpenTorch:
-    """As far as the requests of an engine on a GPU, which runs ``run``."""
     engine, network, options = object.__new__(OpenTorch), plus_one(), EngineOptions(own=own)
     engine.precision, engine.concurrency, engine.notes, engine.captured = "fp32", 2, [], False
     engine._device = torch.device("cpu")
@@ -452,7 +449,6 @@ def test_what_needs_a_gpu_is_refused_on_a_cpu(option):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """torch says that there is one, of compute capability 7.5."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -63,7 +63,6 @@ def whole(*numbers: int) -> np.ndarray:
 
 
 def small(*shape: int) -> np.ndarray:
-    """Whole numbers, so that sums of products are exact in any order."""
     return np.random.default_rng(2).integers(-9, 10, shape).astype(np.float32)
 
 

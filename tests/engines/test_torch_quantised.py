@@ -36,7 +36,6 @@ def as_written(network: Network, picture: np.ndarray) -> np.ndarray:
 
 
 def last_step(network: Network) -> float:
-    """The scale of the last Q: one step of the output."""
     from onnx import numpy_helper
 
     values = {

@@ -26,8 +26,6 @@ def sha256(path: Path) -> str:
 
 
 def run(clip: Path, *, at: int, do: object, **flags: object) -> Result:
-    """A run on the null engine; after frame ``at`` the function ``do`` is called."""
-
     def detected(frame: object, _: object) -> None:
         if frame.index == at:  # type: ignore[attr-defined]
             do()  # type: ignore[operator]

@@ -18,7 +18,6 @@ from detector.core.session.codec import to_json
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secrets of one test are none of the next."""
     monkeypatch.setattr(secrets, "_secrets", set())
     monkeypatch.setattr(secrets, "_pattern", None)
 

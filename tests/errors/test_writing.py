@@ -68,8 +68,6 @@ def test_a_file_that_cannot_be_written_is_an_output_error_with_its_name_and_cure
 
 
 class Disk:
-    """What happened to it, in order, by name."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[tuple[str, ...]] = []
         fsync, replace = os.fsync, os.replace

@@ -35,7 +35,6 @@ LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 
 
 def find_wheel(pattern: str) -> Path:
-    """The newest wheel of that name for this Python, or for any."""
     tags = (f"cp{sys.version_info.major}{sys.version_info.minor}-", "-py3-", "py2.py3")
     found = sorted(
         file for file in WHEELS.glob(f"{pattern}-*.whl") if any(tag in file.name for tag in tags)

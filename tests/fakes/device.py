@@ -27,8 +27,6 @@ class DeviceFaultError(Exception):
 
 
 class Device:
-    """All GPUs of a machine, by number."""
-
     def __init__(self, total: int = 1 << 30) -> None:
         self.total = total
         self.allocations: dict[int, np.ndarray] = {}
@@ -104,7 +102,6 @@ class Device:
 
     @property
     def number(self) -> int:
-        """Of the GPU that is current in this thread."""
         return self._stack[-1]
 
     @number.setter

@@ -86,7 +86,6 @@ class Builder(rtx.Builder):
 
 
 def _settings(network: Any, config: Any, profiles: list[Any]) -> dict[str, Any]:
-    """What the real objects say of a build."""
     given = [network.get_input(at) for at in range(network.num_inputs)]
     results = [network.get_output(at) for at in range(network.num_outputs)]
     targets = range(config.num_compute_capabilities)

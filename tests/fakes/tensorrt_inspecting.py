@@ -51,7 +51,6 @@ class EngineInspector:
 
 
 def layers_of(engine: Any) -> list[dict[str, Any]]:
-    """Every layer with all details, in the order in which they run."""
     model, facts, major = engine._model, engine._facts, engine._trt.fake.major
     types = _value_types(model)
     found: list[dict[str, Any]] = []

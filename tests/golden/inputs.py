@@ -143,7 +143,6 @@ def street_weights(path: Path) -> None:
 
 
 def cells(path: Path) -> None:
-    """A checkpoint of YOLOv5's form: one convolution, 8x8 cells, scores far from each other."""
     from detector.core.models.formats.yolo.blocks import Design
     from detector.core.models.formats.yolo.description import parse_description
     from tests.checkpoints import saved, whole_model
@@ -192,7 +191,6 @@ def labels(path: Path) -> None:
 
 
 def found(path: Path) -> None:
-    """Detections for ``eval --detections``, in the COCO results layout."""
     rows = [
         (0, 1, [22.5, 15, 15, 30], 0.9),
         (1, 1, [15, 20, 10, 20], 0.8),

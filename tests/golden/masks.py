@@ -217,7 +217,6 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def mask_of(path: str, command: str, near: bool, container: bool) -> Mask | None:
-    """The first that fits; those for this command line before those for all."""
     for mask in sorted(MASKS, key=lambda one: not one.only):
         if (
             (mask.only and command not in mask.only.split())

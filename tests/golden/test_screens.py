@@ -57,7 +57,6 @@ MASKS = [
 
 
 def run(name: str, folder: Path) -> str:
-    """What the last of its command lines prints."""
     (folder / "videos").mkdir()
     for one in ("clip.mkv", "dots.onnx"):
         put(one, folder)
@@ -70,7 +69,6 @@ def run(name: str, folder: Path) -> str:
 
 
 def shape_of(text: str, name: str) -> list[str]:
-    """The lines without what is measured, or the words; of doctor the engines that it tells of."""
     if name == "doctor":
         return sorted({line.split()[0] for line in text.splitlines() if line.split()} & {*names()})
     lines = []

@@ -40,7 +40,6 @@ def assert_equal_videos(ours: Path, theirs: Path) -> int:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with x.mkv, an overlay of 40 frames, and x.mp4, the same drawn at once."""
     folder = tmp_path_factory.mktemp("burn")
     source = folder / "in.mp4"
     command = ["ffmpeg", "-v", "error", "-i", STREET, "-f", "lavfi", "-i", "sine=440"]

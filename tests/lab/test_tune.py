@@ -35,7 +35,6 @@ STREET = Path(__file__).parents[2] / "videos/street.mp4"
 
 
 def detections(frames: int, wrong: float = 0.0) -> list[Detections]:
-    """One object a frame; ``wrong`` of them lie elsewhere."""
     made = []
     for number in range(frames):
         shift = 500 if number < wrong * frames else 0
@@ -87,8 +86,6 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """Two engines on two cores, both able to run fp32 and int8; ort in fp32 is the default."""
-
     def graph_wanted(name, precision, device):
         if precision not in ("fp32", "int8"):
             raise EngineError("not here")
@@ -277,7 +274,6 @@ def four_precisions(monkeypatch):
 
 
 def two_limits(settings) -> float:
-    """The network and the video limit the run in turn."""
     network = 20.0 * (1.5 if settings.get("engine") == "openvino" else 1.0)
     network *= int(settings.get("infer_every", 1))
     network *= NETWORK[settings.get("precision", "fp32")] * SIZES.get(settings.get("size"), [1])[0]
@@ -496,7 +492,6 @@ def test_a_signal_during_a_run_ends_the_search(monkeypatch):
 
 
 def found_for(monkeypatch, use: bool, speed=by_rules):
-    """``tune`` on a job of the test's, for a source of a known kind."""
     job = Job(speed)
     monkeypatch.setattr(module, "run_defaults", lambda source, config: (PLAIN, config))
     monkeypatch.setattr(module, "take_turns", lambda source, config: job.turns)

@@ -31,8 +31,6 @@ WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothi
 
 @dataclass(slots=True)
 class Company:
-    """How a run fared."""
-
     kind: str
     fps: float = 0.0
     grown_mb: float = 0.0
@@ -47,7 +45,6 @@ class Company:
 
 @contextmanager
 def watched_run(folder: Path, *options: str) -> Iterator[Program]:
-    """One camera, RATE pictures a second, the null engine."""
     folder.mkdir(parents=True, exist_ok=True)
     clip = make_clip(folder / "clip.mp4", 50, size=(320, 180), gop=10)
     with ExitStack() as running:
@@ -61,7 +58,6 @@ def watched_run(folder: Path, *options: str) -> Iterator[Program]:
 
 
 def check_broker(folder: Path, kind: str, seconds: float) -> Company:
-    """Raises ProgramEndedError where the run does not outlive its broker."""
     found = Company(kind)
     with hostile_broker(kind) as broker:
         with watched_run(folder, "--mqtt", f"mqtt://127.0.0.1:{broker.port}/x") as program:
@@ -133,8 +129,6 @@ def _end(found: Company, program: Program, word: str) -> None:
 
 
 class Crowd:
-    """Visitors who come back whenever they are cut off."""
-
     def __init__(self, port: int, readers: int) -> None:
         self.port, self.visits, self.over = port, 0, threading.Event()
         self._lock = threading.Lock()

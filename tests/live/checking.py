@@ -39,8 +39,6 @@ LOGIN = "admin:sw0rdf1sh"
 
 @dataclass(slots=True)
 class Process:
-    """Of the run, at one moment."""
-
     threads: int
     descriptors: int
     rss_mb: float
@@ -114,7 +112,6 @@ def check_recoveries(
 
 
 def _write_list(path: Path, names: list[str], servers: list[RtspServer]) -> None:
-    """The second one by UDP, the third with a login."""
     lines = ["cameras:"]
     for number, (name, server) in enumerate(zip(names, servers, strict=True)):
         url = server.url("x", LOGIN if number == 2 else None)
@@ -124,7 +121,6 @@ def _write_list(path: Path, names: list[str], servers: list[RtspServer]) -> None
 
 
 def _disturb(server: RtspServer, what: str, moments: random.Random) -> tuple[float, float]:
-    """Returns when it began, and when the server was there again, Unix seconds."""
     began_s = time.time()
     if what == KILL:
         server.kill()
@@ -167,7 +163,6 @@ def _rows(folder: Path, name: str, since: dict[Path, int]) -> Iterator[tuple[flo
 
 
 def _wait_for_row(folder: Path, name: str, after: float, patience_s: float) -> float | None:
-    """Seconds from ``after`` to the arrival of the next picture that got a row."""
     until, since = time.time() + patience_s, dict[Path, int]()
     while time.time() < until:
         for moment, _ in _rows(folder, name, since):

@@ -33,8 +33,6 @@ def camera(name: str = "door", **more) -> Camera:
 
 
 class Clock:
-    """Nanoseconds that pass when somebody says so."""
-
     def __init__(self) -> None:
         self.now = 10_000 * MS
 
@@ -157,7 +155,6 @@ class Bench:
         self.collector.start()
 
     def pass_until(self, moment: int) -> None:
-        """Up to that moment, or to the next thing that happens."""
         for at_ms in sorted(self.while_waiting):
             at = self.start_ns + round(at_ms * MS)
             if at <= moment:
@@ -171,7 +168,6 @@ class Bench:
         return (self.clock.now - self.start_ns) / MS
 
     def batch(self, rows: int) -> list[tuple[str, int]]:
-        """One batch as the loop fills it: camera and number of each picture."""
         from detector.core.timeline import OffTrack
 
         found: list[tuple[str, int]] = []

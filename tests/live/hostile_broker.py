@@ -26,7 +26,6 @@ class Visit:
         one.settimeout(0.2)
 
     def read(self) -> bytes:
-        """What comes next. Empty at the end."""
         while not self.over.is_set():
             with suppress(TimeoutError):
                 return self.socket.recv(FLOOD)
@@ -41,12 +40,10 @@ class Visit:
                 rest = rest[self.socket.send(rest) :]
 
     def wait(self) -> None:
-        """Until the other end leaves, or the test is over."""
         while self.read():
             pass
 
     def flood(self, packets: Iterator[bytes]) -> None:
-        """Sends without reading."""
         while True:
             batch = bytearray()
             while len(batch) < FLOOD:
@@ -87,8 +84,6 @@ def _answer_each(data: bytes) -> Callable[[Visit], None]:
 
 
 def _send(data: bytes, leave: bool = False) -> Callable[[Visit], None]:
-    """Sends ``data`` in place of a greeting."""
-
     def behave(visit: Visit) -> None:
         visit.read()
         visit.send(data)
@@ -111,7 +106,6 @@ def _repeat(data: bytes) -> Callable[[], Iterator[bytes]]:
 
 
 def _noise(visit: Visit) -> None:
-    """Random bytes, of which some begin as true packets."""
     chance = random.Random(visit.number)
     if chance.random() < 0.7:
         _greet(visit)

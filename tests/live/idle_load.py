@@ -63,7 +63,6 @@ def check_idle(folder: Path, video: str, rounds: int, count: int = 300) -> list[
 
 
 def run_once(folder: Path, video: str, count: int) -> tuple[float, int]:
-    """FPS of a run beside so many idle connections, and how many were made."""
     port = free_port()
     command = [
         *(sys.executable, "-m", "detector", video, "--json", "--engine", "ort", "-o", "/dev/null"),

@@ -36,8 +36,6 @@ PATIENCE_S = 90.0
 
 @dataclass(slots=True)
 class Left:
-    """What lay in the folder, all kills or stops together."""
-
     times: int = 0
     finished: int = 0  # different recordings under their final names, all decoded to their end
     pictures: int = 0  # in them
@@ -145,7 +143,6 @@ class Folder:
 
 @contextmanager
 def two_cameras(folder: Path) -> Iterator[Callable[[str], Program]]:
-    """Gives what starts a run of the command that records by a mode."""
     folder.mkdir(parents=True, exist_ok=True)
     clip = make_clip(folder / "clip.mp4", round(25 * CLIP_S), size=(320, 180), gop=25, noise=True)
     with ExitStack() as running:

@@ -39,8 +39,6 @@ MINUTES = 0.05  # of a segment: 3 s, so that some kills come near a cut
 
 @dataclass(frozen=True)
 class Loss:
-    """What one kill cost one camera."""
-
     camera: str
     alive_s: float  # from the first picture to the kill
     files: int
@@ -100,7 +98,6 @@ def print_notice(text: str) -> None:
 
 
 def make_source(folder: Path, seconds: int = SECONDS) -> Path:
-    """The stream that is copied: B-frames, a key frame a second, sound as AAC."""
     return make_stream(
         folder / "source.ts",
         count=FPS * seconds,
@@ -181,7 +178,6 @@ def measure(
 
 
 def check_side_cars(folder: Path) -> None:
-    """Whole lines, each beside its recording."""
     for path in folder.glob("*.ass"):
         assert path.with_suffix(".mp4").exists()
         text = path.read_text()
@@ -192,7 +188,6 @@ def check_side_cars(folder: Path) -> None:
 
 
 def count_rows(folder: Path) -> int:
-    """Whole rows; only the last may be cut."""
     lines = [
         line
         for path in (folder / "rows").glob("detections-*.jsonl")

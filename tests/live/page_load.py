@@ -36,8 +36,6 @@ SETTLE_S = 3.0  # between the beginning of a load and what is measured
 
 @dataclass(slots=True)
 class Phase:
-    """Some seconds with or without the load."""
-
     fps: float
     rss_mb: float
     cores: float
@@ -45,8 +43,6 @@ class Phase:
 
 @dataclass(slots=True)
 class Answers:
-    """What the requests of one phase got."""
-
     seconds: float = 0.0
     ok: int = 0
     other: int = 0
@@ -119,8 +115,6 @@ def check_page(
 
 
 def page_port(program: Program) -> int:
-    """Where the page is, as the program says it."""
-
     def said() -> list[str]:
         return re.findall(r"http://127\.0\.0\.1:(\d+)", "\n".join(program.said()))
 
@@ -129,7 +123,6 @@ def page_port(program: Program) -> int:
 
 
 def measure(program: Program, names: list[str], seconds: float) -> Phase:
-    """Pictures that became rows, of all cameras."""
     before, first, began = count_rows(program, names), program.sample(), time.monotonic()
     place = len(program.samples)
     program.watch(seconds)
@@ -193,7 +186,6 @@ def descendants(pid: int, name: str) -> list[int]:
 
 @contextmanager
 def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[None]:
-    """Fills ``answers`` when it is over."""
     command = [sys.executable, "-m", "tests.live.page_load", str(port), camera, str(requests)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -253,7 +245,6 @@ class Crowd:
                 self.answers.cut += 1
 
     def run(self, requests: int) -> None:
-        """``requests`` a second."""
         for job in [self.read_slowly] * SLOW_READERS + [self.write_slowly] * SLOW_HEADS:
             threading.Thread(target=job, daemon=True).start()
         began, number = time.monotonic(), 0
@@ -265,7 +256,6 @@ class Crowd:
 
 
 def ask_until_closed(port: int, camera: str, requests: int) -> Answers:
-    """Until standard input ends."""
     crowd = Crowd(port, camera)
     threading.Thread(target=lambda: (sys.stdin.read(), crowd.over.set()), daemon=True).start()
     crowd.run(requests)

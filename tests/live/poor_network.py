@@ -94,7 +94,6 @@ class Outcome:
 
 
 def run(*command: str) -> str:
-    """Raises UnavailableError with the command and what it said."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -111,7 +110,6 @@ def inside(namespace: str) -> tuple[str, ...]:
 
 @contextmanager
 def namespaces(weather: Weather) -> Iterator[tuple[str, str]]:
-    """Names of the servers' and of the program's. Raises UnavailableError."""
     if os.geteuid() != 0:
         raise UnavailableError("network namespaces need root")
     if not os.path.exists("/dev/net/tun"):
@@ -147,7 +145,6 @@ def namespaces(weather: Weather) -> Iterator[tuple[str, str]]:
 
 
 def drop(namespace: str, loss: float) -> None:
-    """Counts what arrives, and loses a share of it. Raises UnavailableError."""
     rules = f"""
         table ip weather {{
             chain input {{

@@ -64,7 +64,6 @@ class Program:
         self.end_s = 0.0  # that the end took
 
     def sample(self) -> Sample:
-        """Raises ProgramEndedError."""
         place = Path(f"/proc/{self.process.pid}")
         try:
             status = dict(
@@ -90,7 +89,6 @@ class Program:
             time.sleep(min(every_s, left))
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> float | None:
-        """Seconds until it was so; None where it never was."""
         start = time.monotonic()
         while time.monotonic() - start < seconds:
             if condition():
@@ -100,7 +98,6 @@ class Program:
         return None
 
     def wait_for_cameras(self, names: Sequence[str], seconds: float = 90) -> float:
-        """Seconds until all were live. Raises ProgramEndedError where they never were."""
         took = self.wait_until(
             lambda: all(self.last_event(name, "camera_up") for name in names), seconds
         )
@@ -110,14 +107,12 @@ class Program:
         return took
 
     def said(self) -> list[str]:
-        """Lines on standard error."""
         return self._stderr.read_text().splitlines()
 
     def errors(self) -> str:
         return "\n".join(self.said())[-2000:].strip()
 
     def end(self) -> dict[str, Any]:
-        """SIGTERM, and the summary of the last day."""
         asked = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -137,11 +132,9 @@ class Program:
         self.process.wait()
 
     def summaries(self) -> list[Path]:
-        """Of each day."""
         return list(self.runs.glob("*/summary.json"))
 
     def lines(self, camera: str, kind: str) -> Iterator[dict[str, Any]]:
-        """Whole lines of ``detections`` or ``events``."""
         for path in sorted((self.out / camera).glob(f"{kind}-*.jsonl")):
             with path.open() as file:
                 for line in file:
@@ -149,7 +142,6 @@ class Program:
                         yield json.loads(line)
 
     def last_event(self, camera: str, event: str) -> float:
-        """Unix time of the camera's last event of that kind; 0 where there is none."""
         times = [
             in_seconds(row["time_utc"])
             for row in self.lines(camera, "events")

@@ -47,7 +47,6 @@ class Result:
 
 
 def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
-    """Raises MissingError."""
     python = environment(name, [PACKAGES[name]], OURS)
     with tempfile.TemporaryDirectory(prefix="live-check-") as made:
         around = {
@@ -84,8 +83,6 @@ def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
 
 
 class Counts:
-    """Counts pictures of each stream from the moment that all streams gave one."""
-
     def __init__(self, streams: int, seconds: float) -> None:
         self.frames = [0] * streams
         self.ages_ms: list[float] = []

@@ -32,8 +32,6 @@ LAUNCH = (
 
 
 class Playlist:
-    """The access units of some files, one after the other, for ever."""
-
     def __init__(self, files):
         self.units = []  # bytes, pts, dts, all of the first pass, in ns
         start = 0
@@ -66,7 +64,6 @@ def feed(media, playlist):
 
 
 def protect(server, factories, login):
-    """Basic authentication for every mount."""
     user, _, password = login.partition(":")
     permissions = GstRtspServer.RTSPPermissions()
     for what in ("media.factory.access", "media.factory.construct"):

@@ -48,7 +48,6 @@ def burn_clock(image: Image, microseconds: int) -> None:
 
 
 def read_clock(image: Image) -> int:
-    """The number that ``burn_clock`` wrote."""
     number = 0
     for bit in range(BITS):
         row, column = divmod(bit, image.shape[1] // CELL)
@@ -58,7 +57,6 @@ def read_clock(image: Image) -> int:
 
 
 def picture(number: int, width: int = 320, height: int = 180) -> Image:
-    """A picture that differs from its neighbours, with its number burnt in."""
     image = np.full((height, width, 3), 60, np.uint8)
     x = number * 7 % max(1, width - 40)
     image[height // 2 : height // 2 + 40, x : x + 40] = (30, 200, 240)
@@ -134,7 +132,6 @@ def _units(clip: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port at which nothing listens now: connections to it are refused."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -143,7 +140,6 @@ def free_port() -> int:
 
 @contextmanager
 def silent_listener() -> Iterator[int]:
-    """Takes connections and never says a word; the port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -154,7 +150,6 @@ def silent_listener() -> Iterator[int]:
 
 
 def need_rtsp() -> None:
-    """Skips the test where Debian's packages for the RTSP server are absent."""
     probe = "import gi; gi.require_version('GstRtspServer', '1.0')"
     if (
         not os.path.exists(SYSTEM_PYTHON)
@@ -208,7 +203,6 @@ class RtspServer:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """As if it lost its power; it may be stopped."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -19,7 +19,6 @@ NS = 1_000_000_000
 
 
 def numbered(number: int, width: int = WIDTH, height: int = HEIGHT) -> Image:
-    """A grey BGR picture with ``number`` at its top."""
     image = np.full((height, width, 3), 100, np.uint8)
     image[BLOCK * 2 :, : number * 7 % width] = (30, 90, 160)  # something that moves
     for bit in range(BITS):
@@ -28,7 +27,6 @@ def numbered(number: int, width: int = WIDTH, height: int = HEIGHT) -> Image:
 
 
 def read_number(grey: Image) -> int:
-    """The number in a decoded picture [h, w] of luma."""
     number = 0
     for bit in range(BITS):
         block = grey[4 : BLOCK - 4, bit * BLOCK + 4 : (bit + 1) * BLOCK - 4]
@@ -37,7 +35,6 @@ def read_number(grey: Image) -> int:
 
 
 def numbers_of(path: Path) -> list[int]:
-    """The numbers of all pictures of a file. Every packet of it has to decode."""
     with av.open(str(path)) as container:
         return [
             read_number(frame.to_ndarray(format="gray8")) for frame in container.decode(video=0)
@@ -56,7 +53,6 @@ def make_stream(
     sound: str | None = None,
     options: dict[str, str] | None = None,
 ) -> Path:
-    """A file of numbered pictures; its format follows from its suffix."""
     with av.open(str(path), "w") as container:
         options = dict(options or {})
         if codec == "libx264":

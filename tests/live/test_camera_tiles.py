@@ -38,8 +38,6 @@ SMALLISH, TINY, LARGE = 20.0, 8.0, 60.0  # sides in pixels of the network's inpu
 
 
 class Request:
-    """Notes what it is told."""
-
     def __init__(self, input_s: float) -> None:
         self.input_s, self.inputs = input_s, 1
 
@@ -75,7 +73,6 @@ class Street:
         return inputs, len(shown)
 
     def look(self, sides: dict[str, float | None], fps: float = 5.0) -> list[str]:
-        """Until a look is over; what it decided."""
         lines: list[str] = []
         for _ in range(FRAMES):
             for name, side in sides.items():
@@ -190,8 +187,6 @@ def test_without_auto_and_own_tiles_rows_are_as_ever():
 
 
 class Doubles:
-    """An engine that doubles the first byte of each input."""
-
     device_ms = 2.0
 
     def __init__(self, batch: int) -> None:

@@ -58,7 +58,6 @@ def test_a_wait_returns_within_a_second_so_that_the_loop_can_stop():
 
 
 def known(gather: str, **more) -> Bench:
-    """Two cameras that are known to send pictures."""
     bench = Bench("a", "b", gather=gather, batch=2, **more)
     bench.feeds["a"].arrives()
     bench.feeds["b"].arrives()

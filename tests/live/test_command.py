@@ -29,20 +29,16 @@ def clip(tmp_path_factory) -> Path:
 
 
 class LiveRun:
-    """A run in ``folder``. It lasts until it has done what the test waits for."""
-
     def __init__(self, folder: Path, *words: object, **more) -> None:
         self.folder = folder
         self.process = start(*words, *NULL, cwd=folder, **more)
 
     def rows(self, camera: str) -> list[dict]:
-        """Those that are whole by now, of all days."""
         paths = sorted((self.folder / "live" / camera).glob("detections-*.jsonl"))
         lines = [line for path in paths for line in path.read_text().splitlines(keepends=True)]
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def wait_for_rows(self, count: int, *cameras: str) -> None:
-        """So many more of each camera."""
         before = {name: len(self.rows(name)) for name in cameras}
         for name in cameras:
             wait_for(lambda name=name: len(self.rows(name)) >= before[name] + count)

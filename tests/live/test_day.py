@@ -191,8 +191,6 @@ class Recorder:
 
 
 class Rig:
-    """A run with its outputs and events, without threads."""
-
     def __init__(self, folder: Path, world: World) -> None:
         self.world, self.folder, self.day = world, folder, ""
         self.said: list[str] = []
@@ -304,7 +302,6 @@ def rows_of(rig: Rig, stem: str) -> list[dict[str, Any]]:
 
 
 def check_rows(rig: Rig) -> None:
-    """Each picture has one row, and is in one recording and in the counts of one day."""
     numbers = [row["frame"] for row in rows_of(rig, "detections")]
     assert sorted(numbers) == list(range(HOURS * SEEN))
     counted = rig.sessions["processed"], rig.sessions["received"], rig.recorder.pictures
@@ -312,8 +309,6 @@ def check_rows(rig: Rig) -> None:
 
 
 def check_counts(rig: Rig) -> None:
-    """Each crossing is in one interval, and the intervals follow upon each other."""
-
     def read(stem: str) -> list[list[dict[str, str]]]:
         paths = sorted((rig.folder / "yard").glob(f"{stem}-*.csv"))
         return [list(csv.DictReader(path.read_text().splitlines())) for path in paths]

@@ -21,7 +21,6 @@ from tests.waiting import meet
 
 
 def way(arrived=0, decoded=10, taken=12, began=15, inferred=40, result=45) -> Arrival:
-    """Moments in ms."""
     return Arrival(
         "door",
         1,

@@ -56,8 +56,6 @@ ODD = {
 
 
 class Chunks(io.BytesIO):
-    """Some bytes at a time."""
-
     def __init__(self, data: bytes, most: int) -> None:
         super().__init__(data)
         self._most = most
@@ -67,7 +65,6 @@ class Chunks(io.BytesIO):
 
 
 def read_all(data: bytes, most: int = 1 << 16) -> list[bytes]:
-    """The pictures of one answer."""
     answers = iter([Chunks(data, most)])
     stream = Jpegs(lambda: next(answers, None), 0.0, bool)  # type: ignore[arg-type,return-value]
     assert stream.begins()

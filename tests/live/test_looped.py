@@ -24,8 +24,6 @@ from tests.waiting import PATIENCE_S, wait_for
 
 
 class Stopping(threading.Event):
-    """Waits by turning the clock on. It stops at a count of packets."""
-
     def __init__(self) -> None:
         super().__init__()
         self.now_ns = 0
@@ -39,8 +37,6 @@ class Stopping(threading.Event):
 
 
 class Heard:
-    """A listener that keeps the stamps."""
-
     def __init__(self, feed: LoopedFeed, most: int) -> None:
         self.feed, self.most = feed, most
         self.opened_for: list[int] = []

@@ -15,8 +15,6 @@ from detector.live.memory import MB, MINUTE, MemoryWatch, fit_slope
 
 
 class Hour:
-    """A watch, its clock, and what the process holds."""
-
     def __init__(self) -> None:
         self.now, self.held = 5 * MINUTE, 100 * MB
         self.watch = MemoryWatch(lambda: self.now, lambda: self.held)

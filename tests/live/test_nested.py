@@ -31,7 +31,6 @@ PERSONAL = ("X-Api-Key", "Cookie", "Authorization")
 
 @pytest.fixture(scope="module")
 def segments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """A clip as a segment, encrypted, and in two parts of MP4."""
     folder = tmp_path_factory.mktemp("segments")
     clip = make_clip(folder / "clip.mp4", 25)
     for name, how in (("a.ts", {}), ("a.mp4", {"movflags": "frag_keyframe+empty_moov"})):

@@ -71,8 +71,6 @@ def web() -> Iterator[HttpServer]:
 
 
 class Early(Backoff):
-    """Tries again at once, and remembers how long it should have waited."""
-
     def __init__(self) -> None:
         super().__init__(lambda: 0.5)
         self.waits: list[float] = []
@@ -109,7 +107,6 @@ def take(feed: Feed, count: int) -> list[Picture]:
 
 
 def in_hand(feed: Feed) -> int:
-    """Pictures that arrived and are neither taken nor dropped."""
     facts = feed.facts()
     return facts.received - facts.taken - sum(facts.dropped.values())
 
@@ -286,8 +283,6 @@ def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(
 
 
 class Accelerator:
-    """HWAccel of a machine whose device can be opened, or not."""
-
     def __init__(self, works: bool) -> None:
         self.works, self.asked = works, list[tuple[str, dict[str, Any]]]()
 
@@ -530,8 +525,6 @@ def test_secret_headers_stay_at_their_host(web: HttpServer, option: str) -> None
 
 
 class RtspStub(threading.Thread):
-    """Answers RTSP requests by a function: (request) -> status and headers."""
-
     def __init__(self, answer: Callable[[str], list[str]]) -> None:
         super().__init__(daemon=True)
         self.listener = socket.create_server(("127.0.0.1", 0))

@@ -35,7 +35,6 @@ class Drops(Counter[str]):
 
 
 def received(number: int, key: bool, size: int = 100) -> Received:
-    """One of 25 a second."""
     return Received(None, Stamp(number, 1, number * 40 * MS, 0.0), None, key, size)
 
 

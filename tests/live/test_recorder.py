@@ -51,7 +51,6 @@ def still() -> int:
 
 
 def feed(recorder: CameraRecorder, path: Path, at_s: float = 100.0) -> None:
-    """A connection whose packets come as fast as they can be read."""
     with av.open(str(path)) as container:
         recorder.listener.opened(container.streams, round(at_s * NS), START_S)
         for packet in container.demux():
@@ -527,7 +526,6 @@ def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
 
 
 def draw_noise(bench: Bench, noise: Any, numbers: range, at_s: float) -> None:
-    """Pictures that do not compress."""
     from fractions import Fraction
 
     from detector.live.recording.encoder import to_yuv
@@ -546,7 +544,6 @@ def draw_noise(bench: Bench, noise: Any, numbers: range, at_s: float) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]

@@ -26,8 +26,6 @@ from tests.live.wishes import Wish
 
 
 class Bench:
-    """A recording with what it said, and a camera whose packets arrive when they are shown."""
-
     def __init__(self, folder: Path, style: Style | None = None, **wish: Any) -> None:
         self.said: list[str] = []
         self.folder = folder / "video"
@@ -83,7 +81,6 @@ def all_numbers(paths: list[Path]) -> list[int]:
 
 
 def packets_of(path: Path, kind: str) -> list[tuple[bytes, float]]:
-    """Bytes and time of showing of all packets of a kind."""
     with av.open(str(path)) as container:
         stream = next(one for one in container.streams if one.type == kind)
         return [
@@ -424,7 +421,6 @@ def clips_bench(tmp_path: Path, mode: str, **more: Any) -> Bench:
 def run_with_detections(
     bench: Bench, stream: Path, found: set[int], late: int, mode: str = "copy"
 ) -> None:
-    """Picture n is detected when picture n + ``late`` arrives."""
     count = 0
     with av.open(str(stream)) as container:
         if mode == "copy":
@@ -513,8 +509,6 @@ def test_detections_that_come_after_the_connection_is_gone(tmp_path: Path, early
 
 
 class Kept:
-    """Stands for Segments: remembers what it is given."""
-
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.finished = 0

@@ -28,8 +28,6 @@ class Sink:
 
 
 class Rules:
-    """Something appears in frame 1 and leaves in frame 2."""
-
     def update(self, frame, detections):
         name = {1: APPEARS, 2: LEAVES}.get(frame.index)
         return [] if name is None else [Event(name, frame.arrival.camera, 0.0, 0.0, "person", 1)]
@@ -77,8 +75,6 @@ FOUND = Detections(
 
 
 class Set:
-    """A router with two cameras; ``drawn``: whether its output shows boxes."""
-
     def __init__(self, drawn: bool = False) -> None:
         self.sinks: dict[str, Sink] = {}
         self.told: list[Event] = []

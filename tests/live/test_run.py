@@ -46,8 +46,6 @@ PERIOD_S = 0.02
 
 
 class PacedFeed(FakeFeed):
-    """Sends a picture every 20 ms, unless its address ends with "dead"."""
-
     def __init__(self, camera, wake) -> None:
         super().__init__(camera, wake, time.perf_counter_ns, latest=True)
         self.size = (64, 48)
@@ -90,8 +88,6 @@ def loaded():
 
 
 class Told:
-    """A receiver of events."""
-
     name = "the test"
 
     def __init__(self, events: list[Event]) -> None:
@@ -105,13 +101,10 @@ class Told:
 
 
 class Feeds(list[PacedFeed]):
-    """All feeds that a run made, in order, and the collector that has them."""
-
     collector: Collector
     waits = 0  # of the loop for a camera
 
     def wait_for_pictures(self, count: int = 2, feed: int = 0) -> None:
-        """So many more of this feed are on their way through the loop."""
         wait_for(lambda: len(self) > feed)
         before = self[feed].taken
         wait_for(lambda: self[feed].taken >= before + count)
@@ -507,8 +500,6 @@ def test_signals_end_it_in_order(feeds, number, code, monkeypatch):
 
 
 class TestList:
-    """cameras.yaml, read again while the run goes on."""
-
     def write(self, *names: str) -> None:
         lines = [f"  - {{name: {name}, url: 'rtsp://{name}/x'}}\n" for name in names]
         Path("new.yaml").write_text("cameras:\n" + "".join(lines))

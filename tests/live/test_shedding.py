@@ -267,8 +267,6 @@ class TestBurden:
 
 
 class Played(PacketFeed):
-    """A camera whose pictures have all arrived before the first is decoded."""
-
     may_shed = True
 
     def __init__(self, clip: Path, terms: Terms | None = None, **more: Any):
@@ -312,7 +310,6 @@ class Played(PacketFeed):
 
 
 def watch(feed: Played) -> dict[str, int]:
-    """Plays all of it; the pictures that were dropped, by reason."""
     feed.start()
     try:
         wait_for(lambda: feed.facts().received == PICTURES)

@@ -66,7 +66,6 @@ class Line:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The lines of a side-car, each of which has to be whole."""
     head, events = path.read_text().split("[Events]\n")
     assert head.startswith("[Script Info]")
     found = []
@@ -81,7 +80,6 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def shown_at(lines: list[Line], seconds: float) -> list[int]:
-    """The numbers on the labels that a player shows then."""
     texts = [
         one.text for one in lines if one.style == "Labels" and one.begin_s <= seconds < one.end_s
     ]
@@ -89,7 +87,6 @@ def shown_at(lines: list[Line], seconds: float) -> list[int]:
 
 
 def pictures(path: Path) -> Iterator[tuple[float, int]]:
-    """When a player shows each picture, counted from the file's beginning, and its number."""
     with av.open(str(path)) as container:
         begin_s = (container.start_time or 0) / av.time_base
         for frame in container.decode(video=0):
@@ -97,7 +94,6 @@ def pictures(path: Path) -> Iterator[tuple[float, int]]:
 
 
 def one(number: int, box: tuple[float, ...] = (40, 20, 90, 60)) -> Detections:
-    """A box whose label says the number of its picture."""
     return Detections(
         np.array([box], np.float32), np.array([0.9], np.float32), np.array([number]), NAMES
     )

@@ -30,7 +30,6 @@ def tracked(track: int):
 
 
 def written(folder: Path) -> dict[str, list[str]]:
-    """Day -> files of its rows."""
     found = {}
     for rows in sorted(folder.glob("yard/tracks/*/tracks.jsonl")):
         lines = [json.loads(line) for line in rows.read_text().splitlines()]

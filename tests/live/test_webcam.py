@@ -22,8 +22,6 @@ from tests.waiting import PATIENCE_S, wait_for
 
 
 class Device:
-    """A webcam that gives pictures for as long as ``pictures`` lets it."""
-
     def __init__(self) -> None:
         self.opened: list[int | str] = []
         self.settings: dict[int, float] = {}

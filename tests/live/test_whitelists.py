@@ -114,7 +114,6 @@ def test_a_local_playlist_opens_no_network(web: HttpServer, segment: Path, tmp_p
 
 @contextmanager
 def listening(*answers: bytes) -> Iterator[int]:
-    """Each client gets the next answer; the last one stays."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -22,8 +22,6 @@ STATED = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "stride": "32", "task": 
 
 
 class Export:
-    """Collects nodes; ``save`` writes the file."""
-
     def __init__(
         self,
         *,
@@ -160,7 +158,6 @@ class Export:
         return self.add("Add", self.nothing(colours), self.const(whole))
 
     def scores(self, colours: str, filled: int, count: int) -> str:
-        """[B, count, 3]: the three scores in the first rows, zeros below."""
         mask = np.zeros((1, count, 1))
         mask[0, :filled] = 1
         return self.add("Mul", colours, self.const(mask))

@@ -17,7 +17,6 @@ EPSILON = 1e-3
 
 
 def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, NDArray[np.float32]]:
-    """A state dict for an architecture: every tensor that training would store."""
     random = np.random.default_rng(seed)
     made: dict[str, NDArray[np.float32]] = {}
 
@@ -68,8 +67,6 @@ def silu(x: NDArray) -> NDArray:
 
 
 class Plain:
-    """Blocks over the tensors of a state dict; x is [c, h, w]."""
-
     def __init__(self, tensors: Mapping[str, NDArray], activation=silu) -> None:
         self.t, self.activation = tensors, activation
 

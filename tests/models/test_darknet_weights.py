@@ -37,7 +37,6 @@ def plan(text: str = CFG):
 
 
 def stored(filters) -> bytes:
-    """Filters as darknet writes them."""
     parts = []
     for one in filters:
         norm = [] if one.scales is None else [one.scales, one.means, one.variances]

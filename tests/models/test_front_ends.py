@@ -35,7 +35,6 @@ FRONT_END = FrontEnd(read, families=("a", "b"), takes_random_weights=True)
 
 @pytest.fixture
 def dropped_in(tmp_path, monkeypatch):
-    """A folder whose modules count as lying in models/formats."""
     folder = tmp_path / "formats"
     folder.mkdir()
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(folder)])

@@ -54,7 +54,6 @@ def plain(export: Export) -> Export:
 
 
 def cut(export: Export) -> Export:
-    """Where the whole picture is bright, and the first two of them."""
     boxes, number = colours_found(export)
     places = bright(export, export.picture)  # [n, 4], of 12,288 at most
     first = export.add("Slice", places, *(whole(export, v) for v in (0, 2, 0)))
@@ -140,7 +139,6 @@ def millions(export: Export, count: str) -> str:
 
 
 def the_dark_ones(export: Export, count: str) -> str:
-    """All elements less the bright ones: none at the most of these."""
     rest = export.add("Sub", whole(export, ROWS), count)
     return export.add("Mul", rest, whole(export, 10**8))
 

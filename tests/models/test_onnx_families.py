@@ -17,7 +17,6 @@ COLOUR = (153, 204, 102)
 
 
 def picture(colour=COLOUR, side: int = SIDE) -> np.ndarray:
-    """u8 BGR: black but for one pixel."""
     image = np.zeros((side, side, 3), np.uint8)
     image[5, 7] = colour[::-1]
     return image
@@ -189,7 +188,6 @@ def test_twins_are_suppressed_where_the_network_leaves_it_to_us(tmp_path):
 
 
 def bright(colour=(0, 0, 255)) -> np.ndarray:
-    """u8 BGR, one colour all over."""
     return np.full((SIDE, SIDE, 3), colour, np.uint8)
 
 

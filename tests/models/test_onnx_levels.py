@@ -47,7 +47,6 @@ def levels(heads, strides=(8, 16, 32), anchors=1, form="rows", gain=1, **more):
 
 
 def noise(side=SIDE) -> np.ndarray:
-    """u8 BGR."""
     return np.random.default_rng(5).integers(0, 256, (side, side, 3), np.uint8)
 
 
@@ -57,7 +56,6 @@ def softmax(x):
 
 
 def by_distances(boxes, scores, strides, *, bins=1, centre=0.0, anchors=1):
-    """Rows x1, y1, x2, y2, score, class of every score above CONF."""
     found = []
     for box, score, stride in zip(boxes, scores, strides, strict=True):
         for row in range(len(box)):

@@ -15,7 +15,6 @@ from tests.networks import open_network
 
 
 def named(*given: tuple[str, str]) -> list[str]:
-    """Names that nodes (name, operator) get."""
     from onnx import helper
 
     return _node_names(

@@ -65,7 +65,6 @@ MODELS = {
 
 
 def build(folder, kind, **more):
-    """The network that was built from, and the path of what was built."""
     model, given = MODELS[kind](folder)
     config = resolve_config(None, {"model": model, "engine": "ort", **given, **more})
     facts = export_onnx(config, str(folder / "built.onnx"))
@@ -123,7 +122,6 @@ def test_a_graph_in_the_folder_of_built_files_is_a_model_too(tmp_path):
 
 
 def changed(tmp_path, change):
-    """A built file whose description is changed, as its content or as text."""
     _, path = build(tmp_path, "darknet-yolo")
     model = onnx.load(path)
     [entry] = [entry for entry in model.metadata_props if entry.key == KEY]

@@ -39,7 +39,6 @@ def asked(server):
 
 @pytest.fixture
 def describe(tmp_path, monkeypatch, server):
-    """Makes ``m`` a known model whose file the server has."""
     (tmp_path / "cfg/models").mkdir(parents=True)
     monkeypatch.setattr(catalogue, "folder", lambda: tmp_path / "cfg")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -59,7 +59,6 @@ STEM = [-1, 1, "Conv", [8, 3, 1]]
 
 
 def after_stem(block):
-    """The block applied to the stem's output."""
     return lambda plain, x: block(plain, plain.conv("model.0", x))
 
 
@@ -218,7 +217,6 @@ def test_auxiliary_layers_are_counted_as_stored_and_left_out_of_the_graph(tmp_pa
 def whole_model(
     values: dict, tensors: dict, conv: dict | None = None, act: str = "SiLU", eps: float = 1e-3
 ):
-    """The pickled module tree of a network: a models.yolo.Model, its tensors in their places."""
     leaves: dict = {}
     for name, array in tensors.items():
         *way, last = name.split(".")

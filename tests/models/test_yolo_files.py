@@ -43,8 +43,6 @@ def tensors_of(values: dict = SMALL, seed: int = 0) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def described(tmp_path: Path):
-    """``described(content)``: t.yaml with t.pt beside it; its network."""
-
     def go(content, values: dict = SMALL, **more):
         (tmp_path / "t.yaml").write_text(yaml.safe_dump(values))
         saved(tmp_path / "t.pt", content)

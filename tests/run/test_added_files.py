@@ -74,7 +74,6 @@ class GreySource(Source):
 
 @pytest.fixture
 def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with both files, on the path of both packages, and the current folder."""
     folder = tmp_path / "added"
     for package, name, text in ((sinks, "tallies", SINK), (sources, "grey", SOURCE)):
         place = folder / package.__name__.rpartition(".")[2]

@@ -50,7 +50,6 @@ UPRIGHT_ONE, SQUARE = of_shape(9, 16), of_shape(1, 1)
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Frames of the street, squeezed into videos of other shapes."""
     folder = tmp_path_factory.mktemp("clips")
     capture = cv2.VideoCapture(str(STREET))
     frames = [capture.read()[1] for _ in range(2)]

@@ -42,7 +42,6 @@ FOUND = {
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """Engines in known versions on a known machine; ort is what auto takes by rank."""
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(HERE))
@@ -124,7 +123,6 @@ def tuned(folder, kind=KIND, settings=FOUND, sha=SHA, size=SIZE, used=None):
 
 
 def keep(by, folder, used=None):
-    """A record of either, which makes auto take another engine than ort in fp32."""
     if by == "tune":
         tuned(folder, used=used)
     else:

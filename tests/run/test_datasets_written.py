@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place")]
 
 
 def cut_pictures(*names: str) -> None:
-    """Frames of the clip, each at another place."""
     video = cv2.VideoCapture(str(CLIP))
     for name in names:
         _, image = video.read()
@@ -60,7 +59,6 @@ def ultralytics_label(picture: Path) -> Path:
 
 
 def check_all_join(outputs: dict[str, str]) -> int:
-    """Every name leads to a file. Returns how many pictures there are."""
     coco = Path(outputs["coco"])
     document = read(outputs["coco"])
     images = {one["id"]: one for one in document["images"]}

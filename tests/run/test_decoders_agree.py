@@ -78,7 +78,6 @@ def test_detections_are_the_same_within_rounding(request, shared):
 
 
 def detections(plan, clip, decoder):
-    """Of the first frames, as a run without drawn outputs detects them."""
     from detector.core.loop.parts import Progress
     from detector.core.timeline import OffTimeline
 

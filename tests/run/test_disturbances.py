@@ -11,7 +11,6 @@ from detector.core.run import disturbances
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A system on which nothing happens."""
     (tmp_path / "group").mkdir()
     for name in ("hot-0", "hot-1"):
         (tmp_path / name).write_text("3\n")

@@ -189,7 +189,6 @@ PHOTO = (960, 1280)  # height and width, twice the 608x352 of the network and mo
 
 
 def photos(folder: str) -> None:
-    """Of the street, each enlarged to the size of a photo."""
     os.mkdir(folder)
     with sources.open(str(CLIP), frames=2, stride=40) as source:
         for frame in source:

@@ -39,7 +39,6 @@ NO_HOOKS = Hooks()
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Planes]:
-    """Planes of which a BGR picture was made."""
     asked: list[Planes] = []
     real = PlanesReader.make_bgr
 
@@ -260,8 +259,6 @@ def test_the_written_video_states_the_colours_of_its_source(
 
 
 class Seen:
-    """What a run detects, frame by frame, and where boxes were drawn."""
-
     def __init__(self) -> None:
         self.detections: list[Detections] = []
 
@@ -272,7 +269,6 @@ class Seen:
 def both_ways(
     clip: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> list[tuple[Seen, Summary]]:
-    """Planes, then BGR."""
     results = []
     for pixels in ("yuv420p", "bgr"):
         monkeypatch.setenv("DETECT_VIDEO_PIXELS", pixels)

@@ -38,7 +38,6 @@ INPUTS = {"a.png": (96, 160), "b.png": (160, 96), "c.png": (160, 160), "d.png": 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A frame of the street, squeezed into pictures of four sizes; three inputs hold them."""
     folder = tmp_path_factory.mktemp("pictures")
     capture = cv2.VideoCapture(str(STREET))
     frame = capture.read()[1]

@@ -43,8 +43,6 @@ FIND_OR_MAKE = self_timing.find_or_make
 
 
 class Ticks:
-    """Seconds that pass where somebody lets them."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -84,7 +82,6 @@ def set_flags(monkeypatch, *flags: str) -> None:
 
 @pytest.fixture
 def ticks(monkeypatch) -> Ticks:
-    """Engines of ``SPEEDS`` on a known machine without a GPU; each takes 0.2 s to open."""
     clock = Ticks()
 
     def opened(network, config, name, precision, stack: ExitStack, its_clock) -> object:
@@ -180,8 +177,6 @@ def test_settings_that_it_has_nothing_to_say_about(street, ticks, tmp_path, runt
 
 
 class Ahead:
-    """What a run reads: ``frames`` of them, of which a sample has three."""
-
     def __init__(self, frames: int | None) -> None:
         self.frames, self.samples = frames, 0
 
@@ -195,8 +190,6 @@ class Ahead:
 
 @pytest.fixture
 def foreign(street, ticks, monkeypatch):
-    """Times a network of another file, whose outputs and boxes ``FOUND`` says."""
-
     def found(network, outputs, conf) -> list[Detections]:
         return [some_boxes(int(one[0][0, 0]), conf) for one in outputs]
 
@@ -211,7 +204,6 @@ def foreign(street, ticks, monkeypatch):
 
 
 def some_boxes(count: int, conf: float) -> Detections:
-    """Four of five score 0.9, the last ones 0.2."""
     corners = 20 * np.arange(count, dtype=np.float32)[:, None] + np.array([0, 0, 9, 9], np.float32)
     scores = np.where(np.arange(count) < 0.8 * count, 0.9, 0.2).astype(np.float32)
     above = scores >= conf

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory) -> Path:
-    """Two frames of the street, six times each."""
     capture, target = cv2.VideoCapture(str(STREET)), tmp_path_factory.mktemp("still") / "in.mp4"
     pictures = [capture.read()[1] for _ in range(200)]
     with av.open(str(target), "w") as container:

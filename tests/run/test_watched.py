@@ -16,8 +16,6 @@ STREET = str(CHECKOUT / "videos/street.mp4")
 
 
 class EverySecond:
-    """Looks at every second picture."""
-
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.pictures: list[np.ndarray] = []

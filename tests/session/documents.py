@@ -88,5 +88,4 @@ DOCUMENT: dict[str, Any] = {
 
 
 def document(**changes: Any) -> SessionDocument:
-    """``DOCUMENT`` with other values for some of its keys."""
     return from_builtins({**DOCUMENT, **changes}, SessionDocument, "a document made by hand")

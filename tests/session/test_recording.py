@@ -39,7 +39,6 @@ def thread_of(times: int) -> ThreadSum:
 
 
 def a_source(times: int) -> Recording:
-    """Every figure is another, and ``times`` as large in another source."""
     stage = StageSum(["main"], 5 * times, 7 * times, 6 * times)
     stage.split, stage.told = SplitSum(4 * times, 2 * times, 1 * times), True
     stage.durations.add_many(array("q", [times] * 5))

@@ -12,7 +12,6 @@ import pytest
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """A function that makes a file system of so many KB."""
     mounted: list[Path] = []
 
     def make(kilobytes: int) -> Path:

@@ -89,20 +89,17 @@ def write_clip(path: Path, frames: int = 3) -> Path:
 
 
 def probe(path: Path) -> dict[str, Any]:
-    """ffprobe's word on the streams and the format."""
     command = ["ffprobe", "-v", "error", "-show_streams", "-show_format", "-of", "json", str(path)]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def probe_pts(path: Path) -> list[int]:
-    """Stamps of the frames that ffprobe decodes, in ticks of the stream."""
     command = ["ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "frame=pts"]
     command += ["-of", "csv=p=0", str(path)]
     return [int(line.strip(",")) for line in subprocess.check_output(command, text=True).split()]
 
 
 def decode(path: Path, width: int, height: int) -> np.ndarray:
-    """All pictures as ffmpeg decodes them, u8 BGR [n, height, width, 3]."""
     command = ["ffmpeg", "-v", "error", "-i", path, "-map", "0:v", "-fps_mode", "passthrough"]
     raw = subprocess.check_output([*command, "-f", "rawvideo", "-pix_fmt", "bgr24", "-"])
     return np.frombuffer(raw, np.uint8).reshape(-1, height, width, 3)

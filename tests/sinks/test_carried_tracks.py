@@ -34,7 +34,6 @@ def ffmpeg(*arguments: object) -> None:
 
 
 def make(path: Path, *options: str, subtitles: str = "", sounds: int = 2) -> Path:
-    """French (300 Hz), then English (900 Hz), which is the default."""
     (path.parent / "lines.srt").write_text(LINES)
     inputs = ["-f", "lavfi", "-i", f"testsrc2=size=64x48:rate=25:duration={SECONDS}"]
     for number in range(sounds):
@@ -61,7 +60,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(source: Path | str, target: Path, **options: object) -> list[str]:
-    """The notes of a run that writes ``target``."""
     given = {"engine": "null", "save": "video", "output": str(target), **options}
     config = resolve_config(None, {**given, "run_dir": str(target.parent / "run")})
     result = detect([str(source)], config)
@@ -70,7 +68,6 @@ def run(source: Path | str, target: Path, **options: object) -> list[str]:
 
 
 def tracks(path: Path, kind: str = "audio") -> list[tuple[str, str, bool]]:
-    """Codec, language and default flag, by ffprobe."""
     return [
         (
             stream["codec_name"],
@@ -94,7 +91,6 @@ def about_as(found: dict[str, str]) -> None:
 
 
 def packet_times(path: Path, kind: str) -> list[list[float]]:
-    """Begin of each packet, in seconds, for each track of the kind."""
     with av.open(str(path)) as container:
         times: dict[int, list[float]] = {
             stream.index: [] for stream in container.streams if stream.type == kind

@@ -25,7 +25,6 @@ TICK = Fraction(1, 25)
 
 
 def choose(found: set[int], lead: str, frames: int = 30) -> list[tuple[int, bool]]:
-    """Frames of 25 a second; (index, whether a gap precedes it) of those that are written."""
     chosen = Clips(Fraction(lead), TICK)
     image = np.zeros((2, 2, 3), np.uint8)
     written = []
@@ -71,7 +70,6 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_clips(path: Path, found: set[int], frames: int = 50, **options: Any) -> sinks.Sink:
-    """Frames that say by their brightness which they are."""
     (sink,) = sinks.open_all(
         {"video": path}, make_info(), {"only_detections": True, "lead": 0.12, **options}
     )

@@ -35,7 +35,6 @@ def write(path: Path, frames: list[Frame], **options: Any) -> sinks.Sink:
 
 
 def texture(number: int) -> Frame:
-    """Blurred noise that moves."""
     noise = np.random.default_rng(2).integers(0, 64, (96, 256), np.uint8)
     image = np.repeat(noise[:, 2 * number : 2 * number + 128, None], 3, 2)
     return Frame(number, number * 512, number / 25, np.ascontiguousarray(image))

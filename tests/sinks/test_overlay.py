@@ -56,7 +56,6 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def packets(path: Path, kind: str = "video") -> list[tuple[Fraction, str]]:
-    """Time in seconds and digest of every packet."""
     with av.open(str(path)) as container:
         return [
             (packet.pts * packet.time_base, hashlib.sha256(bytes(packet)).hexdigest())
@@ -66,7 +65,6 @@ def packets(path: Path, kind: str = "video") -> list[tuple[Fraction, str]]:
 
 
 def events(path: Path) -> list[tuple[int, int, bytes]]:
-    """Begin and end in ms, and the line, of all lines of subtitles."""
     with av.open(str(path)) as container:
         track = next(s for s in container.streams.subtitles if s.metadata.get("title"))
         return [
@@ -82,7 +80,6 @@ def rows(path: Path) -> list[Any]:
 
 
 def found(index: int, names: tuple[str, ...] = ("person", "car")) -> Detections:
-    """Two objects that move, the first the better one."""
     boxes = np.array([[20, 30, 60, 80], [70 - index, 10.4321, 110.5 - index, 50]], np.float32)
     scores = np.array([0.91234567, 0.3], np.float32)
     return Detections(boxes, scores, np.array([0, 1]), names)
@@ -95,7 +92,6 @@ def save(
     input: dict[str, Any] | None = None,
     **options: Any,
 ) -> list[str]:
-    """Runs a source into an overlay; its notes, but for that of the font."""
     config = Config()
     config = replace(config, input=replace(config.input, **(input or {})))
     sink = sinks.open("overlay", path, **options)
@@ -344,7 +340,6 @@ def test_lato_is_where_its_package_puts_it(clip: Path, tmp_path: Path) -> None:
 
 
 def rendered(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:
-    """A picture as libass draws over it, and as our own annotate does."""
     import cv2
 
     where = f"select=eq(n\\,{number})"

@@ -138,7 +138,6 @@ def save_named(folder: Path, *names: str, level: int = 50) -> None:
 
 
 def files(folder: Path) -> list[str]:
-    """All but the manifests, with their folders."""
     found = [one for one in folder.rglob("*") if not one.is_dir()]
     return sorted(str(one.relative_to(folder)) for one in found if one.name[0] != ".")
 
@@ -171,7 +170,6 @@ def test_an_empty_folder_of_somebody_elses_stays(tmp_path: Path) -> None:
 
 @pytest.fixture
 def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What reached the disk, and which names were given, in order."""
     done: list[str] = []
     fsync, rename = os.fsync, os.rename
 

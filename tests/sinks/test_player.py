@@ -125,7 +125,6 @@ COLUMNS = """(() => {
 
 
 def wait(browser: Browser, condition: str) -> None:
-    """Until a condition holds in the page."""
     end = time.monotonic() + 60
     while not browser.run(f"Boolean({condition})"):
         assert time.monotonic() < end, (

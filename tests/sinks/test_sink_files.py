@@ -46,7 +46,6 @@ def write(sink: sinks.Sink, n: int = 3) -> None:
 
 
 def listed(folder: Path) -> set[Path]:
-    """What lies in a folder, but the results list that goes with a coco file."""
     found = set(folder.iterdir())
     return {path for path in found if not path.name.endswith(".coco-results.json")}
 

@@ -26,7 +26,6 @@ NAMES = ("person", "../a/b", "nul", "Person")
 
 
 def found(*rows, names=NAMES):
-    """(track, class, score, x1, y1, x2, y2)."""
     return Detections(
         np.array([row[3:] for row in rows], np.float32).reshape(-1, 4),
         np.array([row[2] for row in rows], np.float32),
@@ -37,7 +36,6 @@ def found(*rows, names=NAMES):
 
 
 def textured(index, level=255, size=SIZE):
-    """A frame full of detail; ``level`` 0 has none."""
     frame = make_frame(index, size=size)
     noise = np.random.default_rng(index).integers(0, 256, size, np.uint8)
     grey = (noise.astype(np.uint16) * level // 255).astype(np.uint8)

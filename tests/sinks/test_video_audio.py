@@ -60,7 +60,6 @@ def rewrite(
 
 
 def flash_and_beep(path: Path) -> tuple[float, float]:
-    """Seconds at which the picture turns white and the sound begins."""
     with av.open(str(path)) as container:
         bright = [
             f.time for f in container.decode(video=0) if f.to_ndarray(format="gray").mean() > 128
@@ -292,7 +291,6 @@ def test_no_audio_is_wanted(tmp_path: Path) -> None:
 
 
 def write_frames(source: Path, target: Path, *, has_audio: bool) -> sinks.Sink:
-    """100 grey frames beside the sound of ``source``."""
     sink = sinks.open("video", target)
     info = SourceInfo(
         str(source), "video", 64, 48, Fraction(25), Fraction(1, 90000), has_audio=has_audio

@@ -29,7 +29,6 @@ def at(pts: list[int], step: int = 1) -> list[Frame]:
 
 
 def read_stamps(path: Path) -> list[Fraction]:
-    """Seconds of each frame, as PyAV decodes them."""
     with av.open(str(path)) as container:
         return [frame.pts * frame.time_base for frame in container.decode(video=0)]
 

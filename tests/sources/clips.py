@@ -109,7 +109,6 @@ def count_by_ffmpeg(path: Path) -> int:
 
 
 def cut(path: Path, share: float) -> Path:
-    """A copy beside ``path`` that holds the first ``share`` of its bytes."""
     data = path.read_bytes()
     short = path.with_name(f"cut-{path.name}")
     short.write_bytes(data[: int(len(data) * share)])
@@ -130,6 +129,5 @@ def write_sound(path: Path) -> Path:
 
 
 def pts_of(path: Path) -> list[int]:
-    """The pts that a plain PyAV loop sees."""
     with av.open(str(path)) as container:
         return [frame.pts for frame in container.decode(video=0)]

@@ -81,7 +81,6 @@ def audio_first(path: Path) -> None:
 
 
 def change_of_size(path: Path) -> None:
-    """Half of the frames are larger; their timestamps go on."""
     blurred = ("-vf", "boxblur=4,hue=s=0.3")  # readers that scale do so by different filters
     later = (*blurred, "-output_ts_offset", "1.333333")
     larger = encode(path.with_name("larger.ts"), *later, size="240x136", frames=30)
@@ -168,7 +167,6 @@ def clips(kind: str, request: pytest.FixtureRequest) -> list[Path]:
 
 
 def make(folder: Path, number: str) -> Path:
-    """Write the clip of this number into ``folder``, unless it is there already."""
     [name] = (name for name in CLIPS if name.startswith(number))
     path = folder / name
     if not path.exists():

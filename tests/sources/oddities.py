@@ -79,7 +79,6 @@ def longer_sound(path: Path) -> int:
 
 
 def dropped(path: Path, *options: str) -> int:
-    """Every third picture alone; the container is told to keep the time between them."""
     encode(path, "-vf", "select=not(mod(n\\,3))", "-fps_mode", "vfr", *options)
     return (FRAMES + 2) // 3
 

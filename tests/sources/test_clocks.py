@@ -25,7 +25,6 @@ READERS = [("auto", "bgr"), ("av", "bgr"), ("opencv", "bgr"), ("auto", "yuv420p"
 
 @pytest.fixture(scope="module", params=["late.ts", "late.mkv", "plain.mp4"])
 def clip(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seconds, a key frame every ten. Those that are late begin at an hour."""
     path = tmp_path_factory.mktemp("clock") / request.param
     moving = ("-f", "lavfi", "-i", "testsrc2=size=64x48:rate=25:duration=2")
     encoder = ("-c:v", "libx264", "-preset", "ultrafast", "-g", "10", "-pix_fmt", "yuv420p")

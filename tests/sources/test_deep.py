@@ -26,7 +26,6 @@ BYTE, SHORT, LONG = 1, 3, 4  # types of values in a TIFF
 
 
 def shades() -> NDArray[np.float64]:
-    """[h, w, 3] BGR from 0 to 1, all of it in use."""
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     image = np.stack([x / (WIDTH - 1), y / (HEIGHT - 1), (x + y) / (HEIGHT + WIDTH - 2)], -1)
     return image
@@ -79,7 +78,6 @@ def tiff(
 
 
 def read(path: Path, data: bytes | NDArray) -> tuple[Image, list[str]]:
-    """The picture as a source hands it out, and its notes. An array is written by cv2."""
     path.write_bytes(data) if isinstance(data, bytes) else cv2.imwrite(str(path), data)
     with sources.open(str(path)) as source:
         (frame,) = source

@@ -19,7 +19,6 @@ def sei(*messages: bytes) -> bytes:
 
 
 def nal(kind: int) -> bytes:
-    """A unit of HEVC."""
     return START + bytes([kind << 1, 1, 0x80])
 
 

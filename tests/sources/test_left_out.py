@@ -27,7 +27,6 @@ pytestmark = pytest.mark.usefixtures("place")
 
 
 def make(*names: str) -> None:
-    """Pictures where the name is one, else files of one byte."""
     for name in names:
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -93,7 +93,6 @@ def test_refused(clip, number, decoder, capfd):
 
 
 def count_by_cv2(path):
-    """Frames until the first failure."""
     capture = cv2.VideoCapture(str(path))
     return next(count for count in range(1000) if not capture.grab())
 

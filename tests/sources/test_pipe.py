@@ -47,7 +47,6 @@ STREET = CHECKOUT / "videos" / "street.mp4"
 
 @contextmanager
 def fed(data: bytes, *, silent: bool = False) -> Iterator[int]:
-    """The reading end of a pipe that gets ``data``, and then ends or stays ``silent``."""
     reading, writing = os.pipe()
     over = threading.Event()
 
@@ -72,8 +71,6 @@ def fed(data: bytes, *, silent: bool = False) -> Iterator[int]:
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the bytes of a file what this process has as standard input, for a block."""
-
     @contextmanager
     def make(data: bytes, **options: Any) -> Iterator[StandardInput]:
         with fed(data, **options) as descriptor:

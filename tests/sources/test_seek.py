@@ -38,7 +38,6 @@ def seeks(path: Path, decoder: str, start_s: Fraction) -> bool:
 
 
 def times_in(path: Path, *shares: str) -> list[Fraction]:
-    """Times of the source, and some beside its frames."""
     frames, source = read(path, "av", None)
     base = source.info.time_base
     first, last = (frames[at][1] * base for at in (0, -1))
@@ -52,7 +51,6 @@ def both_ways(
     monkeypatch: pytest.MonkeyPatch,
     most: int | None = None,
 ) -> tuple[Any, Any]:
-    """What ``restrict`` gives with seeking, and by decoding up to there."""
     results = []
     for landing in (None, lambda *_: None):
         with monkeypatch.context() as patch:

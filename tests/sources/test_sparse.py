@@ -22,13 +22,11 @@ GOPS = {"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=2:b-pyramid=n
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 frames, a key frame every 12, of each three two are B-frames."""
     return write_video(tmp_path_factory.mktemp("clips") / "a.mp4", 60, **GOPS)
 
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The pts of packets that reach the decoder."""
     given: list[int] = []
     real = _threaded.AvSource._decode_packet
     monkeypatch.setattr(
@@ -40,7 +38,6 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def read(path: Path, stride: int = 1, start: int | None = None, frames: int | None = None) -> list:
-    """Number, pts and brightness of each frame."""
     with sources.open(str(path), stride=stride, frames=frames, pixels="yuv420p") as source:
         if start is not None:
             source.restrict(start * source.info.time_base, None)

@@ -60,7 +60,6 @@ def png(orientation: int) -> bytes:
 
 
 def make(folder: Path, name: str, orientation: int) -> Path:
-    """Two such pictures as they are, in the container that the name says. ``name``: png.mov."""
     kind, suffix = name.split(".")
     data = {"jpg": jpeg, "png": png}[kind](orientation)
     if suffix == "mjpeg":

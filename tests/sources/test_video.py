@@ -278,7 +278,6 @@ def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
 
 @pytest.fixture
 def cv2_gives_up(monkeypatch):
-    """cv2 reads ten frames, then no more."""
     from detector.core.sources.video.opencv import OpenCVSource
 
     real = OpenCVSource.grab

@@ -40,8 +40,6 @@ class Page:
 
 
 class Server(ThreadingHTTPServer):
-    """``requests``: path with its query, headers."""
-
     daemon_threads = True
     block_on_close = False
     scheme = "http"
@@ -69,7 +67,6 @@ class WebServer(Server):
         self.pages: dict[str, Page] = {}
 
     def put(self, path: str, data: bytes = b"", **more: Any) -> str:
-        """The address of a page."""
         self.pages[path] = Page(data, **more)
         return self.url(path)
 

@@ -24,7 +24,6 @@ def raw(height: int = 4, width: int = 5, classes: int = 2, seed: int = 0) -> np.
 
 
 def plain_rows(output: np.ndarray, one: AnchoredLayer) -> list[list[float]]:
-    """cx, cy, w, h, objectness, class probabilities of every cell, by anchor, y, x."""
     rows, step = [], 5 + one.classes
     for a, (anchor_width, anchor_height) in enumerate(one.anchors):
         for y in range(output.shape[2]):

@@ -27,7 +27,6 @@ PERSON = "شخص"  # three letters that join
 
 
 def bars(coverage: np.ndarray) -> list[int]:
-    """Widths of the bars of one text, from left to right, in hundredths of the em."""
     row = np.concatenate([[False], coverage[len(coverage) // 2] > 127, [False]])
     edges = np.flatnonzero(row[1:] != row[:-1])
     return (np.diff(edges)[::2] / EM * 10).round().astype(int).tolist()

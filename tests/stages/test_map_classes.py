@@ -10,7 +10,6 @@ GROUPS = ((0,), (1, 2))  # person; vehicle: car and truck
 
 
 def dense(*rows):
-    """cx, cy, w, h, objectness, then person, car, truck, cow."""
     return np.array([rows], np.float32)
 
 

@@ -14,13 +14,11 @@ NAMES = ("a", "b", "c")
 
 
 def candidates(*rows: tuple[float, ...]) -> Candidates:
-    """Rows of x1, y1, x2, y2, score, class."""
     table = np.array(rows, np.float32).reshape(-1, 6)
     return Candidates(table[:, :4], table[:, 4], table[:, 5].astype(np.int64))
 
 
 def plain_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.float32, np.float32]:
-    """Intersection and union."""
     width = max(np.float32(0), min(a[2], b[2]) - max(a[0], b[0]))
     height = max(np.float32(0), min(a[3], b[3]) - max(a[1], b[1]))
     union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - width * height
@@ -28,7 +26,6 @@ def plain_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.float32, np.float32]:
 
 
 def plain_nms(found: Candidates, iou: float, max_det: int, agnostic: bool) -> tuple[list[int], int]:
-    """Indices kept, best first, and how many the limit cut."""
     left = sorted(range(len(found.scores)), key=lambda i: (-found.scores[i], i))
     kept = []
     while left:

@@ -29,7 +29,6 @@ KNOWN = [
 
 
 def smooth(height: int, width: int) -> Image:
-    """u8 BGR that changes slowly, so that a quarter of the colours says all."""
     rows, columns = np.mgrid[0:height, 0:width]
     parts = [rows * 200 / height + 20, columns * 200 / width + 20, (rows + columns) * 0.2 + 40]
     image: Image = np.clip(np.dstack(parts), 0, 255).astype(np.uint8)

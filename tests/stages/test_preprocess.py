@@ -17,7 +17,6 @@ def picture(height: int, width: int) -> np.ndarray:
 
 
 def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.ndarray:
-    """The plain way: resize, swap, pad with a new array at every step."""
     (h, w), six = image.shape[:2], np.dstack([image, image])  # which no other code scales on ARM64
     if geometry == "stretch":
         return cv2.resize(six, (width, height), interpolation=cv2.INTER_LINEAR)[..., 2::-1]

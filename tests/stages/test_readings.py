@@ -44,7 +44,6 @@ def dense_of(reading: Reading, classes: int = 3):
 
 
 def rows(count: int, classes: int = 3) -> np.ndarray:
-    """Plausible decoded rows [1, N, 5 + C]."""
     values = RNG.uniform(0, 1, (1, count, 5 + classes)).astype(np.float32)
     values[..., :4] *= 60
     return values
@@ -376,7 +375,6 @@ def test_a_list_with_a_count_and_labels_from_one():
 
 
 def listed(classes, scores, **more):
-    """What ``read_list`` finds in rows of box, score and class."""
     table = np.tile(np.float32([10, 20, 30, 40, 0, 0]), (len(classes), 1))
     table[:, 4], table[:, 5] = scores, classes
     reading = replace(finished(), **more)

@@ -18,7 +18,6 @@ def frame(camera: str | None = None, epoch: int = 1) -> Frame:
 
 
 def slot(value: int = 100, changed: int = 0) -> np.ndarray:
-    """32x64 pixels, which are 8x16 cells; ``changed`` of them are another grey."""
     made = np.full((32, 64, 3), value, np.uint8)
     for number in range(changed):
         y, x = divmod(number, 16)

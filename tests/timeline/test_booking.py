@@ -117,8 +117,6 @@ def test_a_thread_that_comes_later_counts_from_its_birth_and_one_that_goes_keeps
 
 
 class System:
-    """A wall clock, and one thread of the engine that was there before the run."""
-
     def __init__(self) -> None:
         self.now = 0
         self.tasks = {10**9: Times(0, 0)}

@@ -22,8 +22,6 @@ OURS = {thread.native_id for thread in threading.enumerate()}
 
 
 class System:
-    """Threads with their times, as a test sets them."""
-
     def __init__(self) -> None:
         self.threads: dict[int, Times] = {number or 0: Times(0, 0) for number in OURS}
 

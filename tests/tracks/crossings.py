@@ -109,8 +109,6 @@ def make_scene(
 
 
 class _Walk:
-    """One object, from when it comes to when it is gone."""
-
     def __init__(self, plan, share, height, kind, random, lay, speed) -> None:  # type: ignore[no-untyped-def]
         self.kind, self._lay, self._share = kind, lay, share
         self._size = np.array([height * 0.5, height])

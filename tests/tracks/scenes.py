@@ -15,7 +15,6 @@ WIDTH, HEIGHT = 40.0, 100.0
 
 
 def straight(start: tuple[float, float], speed: tuple[float, float]) -> Way:
-    """``speed``: pixels a second."""
     return lambda t: (start[0] + speed[0] * t, start[1] + speed[1] * t)
 
 
@@ -24,14 +23,12 @@ def hidden(way: Way, begin_s: float, end_s: float) -> Way:
 
 
 def turning(start: tuple[float, float], speed: float, at_s: float) -> Way:
-    """To the right, and from ``at_s`` back."""
     return lambda t: (start[0] + speed * (t if t < at_s else 2 * at_s - t), start[1])
 
 
 def boxes_at(
     ways: Sequence[Way], time_s: float, jitter: Callable[[], NDArray[np.float64]] | None = None
 ) -> tuple[NDArray[np.float32], list[int]]:
-    """Boxes xyxy [n, 4] of those that can be seen, and their numbers."""
     seen = [(i, at) for i, way in enumerate(ways) if (at := way(time_s)) is not None]
     half = np.array([WIDTH, HEIGHT]) / 2
     boxes = [np.concatenate([np.array(at) - half, np.array(at) + half]) for _, at in seen]
@@ -46,7 +43,6 @@ def ids_of(
     times_s: Sequence[float],
     jitter: Callable[[], NDArray[np.float64]] | None = None,
 ) -> list[list[int]]:
-    """For each object, the ids that it had, in order, without repeats."""
     had: list[list[int]] = [[] for _ in ways]
     for time_s in times_s:
         boxes, numbers = boxes_at(ways, time_s, jitter)

@@ -22,7 +22,6 @@ def frame(index: int, *, coasting: bool = False, level: int = 128) -> Frame:
 
 
 def person(y: float, *, coasting: bool = False) -> Detections:
-    """Track 1, whose lower edge is at ``y``."""
     box = np.array([[45, y - 20, 55, y]], np.float32)
     found = Detections(box, np.array([0.9], np.float32), np.array([0]), ("person",))
     return replace(found, track_ids=np.array([1]), coasting=np.array([True]) if coasting else None)

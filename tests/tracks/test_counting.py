@@ -21,7 +21,6 @@ Walk = Sequence[tuple[float, float, float] | None]  # seconds, x, y of the lower
 def walk(
     way: Walk, *shapes: Shape, every_s: float = 60.0, point: str = "bottom", track: int = 1
 ) -> tuple[Counter, list[ZoneEvent], list[ZoneCount]]:
-    """One object of 20 x 40 pixels; None: nobody is seen in the frame after that one."""
     counter = Counter(Places(shapes or (LINE, YARD), None, point, every_s), NAMES)
     events: list[ZoneEvent] = []
     rows: list[ZoneCount] = []

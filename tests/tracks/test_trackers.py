@@ -27,7 +27,6 @@ CONF = 0.25
 
 
 def reference(name: str) -> Iterator[tuple[NDArray[np.float64], list[int]]]:
-    """Boxes with scores [n, 5] of each frame, and the ids of that tracker."""
     frames: dict[int, list[dict[str, str]]] = {}
     with REFERENCE.open(newline="") as file:
         for row in csv.DictReader(file):

@@ -77,7 +77,6 @@ def labelled(group, person, vehicle=None):
 
 
 def rows(*boxes):
-    """Persons as (xyxy, score)."""
     scores = np.array([[score, 0] for _, score in boxes], np.float32).reshape(-1, 2)
     return np.array([box for box, _ in boxes], np.float32).reshape(-1, 4), scores
 

@@ -25,7 +25,6 @@ def near(box: list[float]) -> torch.Tensor:
 
 
 def answers(box: list[float], moved_box: list[float], score: float, moved_score: float):
-    """Boxes [2, N, 4] and logits [2, N, 2] of a picture and of its moved copy."""
     boxes = torch.stack([f(box).expand(CELLS, 4), f(moved_box).expand(CELLS, 4)])
     logits = torch.full((2, CELLS, 2), -9.0)
     for picture, (place, one) in enumerate(((box, score), (moved_box, moved_score))):

@@ -51,7 +51,6 @@ VOC_OBJECT = """<object><name>{}</name><difficult>{}</difficult><bndbox>
 
 @pytest.fixture
 def write_voc(tmp_path):
-    """Writes one picture of VOC, and its labels: (name, difficult)."""
     for name in ("Annotations", "JPEGImages"):
         (tmp_path / name).mkdir()
 

@@ -37,7 +37,6 @@ def batch(boxes, classes, *, trust=1.0, taught=0.0, counts=1.0, pictures=1):
 
 
 def exact(box):
-    """The boxes of a network that gives the right box in every cell."""
     return f(box).expand(1, CELLS, 4).clone()
 
 

@@ -37,10 +37,10 @@ def usable_cores() -> int:
 
 
 @cache
-def cpu_flags(proc: Path = PROC) -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """What the CPU can do, as Linux names it: flags of x86, features of ARM. Empty elsewhere."""
     try:
-        lines = (proc / "cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = (PROC / "cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
     named = (line for line in lines if line.startswith(("flags", "Features")))

@@ -138,14 +138,14 @@ def look(place: Place) -> About:
 
 
 @contextmanager
-def store_errors(place: Place, kind: type[DetectVideoError] = SourceError) -> Iterator[None]:
-    """What a library raises in the block becomes ``kind``."""
+def store_errors(place: Place) -> Iterator[None]:
+    """What a library raises in the block becomes a SourceError."""
     try:
         yield
     except DetectVideoError:
         raise
     except Exception as error:
-        raise kind(f"{place}: {explain(error, place.scheme).text}") from error
+        raise SourceError(f"{place}: {explain(error, place.scheme).text}") from error
 
 
 def explain(error: BaseException, scheme: str) -> Trouble:

@@ -69,7 +69,7 @@ def open(
 
 
 def open_detections(
-    spec: str, dataset: Dataset, *, format: str = "auto", names: tuple[str, ...] | None = None
+    spec: str, dataset: Dataset, names: tuple[str, ...] | None = None
 ) -> StoredDetections:
     """Detections that a sink wrote. ``names``: of class numbers, if the file has none."""
     path = Path(spec)
@@ -78,7 +78,7 @@ def open_detections(
             f"{spec}: no such file or folder; give output of detect-video --save coco, mot, yolo"
         )
     wanted = "files written by --save coco, mot, yolo, jsonl or csv"
-    reader = _choose(path, format, detection_formats(), wanted)
+    reader = _choose(path, "auto", detection_formats(), wanted)
     return reader.read(path, Lookup(dataset), names)
 
 

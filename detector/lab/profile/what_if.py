@@ -8,7 +8,7 @@ outputs. stand_ins.py replaces stages.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,13 +23,16 @@ from detector.core.errors.writing import temporary_folder
 from detector.core.loop.parts import Parts, Progress
 from detector.core.run.outputs import OutputPlan
 from detector.core.run.plan import Asked, Plan, resolve
+from detector.core.session.document import SessionDocument
 from detector.core.timeline import OffTimeline
 from detector.lab.analysis.loop.what_if import (
     FEW,
+    LARGER,
     LEAST,
     Turns,
     compare_turns,
     interval,
+    list_candidates,
     list_doubts,
     stage_share,
 )
@@ -51,7 +54,6 @@ ROUNDS, MOST_ROUNDS = 3, 10  # of very many, one is always the odd one
 USUAL_ROUNDS = 5  # a run has as many frames as let these fit the budget
 BUDGET_S = 60.0
 LEAST_FRAMES = 24  # in any case, however long they take
-LARGER = 4  # times the run's batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,13 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
     if document.streams is not UNSET:
         raise NotHereError("cameras set the pace, whatever a stage costs")
     not_measured = _list_small(occasion)
-    outputs = document.each[0].outputs
-    tried = _list_changes(occasion.config, document.stages, not_measured, outputs)
+    tried = _list_changes(occasion.config, document, not_measured)
     frames = _choose_frames(occasion, len(tried))
     config = replace(occasion.config, input=replace(occasion.config.input, frames=frames))
     with ExitStack() as opened:
         plain = _open_plan(occasion, config, opened)
         bench, parts = _make_bench(occasion, plain)
-        changes = _list_changes(config, document.stages, not_measured, outputs)
+        changes = _list_changes(config, document, not_measured)
         runs: dict[str, Run] = {}
         for one in changes:
             try:
@@ -171,28 +172,15 @@ def _choose_frames(occasion: Occasion, changes: int) -> int:
 
 
 def _list_changes(
-    config: Config, stages: Iterable[str], small: Mapping[str, str], outputs: Mapping[str, str]
+    config: Config, document: SessionDocument, small: Mapping[str, str]
 ) -> list[Tried]:
-    sync, batch = config.loop.sync, LARGER * config.runtime.batch
-    free = [Tried(f"{stage} free", stage, config, what_replaces(stage)) for stage in stages]
-    shown = config.output.save is None and outputs.keys() & {"video", "pictures"}
-    rows = replace(config, output=replace(config.output, no_video=True, output=None))
-    return [
-        *(one for one in free if one.name not in small),
-        *([Tried("no video", None, rows, "--no-video")] if shown else []),
-        Tried(
-            "overlap on" if sync else "overlap off",
-            None,
-            replace(config, loop=replace(config.loop, sync=not sync)),
-            "the overlapped loop" if sync else "one plain loop with the same threads",
-        ),
-        Tried(
-            f"batch {batch}",
-            None,
-            replace(config, runtime=replace(config.runtime, batch=batch)),
-            f"--batch {batch}",
-        ),
-    ]
+    free = (Tried(f"{one} free", one, config, what_replaces(one)) for one in document.stages)
+    other = (
+        Tried(one.change, None, config.with_options(one.options), one.how or " ".join(one.words))
+        for one in list_candidates(document)
+        if one.options is not None
+    )
+    return [*(one for one in free if one.name not in small), *other]
 
 
 def _plan_for(

@@ -11,7 +11,6 @@ from tests.attacks.case import Kind
 
 @cache
 def find_all() -> dict[str, Kind]:
-    """Name -> kind."""
     found = {}
     for info in pkgutil.iter_modules(__path__, f"{__name__}."):
         kind: Kind = importlib.import_module(info.name).KIND

@@ -20,7 +20,6 @@ CODES = frozenset({0, 2})
 
 @cache
 def _whole() -> tuple[Mapping[str, bytes], list[sessions.Case]]:
-    """The files of a whole session, and the named cases."""
     with tempfile.TemporaryDirectory() as place:
         session = sessions.whole_session(Path(place))
         return tree(session), list(sessions._named(session))

@@ -31,7 +31,6 @@ SEVERAL = {"coco": 3, "yolo": 2, "mot": 2}  # shares; COCO has the most to break
 
 
 def make(random: Random) -> Case:
-    """A labelled set and what is scored on it; one of their files is damaged."""
     kind = random.choices(tuple(SEVERAL), tuple(SEVERAL.values()))[0]
     files = dict(labels(kind))
     argv = ["eval", {"coco": "set/labels.json", "yolo": "set", "mot": "set"}[kind]]

@@ -183,7 +183,6 @@ def idle(random: Random) -> Pieces:
 
 
 def resets(random: Random) -> Pieces:
-    """Leaves in the middle of an answer."""
     return head("GET", random.choice((*PATHS, *ENDLESS)), known(random)), LEAVES, RESETS
 
 

@@ -16,7 +16,6 @@ EVERY = [(major, memory) for major in MAJORS for memory in PACKAGES]
 
 
 def engine_here() -> str:
-    """The engine that the installed fake is for."""
     return "rtx" if hasattr(sys.modules.get("tensorrt_rtx"), "fake") else "trt"
 
 
@@ -26,7 +25,6 @@ def opened(network=None, **options):
 
 
 def built(machine, tmp_path, network=None, progress=None, **options):
-    """What ``detect-video build`` does: one plan in a folder, with its facts."""
     from detector.core.run.prepare import prepare_network
 
     own = options.pop("own", {})

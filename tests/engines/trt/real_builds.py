@@ -39,8 +39,6 @@ Made = Callable[[Path], Network]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A plan, or the line that a user sees in its place."""
-
     graph: str
     precision: str
     batches: str

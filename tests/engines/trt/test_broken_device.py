@@ -19,7 +19,6 @@ ILLEGAL = 700  # cudaErrorIllegalAddress, which stays until the process ends
 
 
 def fail(monkeypatch, *names):
-    """These calls of the CUDA runtime answer with that error from now on."""
     runtime = sys.modules["cuda.bindings.runtime"]
     for name in names:
         monkeypatch.setattr(runtime, name, lambda *_: (Result(ILLEGAL), None))

@@ -41,7 +41,6 @@ def network() -> Network:
 
 @pytest.fixture(scope="module")
 def given(network) -> list[np.ndarray]:
-    """The clip's first pictures as the network wants them, u8 [1, H, W, 3]."""
     pictures = []
     with sources.open(str(STREET)) as source:
         for frame in islice(iter(source.read, None), FRAMES):

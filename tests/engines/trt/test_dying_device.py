@@ -112,7 +112,6 @@ def machine(monkeypatch, package, name, armed=False):
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
-    """Built once."""
     return str(tmp_path_factory.mktemp("plans"))
 
 

@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from detector.core.engines.trt.edition import PORTABLE_TARGETS, read_header
+from detector.core.engines.trt.edition import read_header
 
 trt = pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
 
 from tests.engines.trt.real_builds import GRAPHS, PRECISIONS, build  # noqa: E402
 
+PORTABLE_TARGETS = ("8.0", "8.6", "8.9", "12.0", "12.1")  # of a plan for any GPU
 NO_CONVOLUTION = "none of its layers can be int8"
 # What the library, or the conversion, refuses: graph and precision -> the line that a user sees.
 REFUSED = {

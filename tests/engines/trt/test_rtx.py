@@ -29,7 +29,6 @@ def machine(monkeypatch):
 
 
 def answers(ready) -> list[str]:
-    """Runs the plan and checks what it answers; returns the engine's notes."""
     with engines.open("rtx", ready.network, ready.options) as engine:
         given = conformance.pictures(1)
         engine.requests[0].slot[:] = given
@@ -129,8 +128,6 @@ def test_the_first_bytes_say_whose_plan_it_is(monkeypatch, machine, tmp_path):
 
 
 class Request:
-    """One that takes as long as it is told to."""
-
     slot = np.zeros((2, 1, 1, 3), np.uint8)
     device_ms: float | None = None
 

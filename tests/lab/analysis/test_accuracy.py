@@ -19,7 +19,6 @@ HERE, NEAR, FAR = [0, 0, 40, 40], [0, 4, 40, 44], [200, 200, 220, 220]  # HERE a
 
 
 def labels(*rows, number=0, labelled=None):
-    """Rows: box, class, and "ignored" or "crowd" or nothing."""
     made = [
         (box, class_id, "ignored" in flags, "crowd" in flags, None)
         for box, class_id, *flags in rows
@@ -28,7 +27,6 @@ def labels(*rows, number=0, labelled=None):
 
 
 def found(*rows):
-    """Rows: box, score, class."""
     boxes = np.array([row[0] for row in rows], np.float32).reshape(-1, 4)
     return Detections(
         boxes,
@@ -77,7 +75,6 @@ def test_a_class_that_nobody_looked_for_is_no_mistake():
 
 
 def random_set(seed, pictures=80):
-    """Boxes of all kinds, and detections that hit, miss and pile up."""
     rng = np.random.default_rng(seed)
     truths, detections = [], []
     for number in range(pictures):

@@ -303,7 +303,6 @@ def test_a_delay_on_the_path_lengthens_the_run_by_as_much_and_one_within_its_sla
 
 
 def random_graph(dice: random.Random, count: int) -> ActivityGraph:
-    """Each activity as early as its predecessors allow."""
     activities, edges = [], []
     for at in range(count):
         mine = [Edge(before, DATA) for before in range(at) if dice.random() < 0.4]
@@ -341,7 +340,6 @@ def test_random_graphs_against_brute_force(seed):
 
 
 def _after(graph: ActivityGraph, at: int) -> int:
-    """The longest chain that starts when ``at`` ends."""
     followers = [
         other for other, edges in enumerate(graph.edges) if any(edge.before == at for edge in edges)
     ]

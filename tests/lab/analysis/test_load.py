@@ -27,7 +27,6 @@ from tests.session.documents import document
 
 
 def ran_beside(others, write_ms=4.0, process_s=None, cores=2):
-    """A run of 10 frames in a second, of which ``others`` cores were others'."""
     base = document()
     frames = base.frames.written
     libraries = LibraryThreads(
@@ -115,7 +114,6 @@ def test_the_stage_that_grew_is_named_before_the_whole():
 
 @pytest.fixture
 def two_runs(tmp_path):
-    """Saves copies of one run: nothing differs but what a test changes."""
     from tests.lab.report.sessions import ran
 
     run = ran(tmp_path / "run", frames=30)

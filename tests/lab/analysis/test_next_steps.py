@@ -26,7 +26,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def session(folder, tmp_path):
-    """As if it had written a video. Passes are added by the tests."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     document = json.loads((copy / "session.json").read_text())
     document["outputs"]["video"] = "street-null-detected.mp4"
@@ -50,7 +49,6 @@ def by_option(session):
 
 
 def steps_after(session, *keys, **given):
-    """By their option, once a part of the session's document was changed."""
     document = json.loads((session / "session.json").read_text())
     reduce(getitem, keys, document).update(given)
     (session / "session.json").write_text(json.dumps(document))
@@ -70,6 +68,11 @@ def test_beside_a_preset_or_crf_a_preset_is_offered(given, session):
 def test_the_smaller_input_of_the_verdict_is_the_one_that_is_offered(session):
     steps = steps_after(session, "verdict", bottleneck="infer", smaller_input=[192, 320])
     assert [one for one in steps if one.startswith("--size ")] == ["--size 320x192"]
+
+
+def test_a_larger_batch_is_of_frames_and_not_of_their_tiles(session):
+    steps = steps_after(session, batch=5)  # rows of an inference: --batch 1 --tiles 2x2
+    assert [one for one in steps if one.startswith("--batch ")] == ["--batch 4"]
 
 
 def test_a_pipe_does_not_come_again(session):

@@ -17,7 +17,6 @@ USUAL["write"] = 3.0
 
 
 def run(stage: str = "", frame: int = 0, extra_ms: float = 0.0, also=(0, 0.0), **loop):
-    """The calls of a run in which one call takes longer; ``also``: another one of its stage."""
     made = shape(**loop)
     seconds = {name: [ms / 1e3] * FRAMES for name, ms in USUAL.items()}
     seconds["read"].append(0.0)

@@ -90,7 +90,6 @@ def head(outputs) -> Candidates:
 
 
 def frames(count: int) -> list[Frame]:
-    """Blobs that move from frame to frame, in colours."""
     dice = np.random.default_rng(1)
     small = [dice.integers(0, 255, (9, 16, 3), np.uint8) for _ in range(3)]
     pictures = [cv2.resize(one, (320, 180), interpolation=cv2.INTER_CUBIC) for one in small]
@@ -119,8 +118,6 @@ A = Side(
 
 
 def after_letterbox(change):
-    """A side whose input is changed behind the letterbox."""
-
     def preprocess(picture, slot):
         fit = PREPROCESS(picture, slot)
         slot[:] = change(slot.copy())
@@ -172,7 +169,6 @@ def crossed(rows, before):
 
 
 def with_node(after: str, operator: str, graph: onnx.ModelProto | None = None, **attributes):
-    """A side whose graph has another node behind a tensor."""
     changed = onnx.ModelProto()
     changed.CopyFrom(graph or model())
     nodes = list(changed.graph.node)

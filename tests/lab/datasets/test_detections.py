@@ -31,7 +31,6 @@ def detections(at: int) -> Detections:
 
 
 def write(name: str, folder: Path, paths: list[str | None], **info) -> Path:
-    """Detections in every frame but the last."""
     scored = {"save_conf": True} if name == "yolo" else {}
     sink = sinks.open(name, folder / f"out{sinks.find(name).suffixes[0]}", **scored)
     sink.open(make_info(**info))

@@ -51,14 +51,12 @@ def profiled(place, engine, frames, *more):
 
 
 def check_run(session):
-    """The ledger: every thread's parts are its wall time."""
     for name, thread in session["threads"].items():
         parts = sum(thread[key] for key in ("busy_s", "wait_input_s", "wait_output_s", "other_s"))
         assert parts == pytest.approx(thread["wall_s"]), name
 
 
 def check_passes(document, engine):
-    """Every pass ran, or says what this machine or this engine lacks."""
     lacking = set(document["not_available"])
     assert lacking <= MACHINES | ({"torch"} if engine != "torch" else set()), document[
         "not_available"

@@ -132,7 +132,6 @@ def keep_tuned(place, engine, precision):
 
 
 def run_profile(place, engine, precision, *passes):
-    """What was opened, by pass ("": the run), and the folder of the session."""
     if reason := engines.usable()[engine]:
         pytest.skip(f"machine: engine {engine}: {reason}")
     keep_tuned(place, engine, precision)
@@ -153,7 +152,6 @@ def run_profile(place, engine, precision, *passes):
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    """With the engine that is not the first by rank, in int8."""
     first = engines.choose_by_rank()[0]
     other = next(
         (name for name in measurements.TIMED if name != first and engines.usable()[name] is None),
@@ -169,7 +167,6 @@ def profiled_torch(tmp_path_factory):
 
 
 def check_pass(name, session, opened):
-    """Whatever the pass opened is what the run had open, but for what the pass declares."""
     run = json.loads((session / "session.json").read_text())
     [plain] = opened[""]
     varies = profile.open_pass(name).varies.fields

@@ -24,7 +24,6 @@ FLAGS = {"engine": "torch", "size": "128x128", "frames": 4, "threads": 1, "devic
 
 
 def facts_of(place, batch):
-    """The pass, on a run at this batch; and the network that it had."""
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
     session = ran(place, **FLAGS, batch=batch)
@@ -110,7 +109,6 @@ def test_each_figure_is_the_profilers_own(tmp_path, batch):
 
 
 def event(on="CPU", marked=False, **times):
-    """An average of a GPU's run, in torch's units: microseconds and bytes."""
     fields = defaultdict(int, times)
     names = ("self_cpu_time_total", "cpu_time_total", "self_device_time_total")
     more = ("device_time_total", "self_cpu_memory_usage", "cpu_memory_usage")

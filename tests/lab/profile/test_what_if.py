@@ -165,7 +165,6 @@ STAGES_OF_A_PICTURE = ("read", "preprocess", "infer", "head", "nms")
 
 @contextmanager
 def wired(frames: int = 12, batch: int = 1, sinks=()):
-    """The parts of a loop over the street, and what its stages gave."""
     given = {"engine": "ort", "frames": frames, "batch": batch, "threads": 1}
     config = resolve_config(None, given)
     spec = str(STREET)

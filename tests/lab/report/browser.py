@@ -103,11 +103,9 @@ class Browser:
             self._note(answer)
 
     def open(self, file: Path, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
-        """Show a file; back when its load event has fired."""
         self.visit(file.resolve().as_uri(), width, height, scheme)
 
     def visit(self, url: str, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
-        """Show what is at an address; back when its load event has fired."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -206,7 +204,6 @@ class Browser:
 
 
 def started(folder: Path) -> Iterator[Browser]:
-    """What a fixture yields from: a browser with its profile in ``folder``, closed at the end."""
     if chromium() is None:
         pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
     one = Browser(folder)

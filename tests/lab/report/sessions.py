@@ -19,7 +19,6 @@ FRAMES = 24
 
 
 def ran(folder: Path, sources: int = 1, **flags: Any) -> Path:
-    """The session's folder of a run on the null engine."""
     given = {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True, **flags}
     given |= {"run_dir": str(folder / "run"), "output": f"{folder}/"}
     result = detect(
@@ -90,7 +89,6 @@ def change(
 
 
 def sample(at: int) -> dict[str, Any]:
-    """A tenth of a second: two seconds of idling, then a run."""
     watts = 5.0 if at < 20 else 12.0 + at % 3
     return {
         "timestamp": 1.0 + 0.1 * at,

@@ -32,7 +32,6 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    """With detections of two classes, a video in the session, and facts of all passes."""
     folder = with_passes(ran(tmp_path_factory.mktemp("first")))
     document = json.loads((folder / "session.json").read_text())
     frames = document["frames"]["written"]
@@ -66,7 +65,6 @@ def report(session):
 
 
 def changed(saved, place, **keys):
-    """The page of a session whose document has other values."""
     folder = shutil.copytree(saved, place / "copy")
     document = json.loads((folder / "session.json").read_text()) | keys
     (folder / "session.json").write_text(json.dumps(document))

@@ -35,7 +35,6 @@ KINDS = {
 
 
 def at(key: str) -> int:
-    """The place of a column in the table of layers."""
     return COLUMNS.index(key)
 
 
@@ -46,7 +45,6 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    """With facts of all passes."""
     return with_passes(ran(tmp_path_factory.mktemp("full")))
 
 
@@ -64,7 +62,6 @@ def texts(browser, selector: str) -> list[str]:
 
 
 def values(browser, table: str, column: int) -> list[float]:
-    """Full values of a column, of the rows that are shown."""
     rows = f"[...document.getElementById('{table}').tBodies[0].rows].filter((row) => !row.hidden)"
     return browser.run(f"{rows}.map((row) => Number(row.cells[{column}].dataset.value ?? NaN))")
 
@@ -361,8 +358,6 @@ def test_letters_on_bars_can_be_read(browser, report, scheme):
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2's ratio of two colours as browsers print them."""
-
     def luminance(colour: str) -> float:
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
         linear = [

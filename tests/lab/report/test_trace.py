@@ -62,7 +62,6 @@ def events_of(session: SavedSession) -> list[dict]:
 
 
 def problems(events: list[dict]) -> list[str]:
-    """What is wrong with a trace; empty if nothing is."""
     slices: dict[int, list[tuple[float, float]]] = {}
     for event in events:
         if event["ph"] == "X":

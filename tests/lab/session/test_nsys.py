@@ -98,7 +98,6 @@ def export(path, one, *, registered=True, mark=True, extras=True, domain="detect
 
 
 def recording(path):
-    """The JSON document of the recording, which is as its type says."""
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
     from_builtins(facts, RecordingDocument, path)
     return facts

@@ -83,8 +83,6 @@ def with_column(name, column):
 
 
 def with_header(name, header):
-    """One column's header says something else than what follows."""
-
     def change(path):
         with np.load(path) as file:
             columns = dict(file)
@@ -99,7 +97,6 @@ def with_letters(code):
 
 
 def done_before_it_is_read(path):
-    """Frame 3, in otherwise sound columns."""
     numbers = {"thread": 0, "kind": 0, "source": 0, "index": 3}
     columns = {name: np.full(2, number) for name, number in numbers.items()}
     columns |= {"stage": np.array([1, 0]), "start_ns": np.array([10, 40])}

@@ -69,8 +69,6 @@ def test_a_document_has_every_field_of_an_event():
 
 
 class Scripted(Courier):
-    """Answers each try as the script says: "ok", "later", "never"."""
-
     name = "the test"
 
     def __init__(self, *script: str, **more) -> None:
@@ -220,8 +218,6 @@ def test_a_reader_that_goes_away_slows_nobody():
 
 
 class Receiver(HTTPServer):
-    """Keeps what is posted; answers with ``answers`` in turn, then 200."""
-
     def __init__(self) -> None:
         self.got: queue.Queue = queue.Queue()
         self.answers: list[int] = []
@@ -418,8 +414,6 @@ def can_connect(port: int) -> bool:
 
 
 class Subscriber:
-    """All messages of a broker: (topic, payload, retained)."""
-
     def __init__(self, port: int) -> None:
         import paho.mqtt.client as paho
         from paho.mqtt.enums import CallbackAPIVersion

@@ -57,7 +57,6 @@ class Client:
         return one
 
     def raw(self, text: bytes) -> bytes:
-        """What comes back for these very bytes, until the other end closes."""
         with self.connect() as one:
             one.sendall(text)
             return until_closed(one)
@@ -71,8 +70,6 @@ class Client:
 
 
 class Stream:
-    """An answer without an end."""
-
     def __init__(self, one: socket.socket) -> None:
         self.socket, self._file = one, one.makefile("rb")
         head = b"".join(iter(self._file.readline, b"\r\n")).decode()
@@ -80,13 +77,11 @@ class Stream:
         self.head = head.lower()
 
     def chunks(self) -> Iterator[bytes]:
-        """The pieces that the server sent, until it ends the answer."""
         while size := int(self._file.readline() or b"0", 16):
             yield self._file.read(size)
             self._file.readline()
 
     def parts(self) -> Iterator[tuple[str, int, bytes]]:
-        """Camera, number and JPEG of each picture."""
         for chunk in self.chunks():
             head, found, rest = chunk.partition(b"\r\n\r\n")
             if found:
@@ -97,7 +92,6 @@ class Stream:
                 yield camera, number, rest[:length]
 
     def messages(self) -> Iterator[tuple[str, Any, int | None]]:
-        """Kind, document and id of each server-sent event."""
         for chunk in self.chunks():
             fields = dict(line.split(": ", 1) for line in chunk.decode().strip().split("\n"))
             if "event" in fields:

@@ -32,7 +32,6 @@ from detector.live.page import serve
 
 
 def picture(number: int, width: int = 320, height: int = 180) -> Image:
-    """Grey, with a white square that moves on with each number."""
     image = np.full((height, width, 3), 60, np.uint8)
     x = number * 7 % (width - 40)
     image[60:100, x : x + 40] = 255

@@ -42,7 +42,6 @@ def browser(chrome):
 
 
 def shown(browser, camera: str) -> int:
-    """Pictures that were drawn."""
     return browser.run(f"tiles.get({json.dumps(camera)})?.shown ?? 0")
 
 
@@ -51,7 +50,6 @@ def text(browser, selector: str) -> str:
 
 
 def pixels(browser, camera: str) -> str:
-    """What tells one picture from another."""
     return browser.run(f"document.querySelector('#camera-{camera} canvas').toDataURL()")
 
 

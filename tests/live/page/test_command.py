@@ -44,8 +44,6 @@ def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
 
 
 class Video:
-    """Writes pictures into a pipe, 25 a second, until it is to end."""
-
     def __init__(self, pipe) -> None:
         self._pipe, self._over = pipe, threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)

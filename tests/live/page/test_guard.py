@@ -17,8 +17,6 @@ TOKEN = "t" * 32
 
 
 class Door:
-    """A guard before an application that answers 200, or raises what it is given."""
-
     def __init__(self, token=None, raises=None):
         self.bodies, self.said, self.cut, self.raises = [], [], [], raises
         nothing = lambda peer: None  # noqa: E731
@@ -37,7 +35,6 @@ class Door:
         await send({"type": "http.response.start", "status": 200})
 
     def ask(self, *headers, path="/", query="", method="GET", pieces=(b"",), kind="http"):
-        """The status; None where nothing is answered."""
         sent = []
         messages = [
             {"type": "http.request", "body": one, "more_body": at < len(pieces)}

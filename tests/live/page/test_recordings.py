@@ -16,7 +16,6 @@ SECRET = b"not for the world"
 
 @pytest.fixture
 def folder(tmp_path):
-    """Recordings of two cameras, and what is none."""
     live = tmp_path / "live"
     for place in ("door/video", "gate/video", "door/other", "bad name/video", "gate/snapshots"):
         (live / place).mkdir(parents=True)

@@ -61,7 +61,6 @@ def locked():
 
 @pytest.fixture(scope="module")
 def steadily_locked():
-    """For tests that change nothing about it."""
     one = lock()
     yield one
     one.close()
@@ -433,7 +432,6 @@ class Callers:
 
 @pytest.fixture
 def callers(monkeypatch):
-    """127.0.0.1 is this machine; the other addresses of its block stand for others."""
     monkeypatch.setattr(
         "detector.live.page.connections.is_loopback", lambda host: host == "127.0.0.1"
     )

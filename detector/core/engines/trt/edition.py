@@ -146,7 +146,6 @@ class Full(Edition):
 # Compute capabilities of the support matrix: Turing, RTX 30, RTX 40, RTX 50, GB10.
 RTX_CAPABILITIES = ((7, 5), (8, 6), (8, 9), (12, 0), (12, 1))
 PORTABLE = "8.0 or newer"
-PORTABLE_TARGETS = ("8.0", "8.6", "8.9", "12.0", "12.1")
 # Bits of the diagnostics that ``get_engine_validity`` returns -> what they mean for a user.
 INVALID = {
     "MALFORMED_ENGINE": "it is damaged, or not a plan",

@@ -7,17 +7,81 @@ with: what slows the computer down steadily falls on both alike.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from detector.core.analysis.verdict import describe_others
+from msgspec import UNSET
+
+from detector.core.analysis.verdict import (
+    WRITING,
+    describe_others,
+    faster_encoding,
+    given_encoding,
+    has_encodings,
+)
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
+from detector.core.timeline.spans import ANNOTATE, INFER, WRITE
 from detector.lab.session.passes import Change, Interval
 
 FEW = 60  # frames: some ten times what queues and pools hold
 APART = 0.2  # of the time a frame, between the fastest and the slowest run without a change
 LEAST = 0.02  # of a frame's time: a stage of less gives less than runs differ by
+LARGER = 4  # times the run's batch
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A change of a run that may make it faster. With ``options`` what-if measures it, in the row
+    ``change``, which says ``how``; without, that row bounds its gain, if it has one. A user types
+    ``words``; ``does``: what they do, "" for what nobody is offered."""
+
+    change: str
+    words: tuple[str, ...]
+    does: str
+    stage: str = INFER
+    options: Mapping[str, Any] | None = None
+    how: str = ""
+
+
+def list_candidates(document: SessionDocument) -> list[Candidate]:
+    """What would help besides a stage that costs nothing; of cameras, what can be tried."""
+    found = (
+        [] if document.streams is not UNSET else [_other_loop(document), *_less_writing(document)]
+    )
+    batch = LARGER * document.config.get("runtime", {}).get("batch", document.batch)
+    words, does = ("--batch", str(batch)), f"{batch} frames per inference; each frame waits longer"
+    found.append(Candidate(f"batch {batch}", words, does, options={"batch": batch}))
+    if (smaller := document.verdict.smaller_input) is not UNSET:
+        height, width = smaller
+        fewer = 1 - width * height / (document.model_input[0] * document.model_input[1])
+        does = f"{fewer:.0%} fewer pixels, trained for; may miss small objects"
+        found.append(Candidate("", ("--size", f"{width}x{height}"), does))
+    return found
+
+
+def _other_loop(document: SessionDocument) -> Candidate:
+    if not document.sync:
+        how = "one plain loop with the same threads"
+        return Candidate("overlap off", ("--sync",), "", options={"sync": True}, how=how)
+    does = "without --sync, reading, inference and writing overlap"
+    how = "the overlapped loop"
+    return Candidate("overlap on", (), does, options={"sync": False}, how=how)
+
+
+def _less_writing(document: SessionDocument) -> Iterator[Candidate]:
+    outputs, asked = document.each[0].outputs, document.config.get("output", {})
+    if outputs.keys().isdisjoint(WRITING):
+        return
+    if asked.get("save") is None:  # else the two contradict each other
+        does = "writes the detections alone, without an annotated video"
+        stage = ANNOTATE if document.verdict.bottleneck == ANNOTATE else WRITE
+        options = {"no_video": True, "output": None}
+        yield Candidate("no video", ("--no-video",), does, stage, options)
+    faster = faster_encoding(given_encoding(asked))
+    if "video" in outputs and has_encodings(outputs["video"]) and faster is not None:
+        yield Candidate("write free", faster, "encodes faster into a larger file", WRITE)
 
 
 @dataclass(frozen=True, slots=True)

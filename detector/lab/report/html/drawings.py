@@ -303,12 +303,11 @@ def roofline(
     return _svg(height, axes.drawn("FLOP/byte", "GFLOP/s") + "".join(shapes))
 
 
-def scatter(
-    dots: Sequence[tuple[str, float, float]], x_unit: str, y_unit: str, height: int = 300
-) -> str:
+def scatter(dots: Sequence[tuple[str, float, float]], x_unit: str, y_unit: str) -> str:
     """``dots``: (name, x, y), each with its name beside it. Both axes begin at 0."""
     most_x = max(x for _, x, _ in dots) * 1.15 or 1.0
     most_y = max(y for _, _, y in dots) * 1.15 or 1.0
+    height = 300
     axes = Axes(0.0, most_x, 0.0, most_y, height)
     shapes = []
     for name, x, y in dots:

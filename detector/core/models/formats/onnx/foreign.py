@@ -130,8 +130,8 @@ class ForeignGraph:
         self._made += 1
         return f"{stem}@{self._made}"  # no exporter uses this sign
 
-    def rename(self, old: str, new: str, start: int = 0) -> None:
-        for node in self.nodes[start:]:
+    def rename(self, old: str, new: str) -> None:
+        for node in self.nodes:
             for at, name in enumerate(node.input):
                 if name == old:
                     node.input[at] = new
