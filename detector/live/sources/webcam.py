@@ -1,8 +1,8 @@
 """Webcams, by cv2: one thread grabs and converts.
 
 A device that is pulled out, or that another program holds, is a state like any other: it is opened
-again and again. cv2's read of a silent device returns after a second (``_cv2.py`` asks for that),
-so this thread can be stopped within one.
+again and again. cv2's read of a silent device returns after a second (``core/sources/_cv2.py``), so
+this thread can be stopped within one.
 """
 
 from __future__ import annotations
