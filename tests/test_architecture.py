@@ -30,18 +30,12 @@ ENDINGS = {"json", "md", "mp4", "py", "sqlite", "txt", "yaml"}
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """What a file defines or imports, and the attributes that it sets."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
-        elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name)
-    return found
+    """What a file defines, imports or sets."""
+    keys = ("name", "id", "attr", "asname")
+    nodes = (
+        node for node in ast.walk(tree) if not isinstance(getattr(node, "ctx", None), ast.Load)
+    )
+    return {value for node in nodes for key in keys if (value := getattr(node, key, None))}
 
 
 def docstrings(tree: ast.AST) -> str:

@@ -117,7 +117,6 @@ class Page:
             self.server.controls, self.server.recordings = controls, recordings
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
-        """As ``core.cli.guest.Around``."""
         if self.hub is None:
             return None, line
         from detector.core.errors.machine import usable_cores

@@ -284,7 +284,7 @@ class Plan:
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)
-        lowest = min((one.lowest_conf for one in self.wanted), default=1.0)
+        lowest = min((one.kind.lowest_conf(one.settings) for one in self.wanted), default=1.0)
         preprocess, head, nms = self.stages(lowest)
         shapes, between = self.shapes(lowest), self.between(source.info)
         requests = self.requests if shapes is None else shapes.requests
