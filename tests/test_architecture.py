@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,46 @@ MAPS = {wing: (PACKAGE / wing / "ARCHITECTURE.md").read_text(encoding="utf-8") f
 RECIPES = ("engine", "source", "sink", "model family", "pass", "command")
 # As in `engines/store.py` and `sinks/video/`. Placeholders such as NAME are left out.
 PLACE = re.compile(r"`([a-z_.]+(?:/[a-z_0-9.]+)*(?:/|\.py|\.md|\.yaml))`")
+
+
+# In docstrings: the path of a file, and a name of a module or class, as in ``loop.parts.Parts``.
+FILE = re.compile(r"(?<![\w/.*-])((?:[\w-]+/)*_?[a-z]\w*\.py)\b")
+NAME = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)`")
+FOREIGN = {"cv2", "cuda", "ImageOps", "nn", "nvtx", "openvino", "PIL", "scipy", "torch"}
+ENDINGS = {"json", "md", "mp4", "py", "sqlite", "txt", "yaml"}
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    """What a file defines, imports or sets."""
+    keys = ("name", "id", "attr", "asname")
+    nodes = (
+        node for node in ast.walk(tree) if not isinstance(getattr(node, "ctx", None), ast.Load)
+    )
+    return {value for node in nodes for key in keys if (value := getattr(node, key, None))}
+
+
+def docstrings(tree: ast.AST) -> str:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    return "\n".join(ast.get_docstring(node) or "" for node in nodes)
+
+
+def unresolved(text: str, names: Mapping[str, set[str]]) -> list[str]:
+    """Names in a text that lead nowhere. ``names``: module -> what it has. The first part is a
+    module or a class; one in capitals is a placeholder."""
+    found = []
+    for word in NAME.findall(text):
+        parts = word.split(".")
+        if parts[0].isupper() or parts[-1] in ENDINGS or parts[0] in FOREIGN:
+            continue
+        ours = any(
+            module.endswith(f".{'.'.join(parts[:at])}") and set(parts[at : at + 1]) <= has
+            for at in range(1, len(parts) + 1)
+            for module, has in names.items()
+        ) or any({*parts[:2]} <= has for has in names.values())
+        if not ours and parts[0] not in sys.stdlib_module_names:
+            found.append(word)
+    return found
 
 
 def floors(text: str) -> list[tuple[str, ...]]:
@@ -51,6 +93,25 @@ def test_every_file_that_the_map_of_a_wing_names_exists(wing):
     assert missing(MAPS[wing], PACKAGE / wing) == []
 
 
+@pytest.mark.slow
+def test_what_docstrings_and_maps_name_exists():
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in PACKAGE.rglob("*.py")}
+    modules = {
+        ".detector." + ".".join(file.relative_to(PACKAGE).with_suffix("").parts): names_in(tree)
+        for file, tree in trees.items()
+    }
+    modules = {name.removesuffix(".__init__"): has for name, has in modules.items()}
+    wrong = [(page, unresolved(text, modules)) for page, text in MAPS.items()]
+    wrong.append(("ARCHITECTURE.md", unresolved(ARCHITECTURE, modules)))
+    for file, tree in trees.items():
+        text = docstrings(tree)
+        places = {file.parent, *file.parents, PACKAGE / "core"} - {Path("/")}
+        gone = [one for one in FILE.findall(text) if not any((at / one).exists() for at in places)]
+        gone = [one for one in gone if not one[0].isupper()]
+        wrong.append((str(file.relative_to(PACKAGE)), gone + unresolved(text, modules)))
+    assert [one for one in wrong if one[1]] == []
+
+
 def test_maps_are_short():
     assert len(ARCHITECTURE.split()) <= 1500
     assert all(len(text.split()) <= 600 for text in MAPS.values())
@@ -71,4 +132,8 @@ def test_these_tests_can_fail():
         "detector/nowhere/",
         "engines/gone.py",
     ]
+    names = {".core.loop.parts": {"Parts", "arrive"}}
+    text = "`Parts.arrive`, `parts.Parts`, `wire.Parts`, `parts.gone`, `json.dumps`, `NAME.json`"
+    assert unresolved(text, names) == ["wire.Parts", "parts.gone"]
+    assert FILE.findall("``wire.py`` and lab/audit/read.py") == ["wire.py", "lab/audit/read.py"]
     assert floors("| 3 | `jobs/`, `api/` |\n| 9 | `types.py` |") == [("jobs", "api"), ("types",)]

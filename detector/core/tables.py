@@ -1,7 +1,7 @@
 """A table, described once: its columns, how their values look, and what a narrow place leaves out.
 
 Whoever has facts says which table they make; renderers draw it: ``core/terminal/tables.py``, the
-lab's page (``report/html/drawings.py``), and below CSV, Markdown and LaTeX.
+lab's page (``lab/report/html/drawings.py``), and below CSV, Markdown and LaTeX.
 """
 
 from __future__ import annotations

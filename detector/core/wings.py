@@ -1,8 +1,8 @@
 """The wings, and what each of them adds to the program.
 
-A wing is a folder beside the core with a file ``wing.py``, whose ``ADDS`` names it. The core knows
-no wing by name and imports nothing of one before it is asked for. Two more things are found by
-their place: the commands in ``WING/commands/``, and the cfg files of the package.
+A wing is a folder beside the core with a file ``WING/wing.py``, whose ``ADDS`` names it. The core
+knows no wing by name and imports nothing of one before it is asked for. Other things are found by
+their place: files in ``WING/commands/``, ``WING/stages/`` and ``WING/trackers/``.
 """
 
 from __future__ import annotations

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,24 +90,6 @@ def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.n
     return np.random.default_rng(seed).integers(0, 256, (batch, height, width, 3), np.uint8)
 
 
-def words_of(file: Path) -> set[str]:
-    """The texts in a file's code, but for those that only declare an engine's options."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    declared = {
-        id(node)
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Assign | ast.AnnAssign) and "OPTION" in ast.unparse(one).upper()
-        for node in ast.walk(one)
-        if isinstance(one.value, ast.Dict | ast.BinOp)
-    }
-    return {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if id(node) not in declared
-    }
-
-
 @pytest.mark.parametrize("name", engines.names())
 def test_something_reads_each_option_of_its_own(name):
     files = {
@@ -121,8 +101,9 @@ def test_something_reads_each_option_of_its_own(name):
     module = f"detector.core.engines.{name}"
     own = {one for one in files if one.startswith(f"{module}.")} | {module}
     reached = own.union(*(reachable(one, arrows) for one in own)) - {"detector.core.engines"}
-    words = set().union(*(words_of(files[one]) for one in reached))
-    assert engines.find(name).own_options.keys() <= words
+    text = "".join(files[one].read_text(encoding="utf-8") for one in reached)
+    own_options = engines.find(name).own_options
+    assert [one for one in own_options if text.count(f'"{one}"') < 2] == [], "only declared"
 
 
 @pytest.mark.slow

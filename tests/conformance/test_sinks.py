@@ -124,30 +124,6 @@ def check_output(sink: Sink, given: Iterator[Frame], counts: tuple[int, ...]) ->
     assert below(place) == written, "abort after close removes nothing"
 
 
-class _Lazy(sinks.find("jsonl")):  # type: ignore[misc]
-    def write(self, frame: Frame, detections: Detections) -> None:
-        self.wrote = getattr(self, "wrote", False) or len(detections) > 0
-        super().write(frame, detections)
-
-    def close(self) -> Path | None:
-        made = super().close()
-        if not self.wrote:
-            self.path.unlink(missing_ok=True)
-        return made
-
-
-def test_a_sink_that_writes_nothing_where_nothing_was_found_fails(place: Path) -> None:
-    def check(counts: tuple[int, ...]) -> None:
-        sink = _Lazy(place / "out.jsonl")
-        sink.open(info_of(str(STREET)))
-        check_output(sink, frames(str(STREET), "jsonl", ".jsonl"), counts)
-        (place / "out.jsonl").unlink()
-
-    check((2, 0, 5))
-    with pytest.raises(AssertionError, match="does not exist"):
-        check((0, 0, 0))
-
-
 @every_sink
 def test_without_a_frame_it_writes_a_valid_file_or_says_why_not(
     name: str, suffix: str, kind: str, spec: str, place: Path
@@ -158,37 +134,6 @@ def test_without_a_frame_it_writes_a_valid_file_or_says_why_not(
     except OutputError:
         sink.abort()
         assert not (place / f"out{suffix}").is_file()
-
-
-@every_sink
-def test_abort_leaves_the_final_name_alone(
-    name: str, suffix: str, kind: str, spec: str, place: Path
-) -> None:
-    target = place / f"out{suffix}"
-    is_folder = Path(f"x{suffix}").suffix == ""
-    if not is_folder:
-        target.write_bytes(b"the user's own")
-    sink = opened(name, target, info_of(spec))
-    for frame in frames(spec, name, suffix, 2):
-        write(sink, frame, found(3))
-    kept = sink.abort()
-    assert sink.abort() in (kept, None)
-    if not is_folder:
-        assert target.read_bytes() == b"the user's own"
-    assert kept is None or (kept.exists() and kept != target)
-    left = [p for p in place.iterdir() if p not in (target, kept)]
-    assert left == []
-
-
-@every_sink
-def test_a_folder_that_is_not_there_is_an_output_error(
-    name: str, suffix: str, kind: str, spec: str, place: Path
-) -> None:
-    (place / "file").write_text("no folder")
-    sink = make(name, place / "file" / f"out{suffix}")
-    with pytest.raises(OutputError):
-        sink.open(info_of(spec))
-    sink.abort()
 
 
 def test_every_sink_draws_or_declares_that_it_does_not() -> None:

@@ -235,7 +235,7 @@ def test_a_full_disk(name: str, small_disk: Any) -> None:
     )  # does not compress
 
     def fill() -> None:
-        for i in range(3000):
+        for i in range(20_000):
             frame = make_frame(i)
             frame.image = noise[i % 4]
             # The index of tracks writes when one is over: each is of one frame.

@@ -75,7 +75,7 @@ def test_the_head_hands_them_over() -> None:
     """Behind the head of a run with ByteTrack are boxes from 0.1 on; the others keep --conf."""
     for track, lowest in (("bytetrack", 0.1), ("sort", 1.0)):
         (one,) = between.wanted(resolve_config(None, {"track": track}).as_dict())
-        assert one.lowest_conf == lowest
+        assert one.kind.lowest_conf(one.settings) == lowest
     asked: list[float] = []
     plan = resolve(resolve_config(None, {"engine": "null", "conf": 0.4}))
     plan.network.head, head = lambda outputs, conf: asked.append(conf), plan.network.head  # type: ignore[assignment,func-returns-value]

@@ -39,7 +39,7 @@ HELP = "help"  # `help compare` is `compare --help`; no command, so that it is n
 
 
 def command_names() -> list[str]:
-    """``infer_raw.py`` is the command ``infer-raw``."""
+    """``core/commands/infer_raw.py`` is the command ``infer-raw``."""
     return sorted(wings.commands())
 
 

@@ -23,7 +23,7 @@ HABITS = {
     "--save-txt": "--save yolo",
     "--save-crop": "--save crops",
     "--save-frames": "--save pictures",
-    "--tracker": "--track bytetrack, ocsort or sort",
+    "--tracker": "--track bytetrack",
     "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
     "--name": "-o FILE or -o DIR/",
     "--exist-ok": "not needed; a complete new file replaces the old one",

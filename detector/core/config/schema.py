@@ -247,7 +247,7 @@ class TrackingConfig:
         "T",
         choices=_trackers,
         bare="bytetrack",
-        short="Persistent object ids: {choices}",
+        short="Give each object a persistent id",
         common=True,
     )
     infer_every: str | None = option(

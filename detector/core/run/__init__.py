@@ -1,1 +1,3 @@
-"""One run. Options become objects, the loop runs, and outputs and session are written."""
+"""One run. Options become objects (plan.py); the loop runs, and outputs and session are written
+(detect.py). choose.py and prepare.py decide which engine runs, and with which graph.
+"""

@@ -6,8 +6,8 @@
     no --size        the model's own. Where the model declares ``canvases`` (cfg/models), its input
                      takes the shape of the source, at about the area of its own
 
-``find_canvas`` is the rule, ``open_network`` its one caller: whoever loads a model tells it which
-picture counts (``wire.first_picture_size``), or none, where the model's own input is to stay.
+``find_canvas`` is the rule. ``open_network``, the cameras and the batches ask it, with the picture
+that counts (``reading.Reading.picture_size``), or none if the model's own input is to stay.
 """
 
 from __future__ import annotations

@@ -32,19 +32,15 @@ class Following:
     @classmethod
     def of(cls, config: Config) -> Following:
         """Raises UsageError, also for what no run can do together."""
-        found = cls(config.tracking.infer_every, parse_every(config.tracking.infer_every))
-        if found.every != 1:
-            _refuse_with(found.every, config)
-        return found
-
-
-def _refuse_with(every: int | None, config: Config) -> None:
-    if config.drawing.blur:
-        raise UsageError(
-            "--blur and --infer-every contradict each other: in a frame that is not inferred, a "
-            "box may miss what it should hide; omit one"
-        )
-    if every is None and config.runtime.batch > 1:
-        raise UsageError(
-            "--infer-every auto decides frame by frame; use --batch 1, or a number: --infer-every 3"
-        )
+        every = parse_every(config.tracking.infer_every)
+        if every != 1 and config.drawing.blur:
+            raise UsageError(
+                "--blur and --infer-every contradict each other: in a frame that is not inferred, "
+                "a box may miss what it should hide; omit one"
+            )
+        if every is None and config.runtime.batch > 1:
+            raise UsageError(
+                "--infer-every auto decides frame by frame; use --batch 1, or a number: "
+                "--infer-every 3"
+            )
+        return cls(config.tracking.infer_every, every)

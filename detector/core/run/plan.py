@@ -50,6 +50,7 @@ class Asked:
     ``writing``: what sinks are told."""
 
     config: Config
+    model_file: str
     reading: Reading
     drawing: Drawing
     loop: Loop
@@ -68,7 +69,7 @@ class Asked:
             raise UsageError("--track: no tracker here; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times and --no-instruments contradict each other; omit one")
-        following = Following.of(config)
+        following, model_file = Following.of(config), Path(config.network.model).name
         keep("the lines and zones", config.tracking.zones)
         wanted = between.wanted(config.as_dict())
         brought = tuple(name for stage in wanted for name in stage.kind.brings)
@@ -85,7 +86,7 @@ class Asked:
             "one_class": len(config.selection.classes or ()) == 1,
         }
         parts = Drawing.of(config), Loop.of(config), Tiling.of(config), following
-        return cls(config, reading, *parts, wanted, writing)
+        return cls(config, model_file, reading, *parts, wanted, writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
         """What options mean for the classes of a network. Raises UsageError."""
@@ -154,9 +155,9 @@ class Asked:
             self.wanted,
             self.config.output,
             self.writing,
+            self.model_file,
             loaded,
             smaller_canvas(loaded.network, self.config),
-            Path(self.config.network.model).name,
             self.config,
         )
 
@@ -197,9 +198,9 @@ class Plan:
     wanted: tuple[Wanted, ...]
     output: OutputConfig
     writing: Mapping[str, Any]
+    model_file: str
     loaded: LoadedModel
     smaller_input: tuple[int, int] | None
-    model_file: str
     as_asked: Config
 
     @property
@@ -283,7 +284,7 @@ class Plan:
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)
-        lowest = min((one.lowest_conf for one in self.wanted), default=1.0)
+        lowest = min((one.kind.lowest_conf(one.settings) for one in self.wanted), default=1.0)
         preprocess, head, nms = self.stages(lowest)
         shapes, between = self.shapes(lowest), self.between(source.info)
         requests = self.requests if shapes is None else shapes.requests

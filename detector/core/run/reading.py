@@ -49,6 +49,7 @@ class Reading:
     shaped: bool
     longest: bool
     full_decode: bool
+    looped: bool
     live: LiveConfig
 
     @classmethod
@@ -80,6 +81,7 @@ class Reading:
             shaped=follows_source(config),
             longest=config.runtime.rect or (size is not None and size.isdecimal()),
             full_decode=given.full_decode,
+            looped=config.live.repeat,
             live=config.live,
         )
 
@@ -102,7 +104,7 @@ class Reading:
         from detector.core import sources
         from detector.core.sources._unclaimed import is_live
 
-        live = self.live.repeat or (as_camera and is_live(spec))
+        live = self.looped or (as_camera and is_live(spec))
         kind = sources.find_arriving() if live else sources.find_claiming(spec)
         if kind.arrives:
             source = kind.open_arriving(spec, self)

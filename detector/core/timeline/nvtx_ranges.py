@@ -21,8 +21,8 @@ _COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
 
 class ThreadRange:
     """The ranges of one span on one thread. Attributes are prebuilt (70 ns a range instead of 900)
-    and, since their payload changes with each push, never shared between threads. A span sets
-    ``attributes.payload`` and calls ``push`` with them.
+    and, since their payload changes with each push, never shared between threads. A span sets their
+    ``payload`` and calls ``push`` with them.
     """
 
     __slots__ = ("attributes", "pop", "push")

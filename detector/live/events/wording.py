@@ -40,8 +40,7 @@ def as_document(event: Event) -> dict[str, Any]:
         told[name] = None if told[name] is None else redact(told[name])
     if event.track is None:
         told = {name: value for name, value in told.items() if name not in OF_OBJECTS}
-    document: dict[str, Any] = msgspec.to_builtins(EventDocument(**told))
-    return document
+    return dict(msgspec.to_builtins(EventDocument(**told)))
 
 
 def as_json(event: Event) -> str:

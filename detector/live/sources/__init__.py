@@ -54,7 +54,7 @@ class LiveSource(Source):
         return cls.open_on(
             spec,
             terms_of(reading),
-            loop=reading.live.repeat,
+            loop=reading.looped,
             stride=reading.stride,
             frames=reading.frames,
             batch=reading.batch,

@@ -111,10 +111,6 @@ class Wanted(NamedTuple):
     kind: type[Stage]
     settings: Any
 
-    @property
-    def lowest_conf(self) -> float:
-        return self.kind.lowest_conf(self.settings)
-
 
 def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
     """The stages of a run, in the order in which they are called. Raises UsageError."""

@@ -42,7 +42,7 @@ KINDS: dict[str, Callable[[Floats, float], Floats]] = {
 
 
 class RandomNumbers:
-    """Filters of ``probe.needed``, by numpy's legacy stream. ``probe``: at PROBE_CELLS x stride."""
+    """Filters that ``probe`` needs, by numpy's legacy stream. It is at PROBE_CELLS x stride."""
 
     def __init__(self, probe: Architecture, seed: int) -> None:
         self._stream = np.random.RandomState(seed)
