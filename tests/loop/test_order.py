@@ -108,8 +108,7 @@ def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrenc
 
 
 def test_frames_are_drawn_several_at_once():
-    """Each call waits for another one."""
-    both = threading.Barrier(2, timeout=PATIENCE_S)
+    both = threading.Barrier(2, timeout=PATIENCE_S)  # each call waits for another one
     parts = stub_parts(6, 2, drawers=2, work=lambda name: name == "annotate" and both.wait())
     assert consume(parts, frames_overlapped)[0] == expected(6)
 
