@@ -13,7 +13,7 @@ from gpu.findings import Row, rehearsing, row
 from gpu.machine import CLIP, HANDICAP, command, torch_lacks
 
 COUNT = 50  # frames
-TURNS = 3
+TURNS = 2
 CANNOT_WRITE = 6  # exit status
 CAMERA = "cameras:\n  - {name: clip, url: %s, options: {hwaccel: cuda}}\n"
 

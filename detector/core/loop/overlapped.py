@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from detector.core.loop.parts import (
     Batch,
@@ -36,9 +37,11 @@ from detector.core.loop.parts import (
 )
 from detector.core.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
 from detector.core.timeline import ANNOTATE, OffTimeline, Timeline
-from detector.core.timeline.crew import Crew, Pending
 from detector.core.timeline.native import give_name
 from detector.core.types import Detections, Frame
+
+if TYPE_CHECKING:
+    from detector.core.timeline.crew import Crew, Pending
 
 
 def frames_overlapped(
@@ -50,8 +53,7 @@ def frames_overlapped(
     with timeline.track("writer") as track:
         try:
             crew.start()
-            pairs = crew.draw(track, crew.results(track))
-            for frame, detections in deliver(track, parts, progress, pairs):
+            for frame, detections in deliver(track, parts, progress, crew.draw(track)):
                 yield frame, detections
                 crew.images.put(frame.buffer)
         except ClosedError:
@@ -97,6 +99,8 @@ class _Crew:
         for thread in self._threads:
             thread.start()
         if self._parts.drawers and not self._parts.timed:
+            from detector.core.timeline.crew import Crew
+
             with self._timeline.born(ANNOTATE):
                 self._drawers = Crew("drawer", self._parts.drawers)
 
@@ -145,15 +149,15 @@ class _Crew:
                 self._left -= 1
                 yield pair
 
-    def draw(self, track: AnyTrack, pairs: Pairs) -> Pairs:
+    def draw(self, track: AnyTrack) -> Pairs:
         """Annotates frames, as many at once as there are drawers; they leave in their order. None
         waits for a frame that is still to come."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
-            yield from draw(track, self._parts, pairs)
+            yield from draw(track, self._parts, self.results(track))
             return
         ahead: deque[tuple[int, Frame, Detections, Pending[None]]] = deque()
-        for at, pair in enumerate(pairs):
+        for at, pair in enumerate(self.results(track)):
             ahead.append((at, *pair, drawers.submit(partial(annotate, *pair))))
             while len(ahead) > (self._parts.drawers if self._has_more() else 0):
                 number, frame, detections, drawn = ahead.popleft()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from detector.core.stages.still import Stillness
 
 Outputs = list[NDArray[np.float32]]
+Pairs = Iterator[tuple[Frame, Detections]]
 IMAGE_BYTES = 512 << 20
 SHAPE = "shape"  # what the reader waits for while an input of another shape is made
 
@@ -317,9 +318,6 @@ def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) 
             else:
                 batch.found.append(fit.to_source(parts.nms(next(rows))))
         _note_times(track, frame, NMS)
-
-
-Pairs = Iterator[tuple[Frame, Detections]]
 
 
 def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:

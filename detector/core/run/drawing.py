@@ -104,8 +104,7 @@ class Drawing:
         )
 
     def threads(self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None) -> int:
-        """How many threads may draw ahead of the writer. It draws itself where somebody has to see
-        each frame before, or is asked whether it is drawn: that goes by their order."""
+        """How many threads may draw ahead: none where somebody sees or is asked for each frame."""
         in_order = watched is not None or any(sink.pictures == "plain" for sink in sinks)
         return 0 if in_order else drawing_threads()
 

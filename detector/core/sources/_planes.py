@@ -113,9 +113,8 @@ def copy_planes(of: Planes, to: Planes) -> None:
 
 
 class Easel:
-    """The pictures that boxes are drawn into, in turn. The one of the writer is encoded before the
-    next one comes. Other threads have as many frames at work as they are, as many that wait to be
-    encoded, and may overtake one by as many: three pictures each."""
+    """The pictures that boxes are drawn into, in turn. The writer's is encoded before the next one
+    comes. Other threads draw one each, as many wait, and one may be overtaken by as many: three."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
         """``bgr``: somebody needs BGR with the boxes in it, so that they are drawn there."""

@@ -3,9 +3,8 @@
 A call starts when the last of its predecessors is done: the call before it on its thread (program
 order), the stage that made its data, and the call that gave back the room that it needed (bounded
 queues push back, and requests and pictures come from pools). The rules are those of
-``loop/overlapped.py``; nothing is guessed from the clock. Where a stage ran is read from its calls:
-until 0.2 head and nms were the writer's. Below the graph are other views of the same calls: the
-depths of the queues, and the durations of each stage.
+``loop/overlapped.py``; threads are those of the calls, and nothing is guessed from the clock. Below
+the graph are other views of the same calls: the depths of queues, and the durations of each stage.
 """
 
 from __future__ import annotations
