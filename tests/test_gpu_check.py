@@ -282,6 +282,7 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
     "tensorrt": (15, "the cached plan is used: 3 plans, then 3, the same files"),
     "trace": (1, "the loop's own range is in it"),
     "video": (4, "--encoder nvenc: refused in one line without a GPU"),
+    "drawing": (4, "0 drawing threads, run 2: it ran"),
     "settings": (3, "torch fp32: settings beside the default"),
     "rtx": (15, "rtx: files of compiled kernels: 1"),
     "no_driver": (0, "detect-video --engine trt: exit 5"),

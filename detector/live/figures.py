@@ -17,7 +17,7 @@ from detector.core.run.tiling import NONE
 from detector.core.session.document import AgeFigures, StreamSummary
 from detector.core.timeline import INFER, WORK, OffTimeline, Timeline
 from detector.core.timeline.native import machine_busy_ns
-from detector.core.timeline.order import INFERENCE, grouped
+from detector.core.timeline.order import INFERENCE, group_of
 from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
 from detector.live.base import Ages, LiveFigures, StreamFigures
@@ -119,10 +119,10 @@ class Spent:
         """Shares of the time; None where none has passed."""
         if not self.passed_ns:
             return None
-        stages = {stage: ns / self.passed_ns for stage, ns in self.stages_ns.items()}
-        for stage in grouped(stages)[INFERENCE]:
-            if stage in stages:
-                stages[stage] /= self.workers
+        stages = {
+            stage: ns / self.passed_ns / (self.workers if group_of(stage) == INFERENCE else 1)
+            for stage, ns in self.stages_ns.items()
+        }
         return Load(
             cameras=round(self.cameras_ns / self.passed_ns),
             stages=stages,

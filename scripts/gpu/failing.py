@@ -11,9 +11,8 @@ from pathlib import Path
 from gpu import machine as here
 from gpu.children import run
 from gpu.findings import Row, rehearsing, row
-from gpu.machine import CLIP
+from gpu.machine import CLIP, HANDICAP
 
-HANDICAP = Path(__file__).with_name("handicap.py")
 ENGINE_FAILED = 5  # exit status
 LENT_MB, TOO_MANY = 128, 256  # so many pictures in float32 take 660 MB before the first layer
 LENT_MB_CPU, TOO_MANY_CPU = 8, 16  # what a CPU computes in a second

@@ -1,5 +1,6 @@
 """Runs detect-video on a device with a handicap: `handicap.py memory MB ...` leaves torch so much
-of the GPU's memory, `handicap.py assert N ...` makes the Nth run of the network fail on the device.
+of the GPU's memory, `handicap.py assert N ...` makes the Nth run of the network fail on the device,
+`handicap.py drawers N ...` draws on N threads ahead of the writer.
 
 A process of its own: what CUDA asserts stays until the process ends.
 """
@@ -62,9 +63,15 @@ def assert_at(number: int) -> None:
         kind.__init__ = start
 
 
+def draw_ahead(threads: int) -> None:
+    from detector.core.run import drawing
+
+    drawing.drawing_threads = lambda: threads
+
+
 def main() -> None:
     what, value, *words = sys.argv[1:]
-    {"memory": lend_memory, "assert": assert_at}[what](int(value))
+    {"memory": lend_memory, "assert": assert_at, "drawers": draw_ahead}[what](int(value))
     sys.argv = ["detect-video", *words]
     from detector.__main__ import main as detect_video
 

@@ -17,10 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpu.children import ROOT, detect_video
+from gpu.children import ROOT, detect_video, run
 from gpu.findings import Row, rehearsing, row
 
 CLIP = ROOT / "videos/street.mp4"
+HANDICAP = Path(__file__).with_name("handicap.py")
 PACKAGES = (
     "torch",
     "tensorrt",
@@ -206,16 +207,14 @@ def variant(
         )
 
 
-def command(engine: str, name: str, folder: str, *options: str) -> Row:
+def command(
+    engine: str, name: str, folder: str, *options: str, by: tuple[str, ...] = ("-m", "detector")
+) -> Row:
     """The whole command on the clip, end to end."""
     few = ("--frames", "4", "--no-video") if rehearsing() else ()
-    code, out, err = detect_video(
-        *(str(CLIP), "--engine", engine, "--device", device(), "--json"),
-        *options,
-        *few,
-        *("--engines-dir", folder),
-        cwd=folder,
-    )
+    asked = (str(CLIP), "--engine", engine, "--device", device(), "--json", *options, *few)
+    line = [sys.executable, *by, *asked, "--engines-dir", folder]
+    code, out, err = run(line, 120, cwd=folder)
     what = f"detect-video --engine {engine}, {name}"
     if code != 0:
         return row(what, f"exit {code}: {err[-300:]}", False)

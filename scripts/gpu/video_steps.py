@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from collections.abc import Iterator
@@ -9,9 +10,10 @@ from pathlib import Path
 
 from gpu.children import detect_video
 from gpu.findings import Row, rehearsing, row
-from gpu.machine import CLIP
+from gpu.machine import CLIP, HANDICAP, command, torch_lacks
 
 COUNT = 50  # frames
+TURNS = 2
 CANNOT_WRITE = 6  # exit status
 CAMERA = "cameras:\n  - {name: clip, url: %s, options: {hwaccel: cuda}}\n"
 
@@ -21,6 +23,17 @@ def video() -> Iterator[Row]:
         yield from decoded()
         yield camera(folder)
         yield encoded(folder)
+
+
+def drawing() -> Iterator[Row]:
+    """Whole runs where two threads draw ahead of the writer, and where it draws alone, in turn."""
+    if (why := torch_lacks()) is not None:
+        yield row("torch", why, None)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for turn, drawers in itertools.product(range(TURNS), (2, 0)):
+            name = f"{drawers} drawing threads, run {turn + 1}"
+            yield command("torch", name, folder, by=(str(HANDICAP), "drawers", str(drawers)))
 
 
 def decoded() -> Iterator[Row]:

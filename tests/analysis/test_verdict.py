@@ -111,7 +111,6 @@ TABLE = [
         1.0,
         0.0,
     ),  # 10 together
-    (10, {"infer": 5, "head": 2, "annotate": 4, "write": 6}, "write", 10 / 7 - 1, 0.0),
     (10, {"infer": 5, "nms": 5, "write": 6}, "infer", 10 / 6 - 1, 10 / 6 - 1),  # 10 together
 ]
 

@@ -109,8 +109,7 @@ class TestCapacity:
 
     def test_the_stage_to_change_first(self):
         assert busiest_stage(self.load()) == "infer"
-        writing = {"infer": 0.2, "annotate": 0.1, "write": 0.3}
-        assert busiest_stage(self.load(stages=writing)) == "write"
+        assert busiest_stage(self.load(stages={"infer": 0.2, "read": 0.1, "write": 0.3})) == "write"
         assert busiest_stage(self.load(stages={})) is None
 
     def test_the_cpu_limits(self):

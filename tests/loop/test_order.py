@@ -21,7 +21,7 @@ from tests.loop.stubs import stub_parts, work_calls
 from tests.waiting import PATIENCE_S, wait_for
 
 LOOPS = [frames_in_turn, frames_overlapped]
-COMBINATIONS = covering([1, 2, 3], [1, 2, 3], [1, 2, 3, 5], [1, 2], [0, 1, 2, 7], together=3)
+COMBINATIONS = covering([1, 2, 3], [1, 2, 3], [1, 2, 5], [1, 2], [0, 1, 2, 7], [0, 2], together=3)
 
 
 def consume(parts, loop, timeline=None, progress=None):
@@ -37,8 +37,11 @@ def expected(frames):
     return [(i, float(i)) for i in range(frames)]
 
 
-@pytest.mark.parametrize(("batch", "concurrency", "requests", "queue", "frames"), COMBINATIONS)
-def test_every_small_combination(batch, concurrency, requests, queue, frames):
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    ("batch", "concurrency", "requests", "queue", "frames", "drawers"), COMBINATIONS
+)
+def test_every_small_combination(batch, concurrency, requests, queue, frames, drawers, loop):
     """Also with fewer requests than concurrency + queue + 1, and memory for hardly any picture."""
     jitter = random.Random(batch * 1000 + concurrency * 100 + requests * 10 + frames)
 
@@ -46,10 +49,9 @@ def test_every_small_combination(batch, concurrency, requests, queue, frames):
         if name in ("infer", "read", "write") and jitter.random() < 0.3:
             time.sleep(jitter.random() * 1e-3)
 
-    parts = stub_parts(
-        frames, batch, requests, concurrency, work, queue_batches=queue, image_bytes=1
-    )
-    pairs, progress = consume(parts, frames_overlapped)
+    sizes = frames, batch, requests, concurrency, work
+    parts = stub_parts(*sizes, queue_batches=queue, image_bytes=1, drawers=drawers)
+    pairs, progress = consume(parts, loop)
     assert pairs == expected(frames)
     assert parts.sinks[0].rows == [(i, i, float(i)) for i in range(frames)]
     assert (progress.read, progress.written) == (frames, frames)
@@ -87,24 +89,14 @@ def test_device_time_is_the_sum_over_batches(loop):
     assert progress.device_ms == 7.5
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3])
-@pytest.mark.parametrize("frames", [0, 1, 2, 7])
-def test_plain_loop(batch, frames):
-    parts = stub_parts(frames, batch, requests=1)
-    pairs, progress = consume(parts, frames_in_turn)
-    assert pairs == expected(frames)
-    assert parts.sinks[0].rows == [(i, i, float(i)) for i in range(frames)]
-    assert (progress.read, progress.written) == (frames, frames)
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(
     "stage", ["read", "preprocess", "infer", "head", "nms", "annotate", "write"]
 )
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrency):
+@pytest.mark.parametrize(("concurrency", "drawers"), [(1, 0), (3, 0), (1, 1)])
+def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrency, drawers):
     before = threading.active_count()
-    parts = stub_parts(50, concurrency=concurrency, fail={stage: 7})
+    parts = stub_parts(50, concurrency=concurrency, fail={stage: 7}, drawers=drawers)
     with pytest.raises(RuntimeError, match=f"{stage} failed"):
         consume(parts, loop, Timeline(nvtx=False))
     assert threading.active_count() <= before, "a thread is left behind"
@@ -113,6 +105,24 @@ def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrenc
     assert len(written) <= 7
     if concurrency == 1 and stage in ("head", "nms", "annotate", "write"):
         assert len(written) == 7, "the frames before it are written"
+
+
+def test_frames_are_drawn_several_at_once():
+    both = threading.Barrier(2, timeout=PATIENCE_S)  # each call waits for another one
+    parts = stub_parts(6, 2, drawers=2, work=lambda name: name == "annotate" and both.wait())
+    assert consume(parts, frames_overlapped)[0] == expected(6)
+
+
+def test_a_frame_is_written_before_the_next_one_comes():
+    """A pipe may be slow: nothing waits for more frames to draw."""
+    written = threading.Semaphore(1)
+
+    def work(name):
+        if name == "write":
+            written.release()
+        assert name != "read" or written.acquire(timeout=PATIENCE_S)
+
+    assert consume(stub_parts(5, drawers=2, work=work), frames_overlapped)[0] == expected(5)
 
 
 def test_head_and_nms_run_in_the_workers_several_frames_at_once():
@@ -166,19 +176,13 @@ def test_leaving_early_joins_the_threads(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_pictures_come_from_a_pool(loop):
-    parts = stub_parts(500, batch=2, requests=4)
+@pytest.mark.parametrize(("batch", "drawers", "pictures"), [(2, 0, None), (2, 2, None), (1, 0, 3)])
+def test_pictures_come_from_a_pool(loop, batch, drawers, pictures):
+    """Never more than there is memory for, whatever the queues allow."""
+    more = {} if pictures is None else {"image_bytes": pictures * 8 * 8 * 3}
+    parts = stub_parts(300, batch, 4, 3, drawers=drawers, **more)
     consume(parts, loop)
-    assert len(parts.source.buffers) <= 2 * (4 + 1)
-
-
-def test_memory_bound_holds_with_large_pictures():
-    """A budget of three pictures and a batch of one: never more than three alive, whatever the
-    queues allow.
-    """
-    parts = stub_parts(100, requests=8, concurrency=4, image_bytes=3 * 8 * 8 * 3)
-    consume(parts, frames_overlapped)
-    assert len(parts.source.buffers) <= 3
+    assert len(parts.source.buffers) <= (pictures or batch * (4 + 1)) + drawers
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -36,19 +36,24 @@ def run(folder: Path, **options: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("pictures", "watched", "wanted"),
+    ("pictures", "watched", "wanted", "threads"),
     [
-        ((), None, False),
-        (("none",), None, False),
-        (("bgr",), None, True),
-        (("plain",), None, True),
-        ((), lambda: False, True),  # somebody may look later
+        ((), None, False, [0, 2]),
+        (("bgr",), None, True, [0, 2]),
+        (("plain",), None, True, [0, 0]),
+        (("bgr", "plain"), None, True, [0, 0]),  # which sees the frames in their order
+        ((), lambda: False, True, [0, 0]),  # somebody may look later
     ],
 )
-def test_pictures_are_prepared_where_anybody_needs_them(pictures, watched, wanted) -> None:
+def test_pictures_are_prepared_where_anybody_needs_them(
+    pictures, watched, wanted, threads, monkeypatch
+) -> None:
     sinks = [SimpleNamespace(pictures=kind) for kind in pictures]
-    annotate = Drawing.of(resolve_config(None, {})).annotation(sinks, watched)  # type: ignore[arg-type]
-    assert (annotate is not None) == wanted
+    drawing = Drawing.of(resolve_config(None, {}))
+    assert (drawing.annotation(sinks, watched) is not None) == wanted  # type: ignore[arg-type]
+    for cores, expected in zip((2, 4), threads, strict=True):
+        monkeypatch.setattr("detector.core.run.limits.usable_cores", lambda cores=cores: cores)
+        assert drawing.threads(sinks, watched) == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

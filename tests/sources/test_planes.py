@@ -290,9 +290,10 @@ def test_nobody_draws_into_what_the_decoder_refers_to(plain: Path) -> None:
         planes.y[0] = 0
 
 
-def test_an_easel_holds_one_picture(plain: Path) -> None:
-    frames, source = read_all(plain, frames=3)
-    easel, first = Easel(), frames[0].picture
+@pytest.mark.parametrize(("threads", "pictures"), [(0, 1), (1, 3), (2, 6)])
+def test_an_easel_holds_pictures_for_its_threads(plain: Path, threads: int, pictures: int) -> None:
+    frames, source = read_all(plain, frames=pictures + 1)
+    easel, first = Easel(threads=threads), frames[0].picture
     assert isinstance(first, Planes)
     for frame in frames:
         before = frame.picture
@@ -302,7 +303,8 @@ def test_an_easel_holds_one_picture(plain: Path) -> None:
         assert isinstance(drawn, Planes)
         assert all(np.array_equal(getattr(drawn, name), getattr(before, name)) for name in "yuv")
         drawn.y[:] = 200
-    assert frames[0].picture is frames[2].picture
+    assert len({id(frame.picture) for frame in frames}) == pictures
+    assert frames[0].picture is frames[-1].picture
     assert not np.array_equal(first.y, frames[0].picture.y)  # type: ignore[union-attr]
     assert source.planes.made == 0
 

@@ -87,13 +87,9 @@ class FrameTimes:
     # time in the loop, 0 to 1. None where the system does not tell, or none waited.
     crowded: tuple[str, float] | None = None
 
-    @property
-    def groups(self) -> dict[str, float]:
-        """Seconds a frame of each group that runs beside the others."""
-        return self.groups_with({})
-
-    def groups_with(self, left: Mapping[str, float]) -> dict[str, float]:
-        """The same where of each stage in ``left`` this share (0 to 1) remains."""
+    def groups(self, left: Mapping[str, float]) -> dict[str, float]:
+        """Seconds a frame of each group that runs beside the others, where of each stage in
+        ``left`` this share (0 to 1) remains."""
         return {
             group: sum(self.apiece.get(name, 0) * left.get(name, 1) for name in names)
             for group, names in grouped(self.stages, self.threads).items()
@@ -276,7 +272,7 @@ def explained_s(times: FrameTimes, left: Mapping[str, float]) -> float:
 
 def _limits(times: FrameTimes, left: Mapping[str, float]) -> dict[str, float]:
     """Group, and "the CPU" -> seconds a frame that it needs at least."""
-    return times.groups_with(left) | {CPU: _cpu_s(times, left)}
+    return times.groups(left) | {CPU: _cpu_s(times, left)}
 
 
 def _cpu_s(times: FrameTimes, left: Mapping[str, float]) -> float:
@@ -393,7 +389,7 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
 def _stage_to_change(times: FrameTimes) -> str | None:
     """The longest of the slowest group, unless another stage brings more; None if none ran. By
     needs alone, so that other programs change nothing."""
-    groups = times.groups
+    groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages, times.threads)[slowest]
     stage = max(candidates, key=lambda name: times.stages.get(name, 0))

@@ -3,6 +3,7 @@
     reader thread          read, preprocess into a free request's slot      (1)
     worker threads         infer, head, nms                                 (engine's concurrency)
     the caller's thread    annotate, write, in the source's order
+    drawing threads        what annotate waits for, where ``Parts.drawers`` says so
 
 Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
 that restores order. In steady state nothing is allocated per frame, and the pools bound the memory:
@@ -13,26 +14,34 @@ are joined, and the caller gets the stage's own error.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING
 
 from detector.core.loop.parts import (
     Batch,
     BatchRequest,
+    Pairs,
     Parts,
     Progress,
     decode,
     deliver,
+    draw,
     fill,
+    follow,
     image_pool,
     infer,
-    recall,
     results_ahead,
     select,
 )
 from detector.core.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
-from detector.core.timeline import OffTimeline, Timeline
+from detector.core.timeline import ANNOTATE, OffTimeline, Timeline
 from detector.core.timeline.native import give_name
 from detector.core.types import Detections, Frame
+
+if TYPE_CHECKING:
+    from detector.core.timeline.crew import Crew, Pending
 
 
 def frames_overlapped(
@@ -42,9 +51,11 @@ def frames_overlapped(
     the generator early stops and joins the threads."""
     crew = _Crew(parts, timeline, progress)
     with timeline.track("writer") as track:
-        crew.start()
         try:
-            yield from deliver(track, parts, progress, crew.results(track))
+            crew.start()
+            for frame, detections in deliver(track, parts, progress, crew.draw(track)):
+                yield frame, detections
+                crew.images.put(frame.buffer)
         except ClosedError:
             pass  # a thread failed: its error is raised below
         finally:
@@ -57,14 +68,16 @@ class _Crew:
 
     def __init__(self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress) -> None:
         self._parts, self._timeline, self._progress = parts, timeline, progress
-        self._images = image_pool(parts)
+        self.images = image_pool(parts)
         self._requests: Pool[BatchRequest] = Pool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
         # Workers without a batch. Only a reader that hands out fresh pictures waits for one.
         self._free: Pool[None] = Pool("worker", [None] * parts.concurrency)
-        self._channels = (self._images, self._requests, self._free, self._filled, self._done)
+        self._channels = (self.images, self._requests, self._free, self._filled, self._done)
         self._failures: list[BaseException] = []
+        self._left = 0  # frames of the batch that the writer has taken
+        self._drawers: Crew | None = None
         self._threads = [self._thread("reader", self._read)]
         self._threads += [self._thread(f"worker-{i}", self._work) for i in range(parts.concurrency)]
 
@@ -85,6 +98,11 @@ class _Crew:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+        if self._parts.drawers and not self._parts.timed:
+            from detector.core.timeline.crew import Crew
+
+            with self._timeline.born(ANNOTATE):
+                self._drawers = Crew("drawer", self._parts.drawers)
 
     def _read(self, track: AnyTrack) -> None:
         number = 0
@@ -92,7 +110,7 @@ class _Crew:
             request = self._requests.get(track, number)
             if self._parts.fresh:
                 self._free.get(track, number)
-            batch = fill(track, self._parts, self._progress, self._images, request, number)
+            batch = fill(track, self._parts, self._progress, self.images, request, number)
             if batch is None:
                 break
             self._filled.put(track, number, batch)
@@ -126,9 +144,31 @@ class _Crew:
             if batch.failure is not None:
                 raise batch.failure
             self._progress.add_device_ms(batch.device_ms)
-            for frame, detections in recall(self._parts, batch):
+            self._left = len(batch.frames)
+            for pair in follow(track, self._parts, batch):
+                self._left -= 1
+                yield pair
+
+    def draw(self, track: AnyTrack) -> Pairs:
+        """Annotates frames, as many at once as there are drawers; they leave in their order. None
+        waits for a frame that is still to come."""
+        annotate, drawers = self._parts.annotate, self._drawers
+        if annotate is None or drawers is None:
+            yield from draw(track, self._parts, self.results(track))
+            return
+        ahead: deque[tuple[int, Frame, Detections, Pending[None]]] = deque()
+        for at, pair in enumerate(self.results(track)):
+            ahead.append((at, *pair, drawers.submit(partial(annotate, *pair))))
+            while len(ahead) > (self._parts.drawers if self._has_more() else 0):
+                number, frame, detections, drawn = ahead.popleft()
+                with track.span(ANNOTATE, number):
+                    drawn.result()
                 yield frame, detections
-                self._images.put(frame.buffer)
+
+    def _has_more(self) -> bool:
+        """Whether the writer can take another frame at once."""
+        batch = self._done.peek()
+        return self._left > 0 or (batch is not None and batch.failure is None)
 
     def _close(self) -> None:
         for channel in self._channels:
@@ -137,6 +177,8 @@ class _Crew:
     def dismiss(self) -> None:
         """Ends and joins the threads. After a normal end they are gone and nothing waits."""
         self._close()
+        if self._drawers is not None:
+            self._drawers.close()
         for thread in self._threads:
             if thread.ident is not None:  # the system may have refused to start it
                 thread.join()

@@ -1,13 +1,13 @@
 """What both loops share: the parts that they are handed, and the steps of a batch around inference.
 
-A batch is filled (read, preprocess), inferred and detected (head, nms). Then it is recalled, which
-is where frames before it count, and delivered (rest).
+A batch is filled (read, preprocess), inferred, decoded (head) and selected (nms). What follows goes
+by the order of frames: stages that look at earlier ones, annotate and write.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from detector.core.stages.still import Stillness
 
 Outputs = list[NDArray[np.float32]]
+Pairs = Iterator[tuple[Frame, Detections]]
 IMAGE_BYTES = 512 << 20
 SHAPE = "shape"  # what the reader waits for while an input of another shape is made
 
@@ -90,6 +91,8 @@ class Parts:
     between: Mapping[str, FrameStage] = field(default_factory=dict)
     # Draws into the frame's picture. None: no sink needs it.
     annotate: Callable[[Frame, Detections], None] | None = None
+    # Threads that draw ahead of the writer, where a frame's drawing depends on nothing else.
+    drawers: int = 0
     sinks: Sequence[FrameSink] = ()
     # Filled batches that may wait for a worker, and results that may wait for their turn.
     queue_batches: int = 2
@@ -161,12 +164,13 @@ def image_pool(parts: Parts) -> Pool[Image | None]:
 
 
 def image_count(parts: Parts) -> int:
-    """How many pictures may be in flight: those of all requests and one batch being written.
-    ``image_bytes`` limits them, but never below one batch and one picture, which fill a batch."""
+    """How many pictures may be in flight: those of all requests and one batch being written, which
+    ``image_bytes`` limits, but never below one batch and one picture; and those being drawn."""
     info, batch = parts.source.info, len(parts.requests[0].slot)
     # A batch that is read, one that is written, and those in the engine.
     ahead = 0 if parts.schedule is None else (parts.concurrency + 2) * parts.schedule.spared
-    return places(batch, len(parts.requests), info.width, info.height, parts.image_bytes, ahead)
+    sizes = info.width, info.height, parts.image_bytes, ahead
+    return places(batch, len(parts.requests), *sizes) + parts.drawers
 
 
 def places(
@@ -316,10 +320,10 @@ def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) 
         _note_times(track, frame, NMS)
 
 
-def recall(parts: Parts, batch: Batch) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields the frames of a batch with their detections, which still frames have from earlier
-    ones. To be called in the source's order."""
-    for frame, detections in zip(batch.frames, batch.found, strict=True):
+def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
+    """Takes the frames of a batch, in the source's order, through what depends on earlier ones."""
+    found = zip(batch.frames, batch.found, strict=True)
+    for number, (frame, detections) in enumerate(found, batch.first):
         if parts.still is not None and frame.reused:
             detections = parts.still.recall(frame)
         elif parts.still is not None and frame.inferred:
@@ -328,29 +332,29 @@ def recall(parts: Parts, batch: Batch) -> Generator[tuple[Frame, Detections], No
             detections = parts.keep(frame, detections)
         if parts.clock is not None and frame.arrival is not None:
             frame.arrival.result_ns = parts.clock()
-        yield frame, detections
-
-
-def deliver(
-    track: AnyTrack,
-    parts: Parts,
-    progress: Progress,
-    pairs: Generator[tuple[Frame, Detections], None, None],
-) -> Generator[tuple[Frame, Detections], None, None]:
-    """Takes each frame through the stages behind nms, and hands it on. Spans carry the frame's
-    number in this run."""
-    for frame, detections in pairs:
-        number = progress.written
         for name, stage in parts.between.items():
             with track.span(name, number):
                 detections = stage(frame, detections)
             _note_times(track, frame, name)
         if parts.schedule is not None and not frame.coasting:
             parts.schedule.told(frame, detections)
+        yield frame, detections
+
+
+def draw(track: AnyTrack, parts: Parts, pairs: Pairs) -> Pairs:
+    for number, (frame, detections) in enumerate(pairs):
         if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
             with track.span(ANNOTATE, number):
                 parts.annotate(frame, detections)
             _note_times(track, frame, ANNOTATE)
+        yield frame, detections
+
+
+def deliver(
+    track: AnyTrack, parts: Parts, progress: Progress, pairs: Pairs
+) -> Generator[tuple[Frame, Detections], None, None]:
+    """Hands each frame to the sinks, and then on."""
+    for number, (frame, detections) in enumerate(pairs):
         with track.span(WRITE, number):
             for sink in parts.sinks:
                 sink.write(frame, detections)

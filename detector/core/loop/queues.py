@@ -146,6 +146,11 @@ class InOrder(_Channel, Generic[T]):
             self._changed.notify_all()
             return item
 
+    def peek(self) -> T | None:
+        """The next item, if it is here."""
+        with self._changed:
+            return None if self._closed else self._items.get(self._next)
+
     def _ready(self) -> bool:
         return self._closed or self._next == self._last or self._next in self._items
 

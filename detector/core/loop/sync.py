@@ -9,10 +9,11 @@ from detector.core.loop.parts import (
     Progress,
     decode,
     deliver,
+    draw,
     fill,
+    follow,
     image_pool,
     infer,
-    recall,
     select,
 )
 from detector.core.loop.queues import AnyTrack
@@ -25,7 +26,8 @@ def frames_in_turn(
 ) -> Generator[tuple[Frame, Detections], None, None]:
     """Yield each frame after its sinks have written it; the next one may reuse its picture."""
     with timeline.track("main") as track:
-        yield from deliver(track, parts, progress, _detect(track, parts, progress))
+        pairs = draw(track, parts, _detect(track, parts, progress))
+        yield from deliver(track, parts, progress, pairs)
 
 
 def _detect(
@@ -36,7 +38,7 @@ def _detect(
         infer(track, parts, batch)
         progress.add_device_ms(batch.device_ms)
         select(track, parts, batch, decode(track, parts, batch))
-        for frame, detections in recall(parts, batch):
+        for frame, detections in follow(track, parts, batch):
             yield frame, detections
             images.put(frame.buffer)
         if batch.last:

@@ -13,6 +13,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.text import join_list
 from detector.core.run.fonts import note_names, open_font
+from detector.core.run.limits import drawing_threads
 from detector.core.run.selection import class_ids
 
 if TYPE_CHECKING:
@@ -102,15 +103,20 @@ class Drawing:
             font=self.font,
         )
 
+    def threads(self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None) -> int:
+        """How many threads may draw ahead: none where somebody sees or is asked for each frame."""
+        in_order = watched is not None or any(sink.pictures == "plain" for sink in sinks)
+        return 0 if in_order else drawing_threads()
+
     def annotation(
-        self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None
+        self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None, threads: int = 0
     ) -> Annotate | None:
         """What happens to a picture before it is written; None where nobody needs it.
 
         Sinks of plain pictures see it when all that must not be recognised is pixelated, and
         nothing is drawn yet. Where a sink needs BGR, boxes are drawn into that. Planes into which
         nothing would be drawn stay the decoder's: they are not copied. ``watched``, asked before
-        each frame, says whether somebody looks.
+        each frame, says whether somebody looks. ``threads``: that call it at once.
         """
         from detector.core.sinks.base import DRAWN
 
@@ -125,7 +131,7 @@ class Drawing:
         style = self.style
         unblurred = replace(style, blurred=frozenset())
         bgr = any(sink.pictures == "bgr" for sink in sinks)
-        easel, stays = Easel(bgr=bgr), not (bgr or style.remark)
+        easel, stays = Easel(bgr=bgr, threads=threads), not (bgr or style.remark)
 
         def show_and_draw(frame: Frame, detections: Detections) -> None:
             looked_at = watched is not None and watched()  # to be asked of every frame

@@ -40,6 +40,7 @@ LEAST = {
 }
 LEAST_FILES = 5  # beside the standard streams; no run worked with 4
 FEW_CORES = 2  # more were not measured: there OpenCV keeps its threads
+DRAWING_THREADS = 2  # the most; drawing 19 boxes has Python's lock for nearly all of its 1 ms
 OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it when it is imported
 BLAS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")  # first wins
 M_ARENA_MAX = -8  # of glibc's malloc.h
@@ -192,6 +193,12 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
         yield
     finally:
         cv2.setNumThreads(before)
+
+
+def drawing_threads() -> int:
+    """How many threads draw ahead of the writer; 0: it draws itself. Reader, workers and encoder
+    fill two cores, and a thread more only takes turns with them."""
+    return max(0, min(DRAWING_THREADS, usable_cores() - FEW_CORES))
 
 
 def check_files(wanted: int) -> None:

@@ -287,6 +287,8 @@ class Plan:
         lowest = min((one.kind.lowest_conf(one.settings) for one in self.wanted), default=1.0)
         preprocess, head, nms = self.stages(lowest)
         shapes, between = self.shapes(lowest), self.between(source.info)
+        drawers = 0 if self.loop.sync else self.drawing.threads(sinks, watched)
+        annotate = self.drawing.annotation(sinks, watched, drawers)
         requests = self.requests if shapes is None else shapes.requests
         schedule = next((one.schedule for one in between.values() if one.schedule), None)
         if schedule is not None:  # what it waits for must not lie in the batch that it fills
@@ -300,7 +302,8 @@ class Plan:
             head=head,
             nms=nms,
             between=between,
-            annotate=self.drawing.annotation(sinks, watched),
+            annotate=annotate,
+            drawers=0 if annotate is None else drawers,
             sinks=sinks,
             queue_batches=self.loop.queue_batches,
             still=self.reading.stillness(source.info),

@@ -1,8 +1,12 @@
-"""PyAV's decoded pictures as planes of YUV, without a copy, and planes that may be drawn into. A
-decoder refers to its pictures, so their planes are read-only."""
+"""PyAV's decoded pictures as planes of YUV, without a copy, and planes that may be drawn into.
+
+A decoder refers to the pictures that it handed out, so nobody may draw into them: their planes are
+read-only. ``Easel`` holds the pictures that boxes are drawn into and an encoder reads from.
+"""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from operator import attrgetter
 from typing import Any
@@ -109,12 +113,14 @@ def copy_planes(of: Planes, to: Planes) -> None:
 
 
 class Easel:
-    """The one picture that boxes are drawn into: it is encoded before the next one comes."""
+    """The pictures that boxes are drawn into, in turn. The writer's is encoded before the next one
+    comes. Other threads draw one each, as many wait, and one may be overtaken by as many: three."""
 
-    def __init__(self, *, bgr: bool = False) -> None:
+    def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
         """``bgr``: somebody needs BGR with the boxes in it, so that they are drawn there."""
         self._bgr = bgr
-        self._planes: Planes | None = None
+        self._planes: list[Planes | None] = [None] * max(1, 3 * threads)
+        self._turns = itertools.count()
 
     def put(self, frame: Frame) -> None:
         """Makes the picture of a frame one that may be drawn into. Planes are copied."""
@@ -124,8 +130,9 @@ class Easel:
         if self._bgr:
             frame.picture = given.to_bgr()
             return
-        planes = self._planes
+        at = next(self._turns) % len(self._planes)
+        planes = self._planes[at]
         if planes is None or (planes.y.shape, planes.colours) != (given.y.shape, given.colours):
-            planes = self._planes = blank_like(given)
+            planes = self._planes[at] = blank_like(given)
         copy_planes(given, planes)
         frame.picture = planes

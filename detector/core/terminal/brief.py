@@ -18,7 +18,7 @@ from detector.core.session.document import LiveMemory, SourceSummary, Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
 from detector.core.timeline import INFER
-from detector.core.timeline.order import GROUPS, group_of, grouped, is_behind_inference
+from detector.core.timeline.order import GROUPS, group_of, is_behind_inference
 
 # Exit codes whose reason is printed nowhere else: the reasons of failures go to stderr.
 SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
@@ -204,20 +204,13 @@ def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
                 limit = summary.verdict.bottleneck
                 yield (group_of(limit) if limit else "", name, thread.busy_s / thread.wall_s)
         return
-    stages = grouped(summary.stages, {name: s.threads for name, s in summary.stages.items()})
     for group in GROUPS:
-        names = dict.fromkeys(
-            thread
-            for stage in stages[group]
-            if stage in summary.stages
-            for thread in summary.stages[stage].threads
-            if thread  # nobody called a stage without one
-        )
-        threads = [summary.threads[name] for name in names if name in summary.threads]
+        names = [name for name in summary.threads if group_of("", [name]) == group]
+        threads = [summary.threads[name] for name in names]
         wall = sum(thread.wall_s for thread in threads)
         if not wall:
             continue
-        name = next(iter(names)) if len(names) == 1 else f"{len(names)} workers"
+        name = names[0] if len(names) == 1 else f"{len(names)} workers"
         share = min(1.0, sum(thread.busy_s for thread in threads) / wall)
         yield group, name.replace("worker-0", "worker"), share
 

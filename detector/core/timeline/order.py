@@ -38,8 +38,7 @@ def is_behind_inference(stage: str) -> bool:
 
 
 def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
-    """The stages that end a frame: its write; of single pictures, which nothing writes, the last
-    one behind inference."""
+    """What ends a frame: its write; of single pictures, which nothing writes, all behind infer."""
     behind = tuple(filter(is_behind_inference, names))
     return (WRITE,) if WRITE in behind else behind
 

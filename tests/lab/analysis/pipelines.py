@@ -37,9 +37,7 @@ class Load:
     by_writer: bool = False
 
 
-def load(
-    frames: int, loop: LoopShape, by_writer: bool = False, **each: float | list[float]
-) -> Load:
+def load(frames: int, loop: LoopShape, by_writer=False, **each: float | list[float]) -> Load:
     """Seconds of each call of a stage: one number for all, or a list."""
     batches = -(-frames // loop.batch)
     seconds = {}

@@ -70,12 +70,6 @@ KNOWN = [
     (
         "writing has two halves",
         shape(),
-        {"read": 1, "infer": 2, "annotate": 2, "write": 6},
-        {"annotate": 0.25, "write": 0.75},
-    ),
-    (
-        "writing had two halves",
-        shape(),
         {"by_writer": True, "read": 1, "infer": 2, "head": 2, "write": 6},
         {"head": 0.25, "write": 0.75},
     ),
@@ -133,17 +127,6 @@ def test_the_path_is_the_known_one(loop, each, expected):
     found = shares(load(400, loop, **each))
     for stage in {*expected, *found}:
         assert found.get(stage, 0.0) == pytest.approx(expected.get(stage, 0.0), abs=0.03), found
-
-
-def test_alternating_stages_are_both_on_the_path():
-    """Blocks of 20 frames that are slow to read, then 20 that are slow to infer: half of the path
-    each.
-    """
-    read = [8.0 if frame // 20 % 2 == 0 else 1.0 for frame in range(401)]
-    infer = [1.0 if frame // 20 % 2 == 0 else 8.0 for frame in range(400)]
-    found = shares(load(400, shape(), read=read, infer=infer))
-    assert found["infer"] == pytest.approx(0.5, abs=0.1)
-    assert found["read"] == pytest.approx(0.5, abs=0.1)
 
 
 CAUSES = [

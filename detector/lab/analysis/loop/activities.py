@@ -1,9 +1,10 @@
 """A run as a graph: what every call of a stage had to wait for, by the rules of the loop.
 
-A call starts when the last of its predecessors is done: the call before it on its thread, the stage
-that made its data, and the call that gave back the room that it needed (queues and pools are
-bounded). The rules are those of ``loop/overlapped.py``; nothing is guessed from the clock. Where a
-stage ran is read from its calls: until 0.2 head and nms were the writer's.
+A call starts when the last of its predecessors is done: the call before it on its thread (program
+order), the stage that made its data, and the call that gave back the room that it needed (bounded
+queues push back, and requests and pictures come from pools). The rules are those of
+``loop/overlapped.py``; threads are those of the calls, and nothing is guessed from the clock. Below
+the graph are other views of the same calls: the depths of queues, and the durations of each stage.
 """
 
 from __future__ import annotations
@@ -184,14 +185,10 @@ class Batches:
             rows += frame in self._inferred
         return firsts
 
-    def __len__(self) -> int:
-        return len(self._firsts)
-
     def of(self, frame: int) -> int:
         return bisect.bisect_right(self._firsts, frame) - 1
 
     def of_call(self, one: Activity) -> int:
-        """The batch that a call was for."""
         return one.number if one.stage == INFER else self.of(one.number)
 
     def begins(self, frame: int) -> bool:
@@ -213,15 +210,19 @@ class _Rules:
         self._order = in_order(one.stage for one in activities)
         self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._batches = Batches(activities, shape)
-        self._given_back = self._requests()
+        # The calls behind which requests were given back: the head of each batch's last row. Of a
+        # batch without a row the last read is known: it was not before that.
+        calls = [at for at, one in enumerate(activities) if one.stage in (READ, HEAD)]
+        last = {self._batches.of(activities[at].number): at for at in calls}
+        self._given_back = sorted(last.values(), key=lambda at: activities[at].end_ns)
         self._hand_overs = hand_overs(activities, self._batches)
-        self._taken = {one.taken: one for one in self._hand_overs.values()}
+        self._done_before = {taken: done for done, taken in self._hand_overs.values()}
         self._before: dict[int, int] = {}
-        last: dict[str, int] = {}
+        before: dict[str, int] = {}
         for at, one in enumerate(activities):
-            if one.thread in last:
-                self._before[at] = last[one.thread]
-            last[one.thread] = at
+            if one.thread in before:
+                self._before[at] = before[one.thread]
+            before[one.thread] = at
 
     def edges(self, at: int) -> Iterator[Edge]:
         one = self._activities[at]
@@ -233,8 +234,8 @@ class _Rules:
             yield from self._reading(one.number)
         elif one.stage == INFER:
             yield from self._inferring(at, one.number)
-        elif at in self._taken:
-            yield Edge(self._taken[at].done, DATA)
+        elif at in self._done_before:
+            yield Edge(self._done_before[at], DATA)
 
     def _reading(self, frame: int) -> Iterator[Edge]:
         shape = self._shape
@@ -257,20 +258,7 @@ class _Rules:
             # The queue had room for this worker's last result when the writer took an earlier one.
             last = self._batches.of_call(self._activities[self._before[at]])
             if (earlier := self._hand_overs.get(last - self._shape.results)) is not None:
-                yield Edge(earlier.taken, RESULT_ROOM, at_start=True)
-
-    def _requests(self) -> list[int]:
-        """The calls behind which a request was given back, as they ended: the head of each batch's
-        last row. Of one without a row the last read is known: it was not before that."""
-        found = []
-        for batch in range(len(self._batches)):
-            rows, members = self._batches.inferred(batch), self._batches.members(batch)
-            last = (HEAD, rows[-1]) if rows else (READ, members[-1]) if members else None
-            found.append(self._at.get(last) if last else None)
-        return sorted((at for at in found if at is not None), key=self._ends)
-
-    def _ends(self, at: int) -> int:
-        return self._activities[at].end_ns
+                yield Edge(earlier[1], RESULT_ROOM, at_start=True)
 
     def _last_of_frame(self) -> str:
         return next((one for one in reversed(self._order) if (one, 0) in self._at), NMS)
@@ -281,15 +269,9 @@ class _Rules:
             yield Edge(at, cause, at_start)
 
 
-class HandOver(NamedTuple):
-    """Of a batch from a worker to the writer: the worker's last call and the writer's first."""
-
-    done: int
-    taken: int
-
-
-def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, HandOver]:
-    """By batch. The plain loop has none."""
+def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, tuple[int, int]]:
+    """Of each batch from its worker to the writer: the worker's last call and the writer's first.
+    The plain loop has none."""
     threads = {one.stage: one.thread for one in activities}
     workers = {one.thread for one in activities if one.stage == INFER}
     done: dict[int, int] = {}
@@ -300,8 +282,7 @@ def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, Ha
             done[batch] = at
         elif one.thread == threads.get(WRITE):
             taken.setdefault(batch, at)
-    both = sorted(batch for batch in done.keys() & taken.keys() if batch >= 0)
-    return {batch: HandOver(done[batch], taken[batch]) for batch in both}
+    return {one: (done[one], taken[one]) for one in done.keys() & taken.keys() if one >= 0}
 
 
 def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
