@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # else a type checker, and an editor's completion, would take
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.2.0"
+__address__ = "https://github.com/detect-video/detect-video"
 
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
 
