@@ -3,13 +3,63 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import yaml
 
+import detector
 from tests.conftest import CHECKOUT
+
+
+def text_of(path: str) -> str:
+    return (CHECKOUT / path).read_text(encoding="utf-8")
+
+
+def jobs(workflow: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(text_of(f".github/workflows/{workflow}.yml"))["jobs"]
+    return found
+
+
+def test_pythons_of_setup_py_are_those_of_the_workflow():
+    named = re.findall(r"Python :: (3\.\d+)", text_of("setup.py"))
+    assert f'python_requires=">={named[0]}"' in text_of("setup.py")
+    assert jobs("test")["tests"]["strategy"]["matrix"]["python"] == named
+
+
+def test_workflows_run_the_programs_of_the_checkout():
+    steps = [step for job in jobs("test").values() for step in job["steps"]]
+    programs = re.findall(r"scripts/\w+", " ".join(step.get("run", "") for step in steps))
+    assert programs == ["scripts/test", "scripts/demo", "scripts/docs"]
+    assert all(os.access(CHECKOUT / program, os.X_OK) for program in programs)
+
+
+def test_hooks_run_the_checks_of_scripts_test():
+    [repo] = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"]
+    checks = re.findall(r'^step "[^"]+" "\$python" (-m .+)$', text_of("scripts/test"), re.M)
+    assert [f".venv/bin/python {one}" for one in checks] == [one["entry"] for one in repo["hooks"]]
+
+
+def test_version_and_address_are_the_same_everywhere():
+    cited = yaml.safe_load(text_of("CITATION.cff"))
+    assert cited["version"] == detector.__version__
+    assert f"## {cited['version']} ({cited['date-released']})" in text_of("CHANGELOG.md")
+    files = [file for one in ("*.md", "*.cff", ".github/**/*.yml") for file in CHECKOUT.glob(one)]
+    texts = " ".join(file.read_text(encoding="utf-8") for file in files)
+    named = re.findall(r"https://github\.com/[\w-]+/detect-video", texts)
+    assert len(named) >= 4
+    assert set(named) == {detector.__address__}
+
+
+def test_a_report_of_a_bug_needs_the_doctor_and_the_session():
+    parts = yaml.safe_load(text_of(".github/ISSUE_TEMPLATE/bug.yml"))["body"]
+    needed = {one["id"]: one for one in parts if one.get("validations", {}).get("required")}
+    assert "detect-video doctor --json" in needed["doctor"]["attributes"]["label"]
+    assert "session.json" in needed["session"]["attributes"]["description"]
 
 
 @pytest.mark.slow
