@@ -21,8 +21,7 @@ def text_of(path: str) -> str:
 
 
 def jobs(workflow: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(text_of(f".github/workflows/{workflow}.yml"))["jobs"]
-    return found
+    return dict(yaml.safe_load(text_of(f".github/workflows/{workflow}.yml"))["jobs"])
 
 
 def test_pythons_of_setup_py_are_those_of_the_workflow():
@@ -32,9 +31,10 @@ def test_pythons_of_setup_py_are_those_of_the_workflow():
 
 
 def test_workflows_run_the_programs_of_the_checkout():
-    steps = [step for job in jobs("test").values() for step in job["steps"]]
+    every = [*jobs("test").values(), *jobs("release").values()]
+    steps = [step for job in every for step in job["steps"]]
     programs = re.findall(r"scripts/\w+", " ".join(step.get("run", "") for step in steps))
-    assert programs == ["scripts/test", "scripts/demo", "scripts/docs"]
+    assert set(programs) == {f"scripts/{name}" for name in ("test", "demo", "docs", "release")}
     assert all(os.access(CHECKOUT / program, os.X_OK) for program in programs)
 
 
@@ -53,13 +53,6 @@ def test_version_and_address_are_the_same_everywhere():
     named = re.findall(r"https://github\.com/[\w-]+/detect-video", texts)
     assert len(named) >= 4
     assert set(named) == {detector.__address__}
-
-
-def test_a_report_of_a_bug_needs_the_doctor_and_the_session():
-    parts = yaml.safe_load(text_of(".github/ISSUE_TEMPLATE/bug.yml"))["body"]
-    needed = {one["id"]: one for one in parts if one.get("validations", {}).get("required")}
-    assert "detect-video doctor --json" in needed["doctor"]["attributes"]["label"]
-    assert "session.json" in needed["session"]["attributes"]["description"]
 
 
 @pytest.mark.slow
