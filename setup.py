@@ -129,6 +129,8 @@ setup(
         "tensorboard": ["tensorboard>=2.21"],
         # The site (scripts/docs). Material is in maintenance: it ends in May 2027.
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
+        # notebooks/: run by Jupyter, or without a page by nbclient.
+        "notebook": ["nbclient>=0.10.2", "ipykernel>=7.0"],
         # Coverage-guided fuzzing in scripts/attack. It has wheels for Linux only.
         "fuzz": ["atheris>=3.0"],
         "test": [

@@ -117,7 +117,7 @@ def complaint(room: str, name: str, package: str) -> str | None:
     wing = room.split("/")[0]
     if top != package:
         return f"{room} must not import {top}" if top in NEVER.get(room, ()) else None
-    if wing in ("__init__", "__main__") or rest in ("", "__version__", "__init__"):
+    if wing in ("__init__", "__main__") or rest in ("", "__version__", "__address__", "__init__"):
         return None
     other_wing, _, inside = rest.partition(".")
     other_room = inside.split(".")[0]

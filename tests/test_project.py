@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -67,3 +68,23 @@ def test_site_has_no_warning_and_loads_nothing_from_elsewhere(tmp_path):
     assert "street.mp4" in pages["report.html"]
     found = json.loads((tmp_path / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
     assert any("skip-still" in one["text"] for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # those of Jupyter
+def test_notebook_runs(tmp_path, monkeypatch):
+    pytest.importorskip("ipykernel")
+    client, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    monkeypatch.setattr(sys, "path", [*sys.path, f"{sys.prefix}/supervision"])  # has pandas
+    if find_spec("pandas") is None:
+        pytest.skip("machine: pandas is not installed")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(CHECKOUT), *sys.path]))
+    (tmp_path / "videos").symlink_to(CHECKOUT / "videos")
+    (tmp_path / "notebooks").mkdir()
+    book = nbformat.reads(text_of("notebooks/street.ipynb"), as_version=4)
+    client.execute(book, cwd=str(tmp_path / "notebooks"))
+    picture, table, counts, passes = [one.outputs[-1] for one in book.cells if one.get("outputs")]
+    assert "image/png" in picture.data
+    assert "vehicle" in table.data["text/plain"]
+    assert "('middle', 'crosses', 'vehicle')" in counts.data["text/plain"]
+    assert "infer" in passes.text
