@@ -7,6 +7,12 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+ABOUT = dict(re.findall(r'__(\w+)__ = "(.+)"', (ROOT / "detector/core/__init__.py").read_text()))
+ADDRESS = ABOUT["address"]
+# A package index shows the README without the checkout: its links and pictures get full addresses.
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = re.sub(r"(!\[[^]]*\]\()(?!https:)", rf"\1{ADDRESS}/raw/main/", README)
+README = re.sub(r"(?<!!)(\[[^]]*\]\()(?!https:)", rf"\1{ADDRESS}/blob/main/", README)
 # pip install -e: one .pth with the checkout's path, which type checkers and editors follow. For a
 # package from elsewhere setuptools writes a finder, which they do not run; the checkout's cfg/ is
 # found without it.
@@ -14,13 +20,37 @@ ELSEWHERE = {} if "editable_wheel" in sys.argv else {"detector.cfg": "cfg"}
 
 setup(
     name="detect-video",
-    version=re.search(r'__version__ = "(.+)"', (ROOT / "detector/core/__init__.py").read_text())[1],  # type: ignore[index]
+    version=ABOUT["version"],
     description="Detect objects in a video on interchangeable engines, and see where every "
     "millisecond went",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=README,
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE", "NOTICE"],
+    author="The detect-video authors",
+    url=ADDRESS,
+    project_urls={
+        "Documentation": f"{ADDRESS}/tree/main/docs",
+        "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
+        "Issues": f"{ADDRESS}/issues",
+        "Security": f"{ADDRESS}/blob/main/SECURITY.md",
+    },
+    keywords="object-detection video yolo onnx openvino tensorrt profiling tracking counting rtsp",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
+        "Topic :: Multimedia :: Video",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.11",
     packages=[*find_packages(include=["detector", "detector.*"]), *ELSEWHERE],
     package_dir=ELSEWHERE or {"": "."},
@@ -97,6 +127,10 @@ setup(
         # Run trackers of --track. The tests take mlflow-skinny, the client with fewer packages.
         "mlflow": ["mlflow>=2.17"],
         "tensorboard": ["tensorboard>=2.21"],
+        # The site (scripts/docs). Material is in maintenance: it ends in May 2027.
+        "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
+        # notebooks/: run by Jupyter, or without a page by nbclient.
+        "notebook": ["nbclient>=0.10.2", "ipykernel>=7.0"],
         # Coverage-guided fuzzing in scripts/attack. It has wheels for Linux only.
         "fuzz": ["atheris>=3.0"],
         "test": [

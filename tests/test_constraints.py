@@ -7,31 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.conftest import CHECKOUT, load_program
-
-REPORT: dict[str, Any] = {
-    "id": "PYSEC-2021-1",
-    "details": "Reads what\nit should not.",
-    "aliases": ["CVE-2021-1"],
-    "affected": [
-        {
-            "package": {"name": "some-thing", "ecosystem": "PyPI"},
-            "ranges": [
-                {
-                    "type": "ECOSYSTEM",
-                    "events": [
-                        {"introduced": "1.0"},
-                        {"fixed": "1.5"},
-                        {"introduced": "2.0"},
-                        {"fixed": "2.0.3"},
-                    ],
-                }
-            ],
-        }
-    ],
-}
 
 
 @pytest.fixture(scope="module")
@@ -56,29 +33,6 @@ def test_every_pin_has_its_hashes(audit):
         assert others, first
         for line in others:
             assert re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line), line
-
-
-@pytest.mark.parametrize(
-    ("version", "known"),
-    [
-        ("0.9", False),
-        ("1.0", True),
-        ("1.4.9", True),
-        ("1.5", False),
-        ("2.0.2", True),
-        ("2.0.3", False),
-        ("2.0rc1", False),
-    ],
-)
-def test_a_version_of_the_database_is_found(audit, tmp_path, version, known):
-    place = tmp_path / "vulns/some-thing"
-    place.mkdir(parents=True)
-    (place / "PYSEC-2021-1.yaml").write_text(yaml.safe_dump(REPORT))
-    (place / "PYSEC-2021-2.yaml").write_text(yaml.safe_dump({**REPORT, "withdrawn": "2021"}))
-    (found,) = audit.read_database(tmp_path, {"Some_Thing": version}).values()
-    assert [one.id for one in found] == ["PYSEC-2021-1"] * known
-    if known:
-        assert found[0].fixed == ("1.5", "2.0.3")
 
 
 def pages(known: list[dict[str, Any]], newest: str, all_versions: bool) -> Any:

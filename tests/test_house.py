@@ -112,7 +112,7 @@ def complaint(room: str, name: str, package: str) -> str | None:
     if top != package:
         return f"{room} must not import {top}" if top in NEVER.get(room, ()) else None
     other_wing, _, inside = rest.partition(".")
-    other_room = inside.removeprefix("__version__").split(".")[0]
+    other_room = ("" if inside.startswith("__") else inside).split(".")[0]
     if other_wing not in TOP:
         return f"{other_wing} is neither the core nor a wing"
     if other_wing not in ("core", wing):

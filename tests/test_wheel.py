@@ -28,18 +28,8 @@ def site(tmp_path_factory):
         ".*", "build", "runs", "*.onnx", "*-detected*", "__pycache__", "*.egg-info"
     )
     shutil.copytree(CHECKOUT, source, ignore=ignored)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        folder,
-        source,
-    ]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder]
+    subprocess.run([*pip, source], check=True, capture_output=True, text=True)
     [wheel] = folder.glob("*.whl")
     venv.create(folder / "venv", symlinks=True)
     [site] = (folder / "venv").glob("lib/python*/site-packages")

@@ -83,7 +83,9 @@ class FakeMlflow(ModuleType):
 def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch):
     fake = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     assert track("mlflow", session).endswith(" 7f at http://mlflow")
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert fake.open is None
     assert fake.metrics["fps/end_to_end"] == session.document.fps.end_to_end
     assert fake.metrics["what_if_fps/infer free"] == 61.5

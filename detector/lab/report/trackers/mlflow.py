@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ REFUSED = re.compile(r"[^\w\-./ ]")  # characters that names of metrics may not 
 
 
 def log(session: SavedSession, entries: Entries) -> str:
+    # Else MLflow sends events to a server of its own. It reads this when it is imported.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow
 
     with mlflow.start_run(run_name=session.folder.resolve().name) as run:

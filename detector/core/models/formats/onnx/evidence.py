@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core import __address__
 from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
 from detector.core.models.layouts.seen import MAX_DETECTIONS, Dims, Seen
 from detector.core.models.probed import draw, is_dark, measure_spread
@@ -37,9 +38,10 @@ HOW_TO_SAY = "describe its outputs: detect-video models describe {} writes a fil
 DESCRIBE_PIXELS = (
     "say what it takes: detect-video models describe writes a file for --describe, with input.scale"
 )
+PAGE = f"{__address__}/blob/main/docs/models.md"
 BY_HAND = (
-    "write a file for --describe by its documentation, as docs/models.md shows (a test run shows "
-    "nothing that looks like boxes)"
+    f"write a file for --describe by its documentation, as {PAGE} shows (a test run shows nothing "
+    "that looks like boxes)"
 )
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from detector.core.models.formats.onnx.evidence import Evidence
+from detector.core.models.formats.onnx.evidence import PAGE, Evidence
 
 ANCHORS = 9  # a cell, of EfficientDet and RetinaNet
 SIDES = 4 * ANCHORS
@@ -27,7 +27,7 @@ KINDS = {
     "priors": (
         "the raw offsets and scores of an SSD before its prior boxes are applied; export it with "
         "its detections (DetectionOutput) or decoded boxes, or give the priors' sizes and "
-        "variances in a file for --describe (docs/models.md)"
+        f"variances in a file for --describe ({PAGE})"
     ),
     "turned": (
         "rotated boxes (obb in the file's name), which are not supported; export a model whose "

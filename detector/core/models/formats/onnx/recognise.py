@@ -24,7 +24,7 @@ import numpy as np
 from detector.core.errors import ModelError
 from detector.core.errors.text import counted
 from detector.core.models.description import Description, bind, families, family, listed_names
-from detector.core.models.formats.onnx.evidence import DESCRIBE_PIXELS, Evidence
+from detector.core.models.formats.onnx.evidence import DESCRIBE_PIXELS, PAGE, Evidence
 from detector.core.models.formats.onnx.guess import has_levels, how_to_say, seen_columns
 from detector.core.models.formats.onnx.inputs import meaning_of
 from detector.core.models.formats.onnx.pixels import wanted_pixels
@@ -261,7 +261,7 @@ def _refusal(evidence: Evidence) -> str:
         needed = (
             f"there is an output for each stride{_families_of_that_shape(evidence)}. Name its "
             "family with --family, or write a file for --describe with the key levels "
-            "(docs/models.md)"
+            f"({PAGE})"
         )
     else:
         needed = (
