@@ -112,7 +112,7 @@ setup(
         "font": ["pillow>=10.1"],
         # The font inside --save overlay: Lato, under the SIL Open Font License, which goes with it.
         "overlay": ["font-lato>=0.1"],
-        "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
+        "profile": ["pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         # The page of a run, and events by MQTT (paho under its BSD licence).
         "serve": ["starlette>=0.40", "uvicorn>=0.30", "prometheus-client>=0.20"],
         "mqtt": ["paho-mqtt>=2.1"],

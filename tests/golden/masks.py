@@ -122,7 +122,7 @@ MASKS = [
     ),
     Mask(
         "keys",
-        "*.peak_by_stage_mb peak_by_stage_mb peaks *.peaks ridge *.ridge *.peak_under_measured "
+        "*.parts_mb parts_mb peaks *.peaks ridge *.ridge *.peak_under_measured "
         "peak_under_measured gpu *.gpu",
         "peaks of the machine",
     ),

@@ -12,10 +12,9 @@ def main() -> NoReturn:
     import sys
 
     from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
-    from detector.core.run.limits import LEAST_FILES, check_files, keep_blas_alone, keep_one_heap
+    from detector.core.run.limits import LEAST_FILES, check_files, keep_blas_alone
 
     keep_blas_alone()
-    keep_one_heap()
     try:
         check_files(LEAST_FILES)
     except DetectVideoError as error:  # too few even to import what follows

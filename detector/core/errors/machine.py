@@ -69,6 +69,16 @@ def resident_bytes(proc: Path = PROC) -> int | None:
         return None
 
 
+def peak_memory_mb(proc: Path = PROC) -> float | None:
+    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None). Not
+    ``ru_maxrss``, which starts at the size of the process that made this one."""
+    try:
+        found = (proc / "self/status").read_text().partition("VmHWM:")[2]
+        return int(found.split()[0]) * 1024 / 1e6
+    except (OSError, IndexError):
+        return None
+
+
 def too_much(needed: int) -> str | None:
     """A message if ``needed`` bytes exceed the memory or ``ulimit -v``; None if they fit."""
     there, whose = machine_bytes(), "this machine has"

@@ -103,6 +103,7 @@ def detect(
     hooks: Hooks = Hooks(),
     building: BuildProgress | None = None,
     rows_to: int | None = None,
+    timer: PhaseTimer | None = None,
 ) -> Result:
     """Runs every source in turn and writes its outputs and the session.
 
@@ -116,7 +117,7 @@ def detect(
     other sources go on, unless the engine failed. From the first source on, a signal lets the
     frames finish that were read; the summary says so.
     """
-    timer = PhaseTimer()
+    timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
     with guarded(), keeping(specs):
         plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to)

@@ -3,6 +3,7 @@ Nothing heavy is imported here: this may be all that still fits."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -10,9 +11,9 @@ import resource
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from detector.core.errors import DetectVideoError, EngineError, OutputError, UsageError
 from detector.core.errors.machine import CGROUPS, PROC, container_limit, usable_cores
@@ -43,7 +44,6 @@ FEW_CORES = 2  # more were not measured: there OpenCV keeps its threads
 DRAWING_THREADS = 2  # the most; drawing 19 boxes has Python's lock for nearly all of its 1 ms
 OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it when it is imported
 BLAS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")  # first wins
-M_ARENA_MAX = -8  # of glibc's malloc.h
 BLAS_THREADS = 64  # the most that the wheels' OpenBLAS is built for
 NO_MEMORY = (
     "Cannot allocate memory",
@@ -151,24 +151,10 @@ def keep_blas_alone() -> None:
         os.environ[BLAS_SETTINGS[0]] = "1"
 
 
-def keep_one_heap() -> None:
-    """Have all threads allocate from one heap, where the C library is glibc. By default some ten
-    threads of a run have a heap each, with 4 MB in all that none of the others can use."""
-    if glibc := _glibc():
-        glibc.mallopt(M_ARENA_MAX, 1)
-
-
 def trim_heap() -> None:
     """Return to the system what was freed: 8 MB after the default model was loaded."""
-    if glibc := _glibc():
-        glibc.malloc_trim(0)
-
-
-def _glibc() -> Any:
-    import ctypes
-
-    library = ctypes.CDLL(None)
-    return library if hasattr(library, "malloc_trim") else None
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def blas_threads() -> int:

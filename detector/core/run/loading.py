@@ -100,7 +100,10 @@ class LoadedModel:
 
 
 class PhaseTimer:
-    def __init__(self) -> None:
+    """Adds up the seconds of each phase of a run, and tells ``ended`` that it is over."""
+
+    def __init__(self, ended: Callable[[str], None] = lambda name: None) -> None:
+        self._ended = ended
         self.seconds = dict.fromkeys(("import", "load", "warmup", "run", "close"), 0.0)
 
     @contextmanager
@@ -110,6 +113,7 @@ class PhaseTimer:
             yield
         finally:
             self.seconds[name] += time.perf_counter() - start
+            self._ended(name)
 
 
 def load_model(
@@ -188,12 +192,12 @@ def load_model(
         natives = natives or Natives()
         with natives.born(INFER):
             engine = engines.open(name, ready.network, ready.options)
+        trim_heap()
     with timer.phase("warmup"), natives.born(INFER):
         # On a CPU requests share what is made at the first inference, so as many as run at once are
         # enough: each costs a start as much as a frame. On a GPU each has a context of its own.
         alike = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if alike else engine.requests
-        trim_heap()
         first, *_ = [request.infer(network.batch) for request in warm]
     loaded = LoadedModel(
         ready.network,

@@ -119,8 +119,7 @@ class Source:
     # has ``arrive``, as of ``loop.parts.Parts``.
     arrives: ClassVar[bool] = False
 
-    # What its frames are, for the outputs' modules: "pictures" has no encoder of video.
-    kind: ClassVar[str] = "video"
+    kind: ClassVar[str] = "video"  # or "pictures": whose outputs it mostly has
     # Modules that ``open`` and reading import at their first use.
     imports: ClassVar[tuple[str, ...]] = ()
 

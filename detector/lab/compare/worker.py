@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
-from detector.core.errors.machine import usable_cores
+from detector.core.errors.machine import peak_memory_mb, usable_cores
 from detector.core.run.child import GRACE_S, Child, end, listen, open_pipe, python, receive, send
 from detector.core.session import codec
 from detector.core.session.measured import Metric
@@ -400,14 +400,3 @@ def _count(network: Network) -> ModelCounts:
         size_bytes=size,
         macs=network.macs if counted else None,
     )
-
-
-def peak_memory_mb() -> float | None:
-    """Peak resident 10^6 bytes (Linux). Not ``ru_maxrss``, which starts at the parent's size."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    except OSError:
-        pass
-    return None

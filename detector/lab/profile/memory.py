@@ -1,34 +1,37 @@
-"""Resident memory over a run: its curve, its peak by stage, and whether it grows."""
+"""Resident memory over a run: its curve, its parts, and whether it grows."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.errors.machine import NotHereError
+from detector.core.errors.machine import NotHereError, resident_bytes
 from detector.core.errors.text import counted
+from detector.core.errors.writing import temporary_folder
 from detector.core.jobs.doctor.nvml import Gpu, GpuBytes
-from detector.core.timeline import KINDS, WORK
-from detector.lab.profile.base import Occasion, Pass, Sampler, done_ns
+from detector.lab.profile.base import Occasion, Pass, Sampler, done_ns, output_within
+from detector.lab.profile.memory_parts import MB, measure_parts
 from detector.lab.session.passes import GpuMemory, MemoryFacts, MemorySample
 
 EVERY_S = 0.02
 GPU_EVERY_S = 0.05  # a driver answers slower than the kernel
+PARTS_FRAMES = 100  # of the runs that measure parts, which have reached their peak by then
 KEPT = 2000  # samples in the session; a longer run keeps every second, third, ... one
-MB = 10**6  # bytes, as compare counts them
 SETTLED = 0.5  # the first half of a run fills pools and caches; growth is measured on the second
 
 
 def sample_memory(occasion: Occasion) -> MemoryFacts:
-    resident = _resident()
     gpu, missing = _open_gpu(occasion.config.runtime.device)
     # The engine closes within the run: what it holds is seen while it holds it.
     with (
-        Sampler(resident, EVERY_S, "memory") as sampler,
+        Sampler(lambda: resident_bytes() or 0, EVERY_S, "memory") as sampler,
         Sampler(gpu, GPU_EVERY_S, "GPU memory") as watch,
     ):
         session = occasion.again()
@@ -40,23 +43,11 @@ def sample_memory(occasion: Occasion) -> MemoryFacts:
         slope_reason=reason,
         start_mb=float(rss[0]) / MB,
         peak_mb=float(rss.max()) / MB,
-        peak_by_stage_mb=peak_by_stage(times, rss, session.spans),
+        parts_mb=find_parts(occasion),
         samples=[MemorySample((t - start) / 1e9, value / MB) for t, value in thin(times, rss)],
         gpu=gpu_memory(watch, missing),
         slowdown=occasion.slowdown(session),
     )
-
-
-def _resident() -> Callable[[], int]:
-    """Reads the resident set of this process, in bytes."""
-    try:
-        import psutil
-    except ImportError:
-        raise NotHereError(
-            "psutil is not installed; install it with: pip install 'detect-video[profile]'"
-        ) from None
-    process = psutil.Process()
-    return lambda: int(process.memory_info().rss)
 
 
 def fit_growth(
@@ -74,24 +65,25 @@ def fit_growth(
     return slope * 1000, None
 
 
-def peak_by_stage(
-    times: NDArray[np.int64], rss: NDArray[np.int64], spans: dict[str, NDArray[Any]]
-) -> dict[str, float | None]:
-    """MB of the highest sample while each stage ran, if any; which need not be its cause."""
-    peaks: dict[str, float | None] = {}
-    for code, name in enumerate(spans["stage_names"].tolist()):
-        picked = (spans["kind"] == KINDS.index(WORK)) & (spans["stage"] == code)
-        if not picked.any():
-            continue
-        order = np.argsort(spans["start_ns"][picked])
-        starts, ends = (
-            spans["start_ns"][picked][order],
-            np.maximum.accumulate(spans["end_ns"][picked][order]),
-        )
-        at = np.searchsorted(starts, times, side="right") - 1
-        inside = (at >= 0) & (times <= ends[np.maximum(at, 0)])
-        peaks[name] = float(rss[inside].max()) / MB if inside.any() else None
-    return peaks
+def find_parts(occasion: Occasion) -> dict[str, float]:
+    """MB that each part adds to the peak of a run by itself."""
+    config, document = occasion.config, occasion.plain.document
+    assert document.video, "one source was opened"
+    assert document.video.pixels
+    frames = min(occasion.frames, PARTS_FRAMES)
+    pixels, filled = document.video.pixels.partition(":")[0], 2 * document.loop[0]["images"]
+    measure = partial(measure_parts, occasion.source, pixels, min(frames, filled))
+    with temporary_folder("detect-video-pass-") as folder:
+        output = output_within(folder, config.output)
+        config = replace(config, output=output, input=replace(config.input, frames=frames))
+        bare = replace(config, output=replace(output, no_video=True))
+        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+            return add_encoder(*pool.map(measure, (bare, config)))
+
+
+def add_encoder(bare: dict[str, float], whole: dict[str, float]) -> dict[str, float]:
+    """The parts of a run without pictures, and what a run with them takes beyond it."""
+    return {**bare, "drawing and encoder": sum(whole.values()) - sum(bare.values())}
 
 
 def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, int]]:
@@ -128,4 +120,4 @@ def gpu_memory(watch: Sampler[GpuBytes | None], missing: str | None) -> GpuMemor
     )
 
 
-PASS = Pass(order=80, what="memory use, in one more run", facts=MemoryFacts, run=sample_memory)
+PASS = Pass(order=80, what="memory use, in three more runs", facts=MemoryFacts, run=sample_memory)

@@ -222,13 +222,13 @@ class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
     """Resident memory. ``slope_mb_per_1000_frames``: its growth, None for the ``slope_reason``.
-    ``peak_by_stage_mb``: the highest sample while each stage ran."""
+    ``parts_mb``: what each part adds to the peak of a run by itself, of at most 100 frames."""
 
     slope_mb_per_1000_frames: float | None
     slope_reason: str | None
     start_mb: Amount
     peak_mb: Amount
-    peak_by_stage_mb: Mapping[str, float | None] = field(default_factory=dict)
+    parts_mb: Mapping[str, float] = field(default_factory=dict)
     samples: Sequence[MemorySample]
     gpu: GpuMemory | None = None
     slowdown: float

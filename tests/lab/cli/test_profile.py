@@ -103,7 +103,6 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
         "pynvml",
         "pycuda",
         "cuda",
-        "psutil",
     )
     reports = [
         ["--format", "table"],

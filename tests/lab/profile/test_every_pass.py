@@ -83,12 +83,10 @@ def check_facts(document, ran, place):
         assert 0 < row["stage_ms"] <= row["ms"] * (1 + 1e-9)
         assert (place / "run" / row["file"]).is_file()
     memory = document["memory"]
-    assert (
-        memory["peak_mb"]
-        >= max(sample["rss_mb"] for sample in memory["samples"])
-        >= memory["start_mb"]
-        > 0
-    )
+    highest = max(sample["rss_mb"] for sample in memory["samples"])
+    assert memory["peak_mb"] >= highest >= memory["start_mb"] > 0
+    assert {"model", "decoder", "drawing and encoder", "rest"} < {*memory["parts_mb"]}
+    assert min(mb for name, mb in memory["parts_mb"].items() if name != "rest") > 0
     python = document["python"]
     assert sum(python["folded"].values()) >= sum(row["self_s"] for row in python["functions"]) > 0
     if "torch" in ran:

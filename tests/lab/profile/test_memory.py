@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from detector.core.jobs.doctor.nvml import Gpu
-from detector.core.timeline import KINDS
 from detector.lab.profile.base import Sampler
-from detector.lab.profile.memory import KEPT, MB, fit_growth, gpu_memory, peak_by_stage, thin
+from detector.lab.profile.memory import KEPT, MB, add_encoder, fit_growth, gpu_memory, thin
 from tests.fakes.install import install
 
 MS = 1_000_000
@@ -39,16 +38,9 @@ def test_too_little_to_tell_says_so(frames, samples, word):
     assert word in reason
 
 
-def test_peaks_fall_into_the_stage_that_ran():
-    spans = {
-        "stage_names": np.array(["read", "infer", "image"]),
-        "stage": np.array([0, 1, 2, 0]),
-        "kind": np.array([0, 0, KINDS.index("wait_output"), 0]),
-        "start_ns": np.array([0, 10, 20, 40]),
-        "end_ns": np.array([10, 20, 40, 50]),
-    }
-    times, rss = np.array([5, 15, 30, 45]), np.array([1, 9, 99, 4]) * MB
-    assert peak_by_stage(times, rss, spans) == {"read": 4.0, "infer": 9.0}
+def test_the_parts_sum_to_the_peak():
+    parts = add_encoder({"model": 30.0, "rest": 15.0}, {"model": 31.0, "rest": 39.0})
+    assert parts == {"model": 30.0, "rest": 15.0, "drawing and encoder": 25.0}
 
 
 def test_a_long_series_is_thin():

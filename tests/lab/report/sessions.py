@@ -179,7 +179,7 @@ PASSES: dict[str, dict[str, Any]] = {
         "peak_mb": 261.5,
         "slope_mb_per_1000_frames": 0.9,
         "slope_reason": None,
-        "peak_by_stage_mb": {"infer": 261.5, "nms": None},
+        "parts_mb": {"model": 30.5, "drawing and encoder": 41.0, "rest": 2.5},
         "samples": [{"t_s": 0.1 * at, "rss_mb": 200.0 + min(at, 20) * 3.075} for at in range(40)],
     },
     "energy": {

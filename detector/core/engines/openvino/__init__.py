@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,13 +30,12 @@ REQUESTS_ON_A_DEVICE = 2
 TELEMETRY, CONVERTER = "openvino_telemetry", "openvino.tools.ovc"
 
 
-@contextmanager
-def _absent(*names: str) -> Iterator[None]:
-    """Modules that cannot be imported within this: Python has None in their place."""
+def _import_without(module: str, *names: str) -> Any:
+    """Import a module while others cannot be imported: Python has None in their place."""
     before = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
     try:
-        yield
+        return importlib.import_module(module)
     finally:
         for name in names:
             del sys.modules[name]
@@ -46,9 +44,7 @@ def _absent(*names: str) -> Iterator[None]:
 
 def _convert_model(*given: Any, **named: Any) -> Any:
     """``openvino.convert_model``, for programs that use openvino themselves."""
-    with _absent(TELEMETRY):
-        convert = importlib.import_module(CONVERTER).convert_model
-    return convert(*given, **named)
+    return _import_without(CONVERTER, TELEMETRY).convert_model(*given, **named)
 
 
 class CompiledModels(ArtefactBuilder):
@@ -116,9 +112,7 @@ class OpenvinoEngine(Engine):
         without its converter, 16 MB that no run needs. It does without what cannot be imported."""
         if "openvino" in sys.modules:
             return
-        with _absent(TELEMETRY, CONVERTER):
-            openvino = importlib.import_module("openvino")
-        openvino.convert_model = _convert_model  # type: ignore[attr-defined]
+        _import_without("openvino", TELEMETRY, CONVERTER).convert_model = _convert_model
 
     @classmethod
     def refusal(cls, precision: str, device: str) -> str | None:

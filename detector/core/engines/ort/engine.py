@@ -143,7 +143,6 @@ class OrtLayerProfiler:
     """A session that writes a trace (an event per node and run) and its optimised graph."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-
         self._network, self._precision = network, options.precision
         self._kept = ExitStack()
         folder = self._kept.enter_context(temporary_folder("detect-video-layers-"))
@@ -161,7 +160,6 @@ class OrtLayerProfiler:
         self._request.infer(len(slot))
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
-
         with translated("ort", "read the profile"):
             float_math = "tf32" if self._precision == "tf32" else "fp32"
             trace = self._session.end_profiling()

@@ -42,19 +42,12 @@ def memory_text(facts: MemoryFacts) -> str:
     return f"{at}; growth: {growth}"
 
 
-def _peaks(facts: MemoryFacts) -> dict[str, float]:
-    return {name: mb for name, mb in facts.peak_by_stage_mb.items() if mb is not None}
-
-
-def memory_says(facts: MemoryFacts) -> Sequence[str]:
-    said = f"memory: {memory_text(facts)}"
-    each = [f"{name} {mb:.0f}" for name, mb in _peaks(facts).items()]
-    if len({one.split()[1] for one in each}) > 1:  # else the line above says it
-        said += f"; peak by stage: {', '.join(each)}"
+def memory_says(facts: MemoryFacts) -> Iterator[Table | str]:
     gpu = facts.gpu
-    if gpu is not None and gpu.used_mb is not None:
-        said += f"; {gpu_text(gpu)}"
-    return [said]
+    shown = "" if gpu is None or gpu.used_mb is None else f"; {gpu_text(gpu)}"
+    yield f"memory: {memory_text(facts)}{shown}"
+    if facts.parts_mb:
+        yield parts_table(facts)
 
 
 def gpu_text(gpu: GpuMemory) -> str:
@@ -65,18 +58,24 @@ def gpu_text(gpu: GpuMemory) -> str:
     return f"GPU at most {own}{gpu.used_mb:.0f}{whole} MB by all{by_torch}"
 
 
-STAGE_PEAKS = (
-    Column("stage", value=lambda one: one[0]),
-    Column("mb", "peak MB while it ran", value=lambda one: one[1]),
+PARTS_OF_MEMORY = (
+    Column("part", value=lambda one: one[0]),
+    Column("mb", "MB", ".1f", value=lambda one: one[1]),
 )
+
+
+def parts_table(facts: MemoryFacts) -> Table:
+    """The parts, and their sum: the peak of a run in a process of its own."""
+    found = sorted(facts.parts_mb.items(), key=lambda one: -one[1])
+    rows = [*found, ("peak", sum(facts.parts_mb.values()))]
+    return Table("memory", PARTS_OF_MEMORY, rows, "memory (of a run by itself)")
 
 
 def memory(session: SavedSession, facts: MemoryFacts) -> str:
     del session
     points = [(sample.t_s, sample.rss_mb) for sample in thinned(facts.samples)]
     drawn = figure(drawings.curve(points, "s", "MB"), f"Resident: {memory_text(facts)}.")
-    peaks = list(_peaks(facts).items())
-    return drawn + (table(Table("memory", STAGE_PEAKS, peaks)) if peaks else "")
+    return drawn + (table(parts_table(facts)) if facts.parts_mb else "")
 
 
 # Energy

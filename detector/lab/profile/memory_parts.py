@@ -1,0 +1,44 @@
+"""What each part of a run adds to its resident memory, measured in a process of its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import count
+
+from detector.core.config.schema import Config
+from detector.core.errors.machine import peak_memory_mb, resident_bytes
+from detector.core.run.loading import PhaseTimer
+from detector.core.sources.base import Source
+
+MB = 10**6  # bytes, as compare counts them
+PARTS = {"import": "interpreter and imports", "load": "model", "warmup": "workspace of the engine"}
+
+
+def measure_parts(spec: str, pixels: str, filled: int, config: Config) -> dict[str, float]:
+    """MB of each part, whose sum is the peak. ``pixels``: of the source, as the run had them.
+    ``filled``: frames after which the pools are in use."""
+    from detector.core.run.detect import Hooks, detect
+    from detector.core.run.reading import Reading
+
+    parts, frames = defaultdict[str, float](float), count(1)
+
+    def add_growth(part: str) -> None:
+        parts[part] += (resident_bytes() or 0) / MB - sum(parts.values())
+
+    def open_source(spec: str) -> Source:
+        add_growth("rest")
+        source = Reading.of(config).open(spec, pixels)
+        add_growth("decoder")
+        return source
+
+    def see(*_: object) -> None:
+        if next(frames) == filled:
+            add_growth("pools of requests and pictures")
+
+    add_growth(PARTS["import"])
+    timer = PhaseTimer(lambda phase: add_growth(PARTS.get(phase, "rest")))
+    hooks = Hooks(source=open_source, detected=see)
+    for error in detect([spec], config, timer=timer, hooks=hooks).errors:
+        raise error
+    parts["rest"] += (peak_memory_mb() or 0) - sum(parts.values())
+    return dict(parts)
