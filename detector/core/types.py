@@ -355,8 +355,19 @@ class Outline(NamedTuple):
     y: float
 
 
+class ZoneShape(NamedTuple):
+    """A line or zone. ``points``: shares of the picture's width and height."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    is_line: bool
+
+
 class ZoneBook(Protocol):
     """Counts of one source or camera."""
+
+    def shapes(self) -> Sequence[ZoneShape]:
+        """The lines and zones that it has now, in the order of the file."""
 
     def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
         """Ends all tracks and the last interval; the same at each call."""

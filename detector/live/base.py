@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from detector.core.types import ZoneShape
+
 APPEARS = "appears"  # a class was seen in 3 of 5 frames
 LEAVES = "leaves"  # it was not seen for 2 s; of an object with a ``zone``: that zone
 # Of lines and zones alone (--zones). There "appears" is in the zone; "ends": nobody saw it leave.
@@ -43,7 +45,8 @@ class Event:
     time_s: float
     since_s: float  # when what ends or begins here began
     class_name: str | None = None  # None for events of the camera itself
-    # Objects of the class: the most at once; with ``track``, and without ``zone``: there now.
+    # Objects of the class: the most at once; with ``track``: there now; with ``zone``: in it now,
+    # or of "crosses" how often it was crossed in this direction today.
     count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
     reason: str | None = None  # why a camera is down, without secrets
@@ -75,6 +78,21 @@ class Ages:
 
 
 @dataclass(frozen=True, slots=True)
+class ZoneFigures:
+    """What a line or zone counted: crossings in and out, or objects that came and went."""
+
+    shape: ZoneShape
+    counts: Mapping[str, tuple[int, int]]  # class -> in and out, of the whole run
+    inside: int | None  # objects in a zone now; None of a line
+    hours: tuple[tuple[int, int], ...]  # in and out of each hour of today (UTC)
+
+    @property
+    def today(self) -> tuple[int, int]:
+        """In and out, also of earlier runs."""
+        return sum(come for come, _ in self.hours), sum(gone for _, gone in self.hours)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamFigures:
     """One camera at one moment. Counts are of the whole run, rates of the last seconds."""
 
@@ -98,6 +116,7 @@ class StreamFigures:
     next_try_s: float | None = None
     kind: str = "camera"  # or "file": an ordinary run, as a watcher sees it
     expected: int | None = None  # pictures that a file holds; None for cameras
+    zones: tuple[ZoneFigures, ...] = ()  # of cameras, with --zones
 
 
 @dataclass(frozen=True, slots=True)

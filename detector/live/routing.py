@@ -89,6 +89,7 @@ class Router:
     # Cameras come and go.
 
     def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
+        self._status.zones.open(camera.name)
         outputs = tuple(self._make(camera, feed))
         with self._lock:
             self._cameras[camera.name], self._classes[camera.name] = camera, classes
@@ -182,7 +183,9 @@ class Router:
                 moments[output.name] = self._clock()
             # Who is there is told by what was detected, not by where tracks think that it is.
             if self._rules is not None and outputs is not None and not frame.coasting:
-                for event in self._rules.update(frame, detections):
+                if detections.scene is not None and detections.scene.book is not None:
+                    self._status.zones.watch(name, detections.scene.book)
+                for event in map(self._status.zones.count, self._rules.update(frame, detections)):
                     self._tell(self._with_picture(event, frame, detections))
                 moments["events"] = self._clock()
         if self._shows and self._watcher is not None:

@@ -10,7 +10,16 @@ import numpy as np
 
 from detector.core.errors import UsageError
 from detector.core.run.selection import class_ids
-from detector.core.types import Arrival, Detections, Frame, Outline, Scene, ZoneCount, ZoneEvent
+from detector.core.types import (
+    Arrival,
+    Detections,
+    Frame,
+    Outline,
+    Scene,
+    ZoneCount,
+    ZoneEvent,
+    ZoneShape,
+)
 from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, outline_of
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Places
@@ -25,6 +34,7 @@ class Book:
         self.camera, self.counter = camera, counter
         self._cuts = Cuts()
         self._wall_s: float | None = None  # the wall clock less the monotonic one
+        self._size: tuple[float, float] = (1.0, 1.0)  # of the last frame
         self._lock = threading.Lock()
         self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
 
@@ -34,6 +44,7 @@ class Book:
 
     def update(self, frame: Frame, detections: Detections, time_s: float) -> Scene:
         height, width = frame.size
+        self._size = float(width), float(height)
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
@@ -60,6 +71,15 @@ class Book:
             return None
         before, self._wall_s = self._wall_s, arrival.utc_s - arrival.arrived_ns / 1e9
         return arrival.utc_s, before is not None and abs(self._wall_s - before) > JUMP_S
+
+    def shapes(self) -> Sequence[ZoneShape]:
+        size = self.counter.places.size or self._size
+        return [
+            ZoneShape(
+                one.name, tuple((x / size[0], y / size[1]) for x, y in one.points), one.is_line
+            )
+            for one in self.counter.places.shapes
+        ]
 
     def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Cameras and streams: pictures that arrive whether or not somebody has time for them.
+"""Cameras and streams.
 
 A feed reads one camera in threads of its own and never raises: what goes wrong becomes a state, and
 it tries again. The source gathers the pictures of all feeds for the one loop.
