@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from detector.core.types import ZoneShape
-
 APPEARS = "appears"  # a class was seen in 3 of 5 frames
 LEAVES = "leaves"  # it was not seen for 2 s; of an object with a ``zone``: that zone
 # Of lines and zones alone (--zones). There "appears" is in the zone; "ends": nobody saw it leave.
@@ -53,6 +51,7 @@ class Event:
     track: int | None = None  # of the object, with --track
     zone: str | None = None  # name of the line or zone
     direction: str | None = None  # of "crosses": "in" or "out"
+    side: str | None = None  # what the line calls it, if it has a name
 
 
 class EventTarget(Protocol):
@@ -75,6 +74,20 @@ class Ages:
     p90: float | None = None
     p99: float | None = None
     max: float | None = None
+
+
+class ZoneShape(Protocol):
+    """A line or zone. ``points``: shares of the picture's width and height; ``sides``: what a line
+    calls in and out."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]: ...
+    @property
+    def is_line(self) -> bool: ...
+    @property
+    def sides(self) -> tuple[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)

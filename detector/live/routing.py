@@ -17,6 +17,7 @@ from typing import Protocol
 from detector.core.run.detect import Watcher
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import APPEARS, Event
+from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
 from detector.live.selection import keep
 from detector.live.sources.base import Camera, Feed, FeedFacts
@@ -41,18 +42,6 @@ class Output:
     see: Callable[[Image, Detections], None] | None = None
 
 
-class Rules(Protocol):
-    """As ``live.events.rules.EventRules``."""
-
-    def update(self, frame: Frame, detections: Detections) -> list[Event]: ...
-
-    def feed_changed(
-        self, camera: str, facts: FeedFacts, now_ns: int, now_s: float
-    ) -> list[Event]: ...
-
-    def forget(self, camera: str, now_ns: int, now_s: float, why: str = ...) -> list[Event]: ...
-
-
 class Router:
     """``make``: makes a camera's outputs before its feed starts. ``classes``: ids that a camera
     keeps; None: all. ``watcher``: sees drawn pictures. ``snapshot``: adds a picture to an event;
@@ -65,7 +54,7 @@ class Router:
         status: LiveStatus,
         *,
         watcher: Watcher | None = None,
-        rules: Rules | None = None,
+        rules: EventRules | None = None,
         tell: Callable[[Event], None] = lambda event: None,
         snapshot: Callable[[Event, Image], Event] | None = None,
         draw: Callable[[Image, Detections], None] = lambda image, detections: None,

@@ -19,8 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from detector.core.errors.text import from_cell
-from detector.core.types import ZoneBook, ZoneShape
-from detector.live.base import Event, ZoneFigures, day_text, moment_of
+from detector.core.types import ZoneBook
+from detector.live.base import Event, ZoneFigures, ZoneShape, day_text, moment_of
 from detector.live.camera_folder import open_to_read
 
 COMES = ("in", "enters", "appears")  # directions and events; all others but "stays" count as out

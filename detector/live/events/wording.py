@@ -20,6 +20,7 @@ def as_document(event: Event) -> dict[str, str | int | None]:
         "snapshot": event.snapshot,
         "reason": None if event.reason is None else redact(event.reason),
         **({} if event.track is None else of_object),
+        **({} if event.side is None else {"side": event.side}),
     }
 
 

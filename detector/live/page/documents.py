@@ -34,13 +34,14 @@ class SumsDocument(msgspec.Struct, frozen=True):
 
 
 class ZoneDocument(msgspec.Struct, frozen=True):
-    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``inside``:
-    objects in a zone now, null for a line. ``today`` and its ``hours`` (UTC) include earlier runs;
-    ``classes`` are of this run."""
+    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``:
+    what a line calls in and out. ``inside``: objects in a zone now, null for a line. ``today`` and
+    its ``hours`` (UTC) include earlier runs; ``classes`` are of this run."""
 
     name: str
     kind: Literal["line", "zone"]
     points: tuple[tuple[float, float], ...]
+    sides: tuple[str, str]
     inside: int | None
     today: SumsDocument
     hours: list[SumsDocument]
@@ -125,7 +126,8 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 class EventDocument(msgspec.Struct, frozen=True):
     """A class or object appears or leaves, a camera connects or is lost. ``track``: the object's id
-    (--track); ``zone`` and ``direction``: of a line or zone (--zones)."""
+    (--track); ``zone`` and ``direction``: of a line or zone (--zones); ``side``: what the line
+    calls the direction."""
 
     event: str
     camera: str
@@ -138,6 +140,7 @@ class EventDocument(msgspec.Struct, frozen=True):
     track: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType = msgspec.UNSET
     direction: str | msgspec.UnsetType = msgspec.UNSET
+    side: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
@@ -215,6 +218,7 @@ def _zone(one: ZoneFigures) -> ZoneDocument:
         name=one.shape.name,
         kind="line" if one.shape.is_line else "zone",
         points=one.shape.points,
+        sides=one.shape.sides,
         inside=one.inside,
         today=SumsDocument(*one.today),
         hours=[SumsDocument(*sums) for sums in one.hours],
@@ -255,6 +259,7 @@ def event(one: Event) -> EventDocument:
         track=msgspec.UNSET if one.track is None else one.track,
         zone=one.zone or msgspec.UNSET,
         direction=one.direction or msgspec.UNSET,
+        side=one.side or msgspec.UNSET,
     )
 
 

@@ -95,7 +95,8 @@ def _counts(zone: ZoneFigures) -> str:
     """``door: in 3, out 2 today``."""
     come, gone = zone.today
     inside = "" if zone.inside is None else f", {zone.inside} inside"
-    return f"{zone.shape.name}: in {come}, out {gone} today{inside}"
+    into, out = zone.shape.sides
+    return f"{zone.shape.name}: {into} {come}, {out} {gone} today{inside}"
 
 
 def _state(stream: StreamFigures) -> str:

@@ -382,9 +382,9 @@ function counts(tile) {
   }
   found.forEach((one, i) => {
     const [, now, hours, today, days, before] = tile.zones.children[i].children;
-    say(now, `in ${count(one.today.in)}, out ${count(one.today.out)}${known(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
+    say(now, `${one.sides[0]} ${count(one.today.in)}, ${one.sides[1]} ${count(one.today.out)}${known(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
     fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00 UTC`);
-    say(today, "today by the hour (UTC), in and out");
+    say(today, `today by the hour (UTC), ${one.sides.join(" and ")}`);
     const old = past.sums.get(`${tile.name}\n${one.name}`);
     before.hidden = !old;
     days.toggleAttribute("hidden", !old);
@@ -564,7 +564,7 @@ const WORDS = { camera_up: "connected", camera_down: "connection lost", appears:
 
 function happened(one) {
   const list = $("events").querySelector("ol");
-  const what = one.class ? `${one.class}${known(one.track) ? ` ${one.track}` : known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? ` (${one.direction})` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
+  const what = one.class ? `${one.class}${known(one.track) ? ` ${one.track}` : known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? ` (${one.side ?? one.direction})` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
   const kind = one.event === "camera_down" ? "down" : one.event === "camera_up" ? "up" : "";
   const when = new Date(one.time_utc);
   list.prepend(make("li", { class: kind }, make("time", { datetime: one.time_utc, title: when.toLocaleString() }, when.toLocaleTimeString([], CLOCK)),
