@@ -124,17 +124,14 @@ class Frame:
     time_base. Where the container's clock jumped, both go on from before: it states ``behind``
     ticks more, and was set back ``rewinds`` times. ``path`` is the picture's own file where the
     source is a folder or glob, else None. ``name`` is what outputs of the picture are called: its
-    file's name, with folders in front where two pictures of a source share one.
-    ``picture`` is BGR, or planes of YUV where whoever opened the source asked for them. ``image``
-    is BGR in any case; of planes it is made when it is first asked for, and nobody may draw into
-    them after that.
-    ``source`` describes where the frame is from; ``Detector.stream`` fills it in.
-    ``arrival`` is there for pictures of cameras alone. Their ``index`` counts received pictures.
+    file's name, with folders in front where two pictures of a source share one. ``picture`` is BGR,
+    or planes of YUV if the source was opened for them. ``image`` is BGR, converted from planes on
+    first access; nobody may draw into them after that. ``source``: filled in by
+    ``Detector.stream``. ``arrival``: of cameras alone; their ``index`` counts received pictures.
     ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
     inferred. ``coasting``: its boxes are those of tracks, moved on (--infer-every). The network
-    sees neither. ``times`` is None but for those who asked for it. ``cut``: whether another scene
-    begins here; None until somebody has looked. ``reduced``: that ``picture`` is a part of the
-    pixels, where whoever opened the source allowed it.
+    sees neither. ``cut``: whether another scene begins here; None until somebody has looked.
+    ``reduced``: ``picture`` is a part of the pixels, if the source was opened so.
     """
 
     index: int
@@ -314,23 +311,21 @@ class Candidates(NamedTuple):
 
 
 class ZoneEvent(NamedTuple):
-    """What one object did at a line or a zone (--zones); ``tracks/counting.py`` decides it.
-
-    ``event``: "crosses" a line; "enters", "leaves" a zone, "appears" or "ends" in it, "stays".
-    ``direction``: of a crossing, "in" or "out"; else "". ``x``, ``y``: the point of the object that
-    counts, pixels. ``since_s``, ``until_s``: of its time in the zone, where that is over, or long.
-    """
+    """What one object did at a line or a zone (--zones): it "crosses" a line, "enters", "leaves" or
+    "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: its point that counts, pixels.
+    ``since_s``, ``until_s``: of its time in the zone, if that is over, or long."""
 
     time_s: float  # of the frame in which it is certain
     zone: str  # name of the line or zone
     event: str
-    direction: str
+    direction: str  # of a crossing, "in" or "out"; else ""
     class_name: str
     track: int
     x: float
     y: float
     since_s: float | None = None
     until_s: float | None = None
+    side: str = ""  # what the line calls its direction, if it has a name
 
 
 class ZoneCount(NamedTuple):
@@ -344,6 +339,7 @@ class ZoneCount(NamedTuple):
     counts: Mapping[str, int]  # in, out; entered, left, appeared, ended
     mean: float | None
     most: int | None
+    sides: tuple[str, str] = ("in", "out")  # what a line calls in and out
 
 
 class Outline(NamedTuple):
@@ -357,6 +353,9 @@ class Outline(NamedTuple):
 
 class ZoneBook(Protocol):
     """Counts of one source or camera."""
+
+    def shapes(self) -> Sequence[Any]:
+        """Its lines and zones, as ``live.base.ZoneShape``, in the order of the file."""
 
     def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
         """Ends all tracks and the last interval; the same at each call."""

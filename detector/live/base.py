@@ -43,13 +43,15 @@ class Event:
     time_s: float
     since_s: float  # when what ends or begins here began
     class_name: str | None = None  # None for events of the camera itself
-    # Objects of the class: the most at once; with ``track``, and without ``zone``: there now.
+    # Objects of the class: the most at once; with ``track``: there now; with ``zone``: in it now,
+    # or of "crosses" how often it was crossed in this direction today.
     count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
     reason: str | None = None  # why a camera is down, without secrets
     track: int | None = None  # of the object, with --track
     zone: str | None = None  # name of the line or zone
     direction: str | None = None  # of "crosses": "in" or "out"
+    side: str | None = None  # what the line calls it, if it has a name
 
 
 class EventTarget(Protocol):
@@ -72,6 +74,35 @@ class Ages:
     p90: float | None = None
     p99: float | None = None
     max: float | None = None
+
+
+class ZoneShape(Protocol):
+    """A line or zone. ``points``: shares of the picture's width and height; ``sides``: what a line
+    calls in and out."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]: ...
+    @property
+    def is_line(self) -> bool: ...
+    @property
+    def sides(self) -> tuple[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneFigures:
+    """What a line or zone counted: crossings in and out, or objects that came and went."""
+
+    shape: ZoneShape
+    counts: Mapping[str, tuple[int, int]]  # class -> in and out, of the whole run
+    inside: int | None  # objects in a zone now; None of a line
+    hours: tuple[tuple[int, int], ...]  # in and out of each hour of today (UTC)
+
+    @property
+    def today(self) -> tuple[int, int]:
+        """In and out, also of earlier runs."""
+        return sum(come for come, _ in self.hours), sum(gone for _, gone in self.hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +129,7 @@ class StreamFigures:
     next_try_s: float | None = None
     kind: str = "camera"  # or "file": an ordinary run, as a watcher sees it
     expected: int | None = None  # pictures that a file holds; None for cameras
+    zones: tuple[ZoneFigures, ...] = ()  # of cameras, with --zones
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ def _open(name: str, flags: int, folder: int) -> int:
         raise
 
 
+def open_to_read(path: str, flags: int) -> int:
+    """An ``opener`` that follows no link. Raises OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def append_whole(file: int, data: bytes) -> None:
     """All or nothing: what a full disk takes only in part is cut off again. Raises OSError."""
     before = os.fstat(file).st_size

@@ -1,4 +1,4 @@
-"""How many such cameras this machine could take, told from how busy it is.
+"""How many such cameras this machine could take.
 
 Two things can be full: a group of the loop's stages, of which each runs in a thread of its own, and
 the CPU. Decoding is paid for every picture that arrives; the loop's work only for those that are

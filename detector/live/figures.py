@@ -34,6 +34,7 @@ from detector.live.sources.base import (
     FeedFacts,
 )
 from detector.live.sources.collect import Collector, Member
+from detector.live.zone_counts import ZoneCounts
 
 SAMPLES_NS = 5_000_000_000  # what "the last seconds" are for rates
 SECOND = 1_000_000_000
@@ -140,7 +141,8 @@ class Spent:
 
 class LiveStatus:
     """``clock``: ns, as of ``Arrival``. ``decoding``: CPU ns of the feeds' threads.
-    ``computer_clock``: of all programs on these cores, if known. ``tiles``: of a camera now."""
+    ``computer_clock``: of all programs on these cores, if known. ``tiles``: of a camera now.
+    ``zones``: counts of its lines and zones."""
 
     def __init__(
         self,
@@ -151,10 +153,12 @@ class LiveStatus:
         decoding: Callable[[], int] = lambda: 0,
         computer_clock: Callable[[], int | None] = machine_busy_ns,
         tiles: Callable[[str], str] = lambda camera: NONE,
+        zones: ZoneCounts | None = None,
     ) -> None:
         self._collector, self._cores = collector, cores
         self._clock, self._cpu_clock, self._decoding = clock, cpu_clock, decoding
         self._computer_clock, self._tiles = computer_clock, tiles
+        self.zones = zones or ZoneCounts()
         self._started_ns = clock()
         self._lock = threading.Lock()
         self._tallies: dict[str, Tally] = {}
@@ -413,6 +417,7 @@ class LiveStatus:
             processed_fps=_recent_rate(name, facts, first, last),
             size=_size(facts),
             tiles=self._tiles(name),
+            zones=self.zones.figures(name),
             frozen=facts.frozen,
             error=facts.error,
             next_try_s=(

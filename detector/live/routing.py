@@ -17,6 +17,7 @@ from typing import Protocol
 from detector.core.run.detect import Watcher
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import APPEARS, Event
+from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
 from detector.live.selection import keep
 from detector.live.sources.base import Camera, Feed, FeedFacts
@@ -41,18 +42,6 @@ class Output:
     see: Callable[[Image, Detections], None] | None = None
 
 
-class Rules(Protocol):
-    """As ``live.events.rules.EventRules``."""
-
-    def update(self, frame: Frame, detections: Detections) -> list[Event]: ...
-
-    def feed_changed(
-        self, camera: str, facts: FeedFacts, now_ns: int, now_s: float
-    ) -> list[Event]: ...
-
-    def forget(self, camera: str, now_ns: int, now_s: float, why: str = ...) -> list[Event]: ...
-
-
 class Router:
     """``make``: makes a camera's outputs before its feed starts. ``classes``: ids that a camera
     keeps; None: all. ``watcher``: sees drawn pictures. ``snapshot``: adds a picture to an event;
@@ -65,7 +54,7 @@ class Router:
         status: LiveStatus,
         *,
         watcher: Watcher | None = None,
-        rules: Rules | None = None,
+        rules: EventRules | None = None,
         tell: Callable[[Event], None] = lambda event: None,
         snapshot: Callable[[Event, Image], Event] | None = None,
         draw: Callable[[Image, Detections], None] = lambda image, detections: None,
@@ -89,6 +78,7 @@ class Router:
     # Cameras come and go.
 
     def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
+        self._status.zones.open(camera.name)
         outputs = tuple(self._make(camera, feed))
         with self._lock:
             self._cameras[camera.name], self._classes[camera.name] = camera, classes
@@ -182,7 +172,9 @@ class Router:
                 moments[output.name] = self._clock()
             # Who is there is told by what was detected, not by where tracks think that it is.
             if self._rules is not None and outputs is not None and not frame.coasting:
-                for event in self._rules.update(frame, detections):
+                if detections.scene is not None and detections.scene.book is not None:
+                    self._status.zones.watch(name, detections.scene.book)
+                for event in map(self._status.zones.count, self._rules.update(frame, detections)):
                     self._tell(self._with_picture(event, frame, detections))
                 moments["events"] = self._clock()
         if self._shows and self._watcher is not None:

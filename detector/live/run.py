@@ -58,6 +58,7 @@ from detector.live.sources import LiveSource
 from detector.live.sources.base import Camera, Feed, FeedFacts
 from detector.live.sources.cameras import make_cameras
 from detector.live.sources.readers import make_feed
+from detector.live.zone_counts import ZoneCounts
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
@@ -180,6 +181,7 @@ class _LiveRun:
             usable_cores(),
             decoding=lambda: Decoded.so_far(decoders).cpu_ns,
             tiles=self._tiles.text,
+            zones=ZoneCounts(asked.folder if "counts" in plan.writing["brought"] else None),
         )
         self._books = Books(self._status, decoders, plan.network.names)
         style = plan.drawing.style

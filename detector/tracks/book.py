@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from detector.core.run.selection import class_ids
 from detector.core.types import Arrival, Detections, Frame, Outline, Scene, ZoneCount, ZoneEvent
 from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, outline_of
 from detector.tracks.cuts import Cuts
-from detector.tracks.zones_file import Places
+from detector.tracks.zones_file import Places, Shape
 
 JUMP_S = 1.0  # of a wall clock that was set; one that is slewed gains or loses less between frames
 
@@ -25,6 +26,7 @@ class Book:
         self.camera, self.counter = camera, counter
         self._cuts = Cuts()
         self._wall_s: float | None = None  # the wall clock less the monotonic one
+        self._size: tuple[float, float] = (1.0, 1.0)  # of the last frame
         self._lock = threading.Lock()
         self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
 
@@ -34,6 +36,7 @@ class Book:
 
     def update(self, frame: Frame, detections: Detections, time_s: float) -> Scene:
         height, width = frame.size
+        self._size = float(width), float(height)
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
@@ -61,6 +64,13 @@ class Book:
         before, self._wall_s = self._wall_s, arrival.utc_s - arrival.arrived_ns / 1e9
         return arrival.utc_s, before is not None and abs(self._wall_s - before) > JUMP_S
 
+    def shapes(self) -> Sequence[Shape]:
+        width, height = self.counter.places.size or self._size
+        return [
+            replace(one, points=tuple((x / width, y / height) for x, y in one.points))
+            for one in self.counter.places.shapes
+        ]
+
     def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
         with self._lock:
             if self._last is None:
@@ -77,7 +87,8 @@ def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
         sums = {kind: sum(one.counts[kind] for one in tallies) for kind in _kinds(tallies)}
         if shape.is_line:
             strokes = [points, arrow_of(points, max(size))]
-            text = f"{shape.name}: in {sums.get(IN, 0)}, out {sums.get(OUT, 0)}"
+            come, gone = shape.sides
+            text = f"{shape.name}: {come} {sums.get(IN, 0)}, {gone} {sums.get(OUT, 0)}"
             x, y = points[int(points[1, 1] < points[0, 1])]
         else:
             strokes = [np.concatenate([points, points[:1]])]

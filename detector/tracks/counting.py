@@ -315,6 +315,7 @@ class Counter:
         return ZoneEvent(
             *(time_s, self.places.shapes[number].name, event, direction, name),
             *(int(table.ids[row]), x, y, since_s, until_s),
+            side=_side(self.places.shapes[number], direction),
         )
 
     # Sums.
@@ -404,7 +405,8 @@ class Counter:
         name = self._names[key[1]] if key[1] < len(self._names) else str(key[1])
         mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
         most = None if shape.is_line else tally.most
-        return ZoneCount(from_s, to_s, shape.name, name, dict(tally.counts), mean, most)
+        counts = dict(tally.counts)
+        return ZoneCount(from_s, to_s, shape.name, name, counts, mean, most, shape.sides)
 
     def _warm(self, points: Floats, passed: Floats) -> None:
         assert self._size is not None
@@ -460,6 +462,12 @@ def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, in
     """The points of a line or zone in a picture of ``size``; ``of``: ``Places.size``."""
     scale = (1.0, 1.0) if of is None else (size[0] / of[0], size[1] / of[1])
     return np.array(shape.points, np.float64) * scale
+
+
+def _side(shape: Shape, direction: str) -> str:
+    """The name of a direction, if the file gives one."""
+    name = shape.sides[direction == OUT]
+    return name if direction and name != direction else ""
 
 
 def _points(boxes: NDArray[np.floating], places: Places) -> tuple[Floats, Floats]:

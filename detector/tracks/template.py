@@ -1,10 +1,13 @@
-"""What ``detect-video zones`` writes: a template, a still with a grid, and a page to draw on."""
+"""What ``detect-video zones`` writes: a template of zones.yaml, a still with a grid, and a page on
+which lines and zones are drawn with the mouse. The page needs no server and loads nothing. The
+template has no line: a run that counts what nobody drew would look right."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -13,11 +16,13 @@ import numpy as np
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, SourceError, UsageError
 from detector.core.errors.guard import keep_listed, refuse_kept
+from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
-from detector.core.run.inputs import refuse_cameras
+from detector.core.run.inputs import is_camera
 from detector.core.run.outputs import MOST_NAMES, stem_of
 from detector.core.run.reading import Reading
-from detector.core.types import Image
+from detector.core.sources._unclaimed import is_live
+from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
 STILL = "__STILL__"  # in the page: what follows its assignment is replaced
@@ -28,20 +33,23 @@ SHADE, INK = (60, 220, 255), (0, 0, 0)  # BGR
 TEMPLATE = """\
 # Lines and zones of {name}. Count with:
 #   detect-video {name} --zones {file}
-# {page} draws them with the mouse; {still} shows the coordinates.
+# Draw them in {page}, whose button saves a file of this name, or write them here, without the #.
+# {still} shows the coordinates.
 size: [{width}, {height}]    # of the picture that the points below refer to
 every: 60              # seconds per row of counts
 point: bottom          # which point of a box counts: the middle of its lower edge, or centre
 # classes: [person]    # what to count; default: every class
-lines:
-  line:                # "in" is from the left hand to the right, seen from the first point to the
-                       # second: an arrow in the video shows it. Swap the points to reverse it.
-    points: [[{x1}, {y2}], [{x2}, {y2}]]
-zones:
-  zone:
-    points: [[{x1}, {y1}], [{x2}, {y1}], [{x2}, {y3}], [{x1}, {y3}]]
-    # classes: [person]
-    # stays: 30        # an event when an object stays for this many seconds
+# lines:
+#   door:              # "in" is from the left hand to the right, seen from the first point to the
+#                      # second: an arrow in the video shows it. Swap the points to reverse it.
+#     points: [[{x1}, {y2}], [{x2}, {y2}]]
+#     in: entering     # what the two directions are called
+#     out: leaving
+# zones:
+#   yard:
+#     points: [[{x1}, {y1}], [{x2}, {y1}], [{x2}, {y3}], [{x1}, {y3}]]
+#     classes: [person]
+#     stays: 30        # an event when an object stays for this many seconds
 # cameras: {{front: {{lines: ..., zones: ...}}}}    # instead of the above, for one camera
 # clips: {{"entrance*.mp4": {{lines: ...}}}}          # and for files of this name
 """
@@ -51,26 +59,32 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
     """New template, still and page of a source. Raises UsageError, SourceError, OutputError."""
     from detector.core import sources
 
-    refuse_cameras([spec])
-    keep_listed("the source", lambda: sources.files_of(spec))
-    paths = _choose_paths(spec, output)
-    picture = _first_picture(spec, config)
+    live = is_camera(spec)
+    if live and os.path.exists(spec) and not is_live(spec):
+        raise UsageError(f"{spec}: is a list of cameras; give the address of one of them")
+    if not live:
+        keep_listed("the source", lambda: sources.files_of(spec))
+    frame = _first_frame(spec, config)
+    stem = frame.arrival.camera if frame.arrival else stem_of(spec)
+    name = Address(spec).shown if live else Path(spec).name
+    paths = _choose_paths(stem, output)
+    picture = frame.image
     height, width = picture.shape[:2]
     yaml, still, page = paths
     text = TEMPLATE.format(
-        **{"name": Path(spec).name, "file": yaml.name, "page": page.name, "still": still.name},
+        **{"name": name, "file": yaml.name, "page": page.name, "still": still.name},
         **{"width": width, "height": height},
         **{"x1": width // 4, "x2": 3 * width // 4},
         **{"y1": height // 4, "y2": height // 2, "y3": 3 * height // 4},
     )
-    contents = (text.encode(), _encode(with_grid(picture), ".png"), _page(picture, spec))
+    contents = (text.encode(), _encode(with_grid(picture), ".png"), _page(picture, name, yaml))
     for path, content in zip(paths, contents, strict=True):
         refuse_kept(path)
         write_whole(path, content)
     return paths
 
 
-def _choose_paths(spec: str, output: str | None) -> list[Path]:
+def _choose_paths(stem: str, output: str | None) -> list[Path]:
     """No file is replaced: the template is edited by hand. Raises UsageError, OutputError."""
     if output is not None:
         target = Path(output)
@@ -83,16 +97,16 @@ def _choose_paths(spec: str, output: str | None) -> list[Path]:
         return paths
     for number in range(1, MOST_NAMES):
         added = "" if number == 1 else f"-{number}"
-        paths = [Path(f"{stem_of(spec)}-zones{added}{ending}") for ending in ENDINGS]
+        paths = [Path(f"{stem}-zones{added}{ending}") for ending in ENDINGS]
         if not any(os.path.lexists(path) for path in paths):
             return paths
-    raise OutputError(f"too many files named {stem_of(spec)}-zones; use -o")
+    raise OutputError(f"too many files named {stem}-zones; use -o")
 
 
-def _first_picture(spec: str, config: Config) -> Image:
+def _first_frame(spec: str, config: Config) -> Frame:
     with Reading.of(config).open(spec) as source:
         for frame in source:
-            return frame.image.copy()
+            return replace(frame, picture=frame.image.copy())
     raise SourceError(f"{spec}: no frame could be read")
 
 
@@ -133,14 +147,15 @@ def _encode(picture: Image, suffix: str) -> bytes:
     return bytes(data.tobytes())
 
 
-def _page(picture: Image, spec: str) -> bytes:
+def _page(picture: Image, name: str, file: Path) -> bytes:
     height, width = picture.shape[:2]
     still = base64.b64encode(_encode(picture, ".jpg")).decode()
     about = {
         "still": f"data:image/jpeg;base64,{still}",
         "width": width,
         "height": height,
-        "name": Path(spec).name,
+        "name": name,
+        "file": file.name,
     }
     safe = json.dumps(about).replace("<", "\\u003c")
     return PAGE.read_text(encoding="utf-8").replace(f'"{STILL}"', safe).encode()

@@ -26,6 +26,7 @@ def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneT
                 name=shape.name,
                 kind="line" if shape.is_line else "zone",
                 camera=camera,
+                sides=list(shape.sides),
                 counts={_name(one, names): dict(tally.counts) for one, tally in tallies.items()},
                 most={
                     _name(one, names): tally.most

@@ -19,6 +19,7 @@ from detector.core.errors.yaml_parsing import parse_yaml
 
 Point = tuple[float, float]
 
+SIDES = ("in", "out")  # of a line: from its left to its right hand, and back
 BOTTOM, CENTRE = "bottom", "centre"
 OPTIONS = ("size", "point", "margin", "every", "classes", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
@@ -30,15 +31,17 @@ EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line (two points; "in" is from its left to its right hand) or a zone, a polygon.
-    ``classes``: names or ids that it counts; None: all. ``stays_s``: when an object counts as
-    staying."""
+    """A line (two points; "in" is from its left to its right hand, seen from the first point to the
+    second) or a zone, a polygon. ``classes``: names or ids that it counts; None: all. ``stays_s``:
+    after so long in the zone an object stays there; None: no matter how long. ``sides``: what
+    crossing in and out is called."""
 
     name: str
     points: tuple[Point, ...]
     is_line: bool
     classes: tuple[str, ...] | None = None
     stays_s: float | None = None
+    sides: tuple[str, str] = SIDES
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,10 @@ def read_zones(path: str) -> ZonesFile:
     }
     file = ZonesFile(path, default, own["cameras"], own["clips"])
     if not any(places.shapes for places in file.each()):
-        raise UsageError(f"{path}: has no lines or zones; {EXAMPLE}")
+        raise UsageError(
+            f"{path}: has no lines or zones; draw some on the page that detect-video zones SOURCE "
+            "writes, and save them here"
+        )
     return file
 
 
@@ -160,14 +166,12 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
 def _shape(
     where: str, name: Any, given: Any, is_line: bool, classes: tuple[str, ...] | None
 ) -> Shape:
-    text = str(name)
-    if not text.strip() or len(text) > LONGEST_NAME or not text.isprintable():
-        raise UsageError(f"{where}: {quote(text)} is not a name of 1 to {LONGEST_NAME} characters")
+    text = _name(where, name)
     where = f"{where}.{text}"
     if isinstance(given, list):
         given = {"points": given}
     given = _mapping(where, "it", given)
-    _check_keys(where, given, ("points", "classes") if is_line else ("points", "classes", "stays"))
+    _check_keys(where, given, ("points", "classes", *(SIDES if is_line else ("stays",))))
     points = _points(f"{where}.points", given.get("points"))
     if is_line:
         if len(points) != 2:
@@ -176,6 +180,9 @@ def _shape(
             raise UsageError(f"{where}.points: the line has no length: both points are the same")
     else:
         _check_polygon(f"{where}.points", points)
+    sides = tuple(_name(f"{where}.{side}", given.get(side, side)) for side in SIDES)
+    if sides[0] == sides[1]:
+        raise UsageError(f"{where}: in and out are both called {sides[0]}; give two names")
     stays = given.get("stays")
     return Shape(
         text,
@@ -183,7 +190,15 @@ def _shape(
         is_line,
         _classes(where, given["classes"]) if "classes" in given else classes,
         None if stays is None else _seconds(f"{where}.stays", stays),
+        (sides[0], sides[1]),
     )
+
+
+def _name(where: str, name: Any) -> str:
+    text = str(name)
+    if not text.strip() or len(text) > LONGEST_NAME or not text.isprintable():
+        raise UsageError(f"{where}: {quote(text)} is not a name of 1 to {LONGEST_NAME} characters")
+    return text
 
 
 def _points(where: str, given: Any) -> tuple[Point, ...]:

@@ -10,6 +10,7 @@ import pytest
 from detector.core.types import Arrival, Detections, Frame
 from detector.live.base import APPEARS, LEAVES, Event
 from detector.live.routing import Output, Router
+from detector.live.zone_counts import ZoneCounts
 from tests.live.fake_feeds import Clock, camera
 
 LEFT = ((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0))
@@ -42,6 +43,7 @@ class Rules:
 class Noted:
     def __init__(self) -> None:
         self.outputs: list[dict[str, int]] = []
+        self.zones = ZoneCounts()
 
     def note(self, frame, detections, outputs, written_ns) -> None:
         assert all(moment <= written_ns for moment in outputs.values())

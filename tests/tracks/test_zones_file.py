@@ -55,6 +55,7 @@ WRONG = {  # file -> a word of what is said, which names the place
     f"{LINE}clips: {{x: {{lines: {{b: [[0, 0]]}}}}}}": r"clips\.x.*b\.points",
     "size: [100, 100]\nlines: {a: [[0, 50], [101, 50]]}": "outside",
     'lines: {"": [[0, 0], [1, 1]]}': "name",
+    "lines: {a: {points: [[0, 0], [1, 1]], in: left, out: left}}": "left",
     "lines: [": ":1",
     "lines: {a: [[0, 0], [1, 1]]": ":",
 }

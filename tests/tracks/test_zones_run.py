@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pickle
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -25,7 +26,9 @@ from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.lab.report.browser import Browser, chromium
+from tests.live.servers import need_rtsp, rtsp
 from tests.sources.clips import write_video
+from tests.waiting import wait_for
 
 STREET = str(CHECKOUT / "videos/street.mp4")
 ZONES = """\
@@ -138,12 +141,17 @@ def test_they_are_drawn_without_an_object_too() -> None:
 
 
 @pytest.mark.slow
-def test_the_template_is_a_file_for_zones_and_replaces_none(tmp_path: Path) -> None:
+def test_the_template_counts_nothing_that_nobody_drew_and_replaces_none(tmp_path: Path) -> None:
     for _ in range(2):
         assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
     made = {f"street-zones{n}{end}" for n in ("", "-2") for end in (".yaml", ".png", ".html")}
     assert {path.name for path in tmp_path.iterdir()} == made
-    places = read_zones(str(tmp_path / "street-zones.yaml")).default
+    done = detect_video(STREET, "--zones", "street-zones.yaml", cwd=tmp_path)
+    assert done.returncode == 2, "a line that nobody drew"
+    text = (tmp_path / "street-zones.yaml").read_text()
+    head, mark, shapes = text.partition("cameras:")[0].partition("# lines:")
+    (tmp_path / "street-zones-2.yaml").write_text(head + re.sub("(?m)^# ", "", mark + shapes))
+    places = read_zones(str(tmp_path / "street-zones-2.yaml")).default
     assert places.size == (960, 540)
     assert {one.is_line for one in places.shapes} == {True, False}
     still = cv2.imread(str(tmp_path / "street-zones.png"))
@@ -164,61 +172,58 @@ CLICKS = """(() => {
   document.getElementById('zone').click();
   for (const [x, y] of [[0.5, 0.2], [0.9, 0.2], [0.9, 0.9]]) click(x, y);
   document.getElementById('done').click();
-  return document.getElementById('yaml').value;
+  const side = document.querySelector('[aria-label="what in is called"]');
+  side.value = 'entering: "now"';
+  side.dispatchEvent(new Event('change'));
+  document.getElementById('save').click();
 })()"""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(chromium() is None, reason="needs Chromium")
-def test_what_is_drawn_on_the_page_is_a_file_for_zones(tmp_path: Path) -> None:
+def test_the_page_saves_the_file_that_the_terminal_names(tmp_path: Path) -> None:
+    (saved := tmp_path / "saved/street-zones.yaml").parent.mkdir()
     assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
     browser = Browser(tmp_path / "profile")
     try:
         browser.open(tmp_path / "street-zones.html")
-        (tmp_path / "drawn.yaml").write_text(browser.run(CLICKS))
+        browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(saved.parent))
+        browser.run(CLICKS)
+        wait_for(saved.exists)
+        arrows = "[...document.querySelectorAll('svg text')].map((one) => one.textContent)"
+        assert 'entering: "now"' in browser.run(arrows)
         assert browser.complaints == []
         assert all(not url.startswith("http") for url in browser.requests)
     finally:
         browser.close()
-    line, zone = read_zones(str(tmp_path / "drawn.yaml")).default.shapes
+    line, zone = read_zones(str(saved)).default.shapes
+    assert line.sides == ('entering: "now"', "out")
     assert [round(x) for x, _ in line.points] == pytest.approx([96, 864], abs=2)
     assert len(zone.points) == 3
 
 
 @pytest.mark.slow
-def test_a_camera_has_files_of_the_day_and_events_of_objects(tmp_path: Path) -> None:
-    (tmp_path / "zones.yaml").write_text(ZONES)
-    done = detect_video(
-        *(STREET, "--loop", "--frames", "60", "--live", "every", "--zones", "zones.yaml"),
-        *("--engine", "ort", "--precision", "fp32", "-o", "out/", "--run-dir", "run", "--json"),
-        cwd=tmp_path,
-    )
+@pytest.mark.net
+def test_a_camera_gives_the_still(tmp_path: Path) -> None:
+    need_rtsp()
+    with rtsp({"door": Path(STREET)}, login="me:hidden") as server:
+        done = detect_video("zones", server.url("door", "me:hidden"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    totals = {one["name"]: one for one in json.loads(done.stdout)["zones"]}
-    assert totals["right"]["camera"] == "street"
-    place = tmp_path / "out/street"
-    happened: Counter[str] = Counter()
-    for path in place.glob("zone-events-*.csv"):
-        with path.open(newline="") as file:
-            happened.update(row["event"] for row in csv.DictReader(file))
-    person = totals["right"]["counts"]["person"]
-    assert happened["appears"] == person["appeared"] > 0
-    assert happened["ends"] == person["ended"], "also of who was there at the end"
-    told = [
-        json.loads(line)
-        for path in place.glob("events-*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    of_objects = [one for one in told if one.get("track") and one["zone"] is None]
-    assert len({one["track"] for one in of_objects if one["event"] == "appears"}) > 5
-    assert any(one["zone"] == "right" for one in told if one.get("track"))
-    assert list(place.glob("zone-counts-*.csv"))
+    still = cv2.imread(str(tmp_path / "127-0-0-1-zones.png"))
+    assert still is not None
+    assert still.shape == (540, 960, 3)
+    written = [path.read_bytes() for path in tmp_path.iterdir()]
+    assert len(written) == 3
+    assert not any(b"hidden" in one for one in (*written, done.stdout.encode()))
+    (tmp_path / "cameras.yaml").write_text("cameras: {door: 0}")
+    assert detect_video("zones", "cameras.yaml", cwd=tmp_path).returncode == 2
 
+
+@pytest.mark.slow
+def test_pixels_without_a_size_are_refused_for_cameras(tmp_path: Path) -> None:
     (tmp_path / "zones.yaml").write_text("lines: {mid: [[0, 324], [960, 324]]}")
     camera = (STREET, "--loop", "--frames", "9", "--engine", "null", "--zones", "zones.yaml")
-    done = detect_video(*camera, "-o", "second/", cwd=tmp_path)
-    assert done.returncode == 2, "pixels of what picture?"
-    assert not (tmp_path / "second").exists()
+    assert detect_video(*camera, cwd=tmp_path).returncode == 2
 
 
 def test_the_arrow_of_a_line_grows_with_the_picture() -> None:

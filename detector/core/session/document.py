@@ -246,11 +246,12 @@ class DwellFigures:
 class ZoneTotals:
     """What a line or zone counted (--zones). ``counts``: class -> in and out of a line; entered,
     left, appeared and ended of a zone, where entered + appeared = left + ended. ``most``: class ->
-    objects in a zone at once. ``camera``: "" of a file."""
+    objects in a zone at once. ``camera``: "" of a file. ``sides``: what a line calls in and out."""
 
     name: str
     kind: str  # "line" or "zone"
     camera: str
+    sides: list[str] = field(default_factory=lambda: ["in", "out"])
     counts: dict[str, dict[str, Count]]
     most: dict[str, Count]
     dwell_s: DwellFigures | None  # None: of a line, or nobody was there

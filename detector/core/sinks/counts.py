@@ -11,7 +11,10 @@ from detector.core.sinks.events import rounded
 from detector.core.types import Scene, ZoneBook, ZoneCount
 
 KINDS = ("in", "out", "entered", "left", "appeared", "ended")
-COLUMNS = ("from_s", "to_s", "source", "zone", "class", *KINDS, "mean", "most")
+COLUMNS = (
+    *("from_s", "to_s", "source", "zone", "class", *KINDS, "mean", "most"),
+    *("in_name", "out_name"),
+)
 
 
 def count_cells(
@@ -23,6 +26,7 @@ def count_cells(
         *(as_cell(source), as_cell(row.zone), as_cell(row.class_name)),
         *(row.counts.get(kind, "") for kind in KINDS),
         *("" if row.mean is None else round(row.mean, 3), "" if row.most is None else row.most),
+        *(map(as_cell, row.sides) if row.sides != KINDS[:2] else ("", "")),
     )
 
 

@@ -11,7 +11,7 @@ from detector.core.types import Scene, ZoneBook, ZoneEvent
 
 COLUMNS = (
     *("time_s", "source", "zone", "event", "direction", "class", "track", "x", "y"),
-    *("since_s", "until_s"),
+    *("since_s", "until_s", "side"),
 )
 
 
@@ -30,7 +30,7 @@ def event_cells(
     return (
         *(time, as_cell(source), as_cell(event.zone), event.event, event.direction),
         *(as_cell(event.class_name), event.track, round(event.x, 2), round(event.y, 2)),
-        *(since, until),
+        *(since, until, as_cell(event.side)),
     )
 
 

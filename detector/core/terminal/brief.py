@@ -100,10 +100,11 @@ def zone_lines(summary: Summary) -> Iterator[str]:
     ]
     for source, zone in shown[:ZONES_SHOWN]:
         where = f"{_name(source)}: " if several else f"{zone.camera}: " if zone.camera else ""
+        called = dict(zip(("in", "out"), zone.sides, strict=True))
         told = [
-            f"{name} {', '.join(f'{kind} {count}' for kind, count in counts.items() if count)}"
-            for name, counts in zone.counts.items()
-            if any(counts.values())
+            f"{name} {', '.join(f'{called.get(kind, kind)} {n}' for kind, n in sums.items() if n)}"
+            for name, sums in zone.counts.items()
+            if any(sums.values())
         ]
         most = f"; at most {sum(zone.most.values())} at once" if len(zone.most) == 1 else ""
         yield f"{where}{zone.name}: {'; '.join(told) or 'nothing'}{most}"

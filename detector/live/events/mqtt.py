@@ -4,6 +4,8 @@ TOPIC/available           online, or offline by the last will; retained
 TOPIC/CAMERA/state        up or down; retained
 TOPIC/CAMERA/event        every event, as JSON
 TOPIC/CAMERA/count/CLASS  objects of the class, 0 when it left; retained
+TOPIC/CAMERA/zone/NAME/in, out   crossings of a line today, from the first on; retained
+TOPIC/CAMERA/zone/NAME/inside    objects in a zone; retained
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from detector.core.errors import UsageError
 from detector.core.errors.secrets import Address, keep_secret
-from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
+from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, STAYS, Event
 from detector.live.events.courier import LAST_MOMENT_S, ROOM, explain
 from detector.live.events.wording import as_json
 
@@ -129,6 +131,9 @@ class MqttTarget:
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
             self._keep(f"{camera}/state", state)
+        if event.zone is not None and event.event != STAYS:
+            what = event.direction or "inside"
+            self._keep(f"{camera}/zone/{level(event.zone)}/{what}", str(event.count))
         in_sight = event.zone is None and event.event in (APPEARS, LEAVES)
         if event.class_name is not None and in_sight:
             counted = event.event == APPEARS or event.track is not None

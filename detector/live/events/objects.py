@@ -81,4 +81,5 @@ class Objects:
             track=event.track,
             zone=event.zone,
             direction=event.direction or None,
+            side=event.side or None,
         )

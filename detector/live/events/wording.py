@@ -30,6 +30,7 @@ class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
     track: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType | None = msgspec.UNSET
     direction: str | msgspec.UnsetType | None = msgspec.UNSET
+    side: str | msgspec.UnsetType = msgspec.UNSET  # what the line calls the direction
 
 
 def as_document(event: Event) -> dict[str, Any]:
@@ -38,6 +39,8 @@ def as_document(event: Event) -> dict[str, Any]:
         told[f"{name}_utc"] = utc_text(told.pop(f"{name}_s"))
     for name in ("class_name", "reason"):
         told[name] = None if told[name] is None else redact(told[name])
+    if event.side is None:
+        del told["side"]
     if event.track is None:
         told = {name: value for name, value in told.items() if name not in OF_OBJECTS}
     return dict(msgspec.to_builtins(EventDocument(**told)))

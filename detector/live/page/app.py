@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from functools import cached_property
@@ -23,6 +24,7 @@ from starlette.routing import Route
 
 from detector.core.errors import DetectVideoError
 from detector.core.errors.secrets import redact
+from detector.live import zone_counts
 from detector.live.base import utc_text
 from detector.live.hub import RATE, Controls, Hub
 from detector.live.page import documents
@@ -79,6 +81,7 @@ class Page:
                 Route(f"{api}/stop", self.change, methods=["POST"]),
                 Route("/api/pictures", self.pictures),
                 Route("/api/history", self.history),
+                Route("/api/counts", self.counts),
                 Route("/api/events", self.events),
                 Route("/api/recordings", self.all_recordings),
                 Route("/api/recordings/{camera}/{kind}/{name}", self.recording),
@@ -195,6 +198,22 @@ class Page:
 
     async def history(self, request: Request) -> Response:
         return _json(self.sampler.history())
+
+    async def counts(self, request: Request) -> Response:
+        """Of the days before today, from the files of counts."""
+        count, cameras = int(_number(request, "days", 30, 1, 366)), sorted(self.sampler.names)
+        days = zone_counts.days_before(time.time(), count)
+        found = {}
+        if self.recordings is not None:
+            known = [one for one in cameras if re.fullmatch(NAME, one)]
+            found = await self._in_thread(zone_counts.read_days, self.recordings, known, days)
+        zones = [
+            documents.ZoneDaysDocument(
+                camera, zone, [documents.SumsDocument(*sums) for sums in of_days]
+            )
+            for (camera, zone), of_days in found.items()
+        ]
+        return _json(documents.CountsDocument(1, days, zones))
 
     async def snapshot(self, request: Request) -> Response:
         camera, width = self._camera(request), _width(request)

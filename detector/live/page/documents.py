@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from detector.core.errors.secrets import redact
-from detector.live.base import Ages, LiveFigures, StreamFigures, utc_text
+from detector.live.base import Ages, LiveFigures, StreamFigures, ZoneFigures, utc_text
 
 ENGINE_HANGS_S = 30.0  # without a finished request, while a camera is live
 LIVE = "live"
@@ -24,6 +24,44 @@ class AgesDocument(msgspec.Struct, frozen=True):
     p90: float | None
     p99: float | None
     max: float | None
+
+
+class SumsDocument(msgspec.Struct, frozen=True):
+    """Crossings of a line in its two directions, or objects that came into a zone and went."""
+
+    come: int = msgspec.field(name="in")
+    gone: int = msgspec.field(name="out")
+
+
+class ZoneDocument(msgspec.Struct, frozen=True):
+    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``:
+    what a line calls in and out. ``inside``: objects in a zone now, null for a line. ``today`` and
+    its ``hours`` (UTC) include earlier runs; ``classes`` are of this run."""
+
+    name: str
+    kind: Literal["line", "zone"]
+    points: tuple[tuple[float, float], ...]
+    sides: tuple[str, str]
+    inside: int | None
+    today: SumsDocument
+    hours: list[SumsDocument]
+    classes: dict[str, SumsDocument]
+
+
+class ZoneDaysDocument(msgspec.Struct, frozen=True):
+    """Days of a line or zone, in the order of ``days``."""
+
+    camera: str
+    name: str
+    sums: list[SumsDocument]
+
+
+class CountsDocument(msgspec.Struct, frozen=True):
+    """What lines and zones counted on the days (UTC) before today, the last one yesterday."""
+
+    schema: int
+    days: list[str]
+    zones: list[ZoneDaysDocument]
 
 
 class StreamDocument(msgspec.Struct, frozen=True):
@@ -49,6 +87,7 @@ class StreamDocument(msgspec.Struct, frozen=True):
     error: str | None
     next_try_s: float | None
     expected: int | None
+    zones: list[ZoneDocument]
     controllable: bool
 
 
@@ -150,7 +189,21 @@ def stream(one: StreamFigures, controllable: bool = False) -> StreamDocument:
         error=None if one.error is None else redact(one.error),
         next_try_s=_round(one.next_try_s),
         expected=one.expected,
+        zones=[_zone(zone) for zone in one.zones],
         controllable=controllable,
+    )
+
+
+def _zone(one: ZoneFigures) -> ZoneDocument:
+    return ZoneDocument(
+        name=one.shape.name,
+        kind="line" if one.shape.is_line else "zone",
+        points=one.shape.points,
+        sides=one.shape.sides,
+        inside=one.inside,
+        today=SumsDocument(*one.today),
+        hours=[SumsDocument(*sums) for sums in one.hours],
+        classes={redact(name): SumsDocument(*sums) for name, sums in one.counts.items()},
     )
 
 

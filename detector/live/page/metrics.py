@@ -164,7 +164,29 @@ def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         for what, fps in (("received", one.camera_fps), ("processed", one.processed_fps)):
             if fps is not None:
                 rates.add_metric((one.name, what), fps)
-    yield from (dropped, state, up, frozen, age, rates)
+    yield from (dropped, state, up, frozen, age, rates, *_of_zones(streams))
+
+
+def _of_zones(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
+    crossed, gone = (
+        CounterMetricFamily(f"detect_video_zone_{what}", text, labels=("camera", "zone", "class"))
+        for what, text in (
+            ("in", "Crossings of a line in its direction in, or objects that came into a zone."),
+            ("out", "Crossings of a line in its direction out, or objects that left a zone."),
+        )
+    )
+    inside = GaugeMetricFamily(
+        "detect_video_zone_inside", "Objects in a zone.", labels=("camera", "zone")
+    )
+    for one in streams:
+        for zone in one.zones:
+            for name, sums in zone.counts.items():
+                for counter, count in zip((crossed, gone), sums, strict=True):
+                    labels = (one.name, zone.shape.name, name)
+                    counter.add_metric(labels, count)
+            if zone.inside is not None:
+                inside.add_metric((one.name, zone.shape.name), zone.inside)
+    yield from (crossed, gone, inside)
 
 
 def _of_page(page: PageFigures) -> Iterator[Metric]:

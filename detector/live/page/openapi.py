@@ -21,6 +21,7 @@ DOCUMENTS = (
     documents.StreamDocument,
     documents.HistoryDocument,
     EventDocument,
+    documents.CountsDocument,
     documents.RecordingsDocument,
     documents.ChangeDocument,
     documents.ErrorDocument,
@@ -108,6 +109,15 @@ def description() -> dict[str, Any]:
                 RATE,
             ),
             "/api/history": _document("Ages and rates of the last minutes.", "HistoryDocument"),
+            "/api/counts": _document(
+                "What lines and zones counted on the days before today.",
+                "CountsDocument",
+                {
+                    "name": "days",
+                    "in": "query",
+                    "schema": {"type": "integer", "minimum": 1, "maximum": 366, "default": 30},
+                },
+            ),
             "/api/events": _get(
                 "Server-sent events: figures (LiveDocument) once a second, event (EventDocument), "
                 "lost (how many this client missed), silent (the run does not respond), end.",

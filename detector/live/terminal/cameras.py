@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -16,55 +15,11 @@ from detector.core.errors.text import counted, printable
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
 from detector.core.terminal.run import number
+from detector.live.base import LiveFigures, StreamFigures, ZoneFigures
 
 INTERVAL_S = 0.5
 NAME_COLUMNS = 20
 MARKS = {"live": "green", "stalled": "yellow", "waiting": "red", "connecting": "cyan"}
-
-
-class StreamLike(Protocol):
-    """As ``live.base.StreamFigures``: what is shown of one camera at one moment."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def since_s(self) -> float: ...
-    @property
-    def received(self) -> int: ...
-    @property
-    def dropped(self) -> Mapping[str, int]: ...
-    @property
-    def camera_fps(self) -> float | None: ...
-    @property
-    def processed_fps(self) -> float | None: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def frozen(self) -> bool: ...
-    @property
-    def next_try_s(self) -> float | None: ...
-    @property
-    def age_ms(self) -> AgesLike: ...
-
-
-class AgesLike(Protocol):
-    @property
-    def p50(self) -> float | None: ...
-    @property
-    def p99(self) -> float | None: ...
-
-
-class FiguresLike(Protocol):
-    """As ``live.base.LiveFigures``."""
-
-    @property
-    def streams(self) -> tuple[StreamLike, ...]: ...
-    @property
-    def bottleneck(self) -> str: ...
-    @property
-    def uptime_s(self) -> float: ...
 
 
 class CameraTable:
@@ -75,7 +30,7 @@ class CameraTable:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, figures: Callable[[], FiguresLike]) -> None:
+    def start(self, figures: Callable[[], LiveFigures]) -> None:
         self._over.clear()
         self._thread = threading.Thread(
             target=self._watch, args=(figures,), name="detect-video table", daemon=True
@@ -89,14 +44,14 @@ class CameraTable:
             self._thread.join()
             self._thread = None
 
-    def _watch(self, figures: Callable[[], FiguresLike]) -> None:
+    def _watch(self, figures: Callable[[], LiveFigures]) -> None:
         with RichLive(console=self._console, auto_refresh=False, transient=True) as live:
             while not self._over.wait(INTERVAL_S):
                 width = self._console.width - 1
                 live.update(draw(figures(), width, self._console.height - 2), refresh=True)
 
 
-def draw(figures: FiguresLike, width: int, height: int = 40) -> RenderableType:
+def draw(figures: LiveFigures, width: int, height: int = 40) -> RenderableType:
     """``width`` columns at most; cameras beyond ``height`` lines are counted."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "left", "right", "right", "right", "right"):
@@ -113,12 +68,16 @@ def draw(figures: FiguresLike, width: int, height: int = 40) -> RenderableType:
     for stream in [one for one in shown if one.error and one.state != "live"][:3]:
         said = printable(f"{stream.name}: {stream.error}")
         lines.append(Text(_cut(said, width), style="red", no_wrap=True))
+    zones = [(stream, zone) for stream in shown for zone in stream.zones]
+    for stream, zone in zones[: max(0, room - len(shown))]:
+        said = printable(f"{stream.name}: {_counts(zone)}")
+        lines.append(Text(_cut(said, width), no_wrap=True))
     if figures.bottleneck:
         lines.append(Text(figures.bottleneck, style="bold"))
     return Group(*lines)
 
 
-def _row(stream: StreamLike) -> list[Text]:
+def _row(stream: StreamFigures) -> list[Text]:
     dropped, received = sum(stream.dropped.values()), stream.received
     rates = f"{number(stream.processed_fps, '.1f')}/{number(stream.camera_fps, '.1f')}"
     share = f"{dropped} ({dropped / received:.0%})" if received else "0"
@@ -132,7 +91,15 @@ def _row(stream: StreamLike) -> list[Text]:
     ]
 
 
-def _state(stream: StreamLike) -> str:
+def _counts(zone: ZoneFigures) -> str:
+    """``door: in 3, out 2 today``."""
+    come, gone = zone.today
+    inside = "" if zone.inside is None else f", {zone.inside} inside"
+    into, out = zone.shape.sides
+    return f"{zone.shape.name}: {into} {come}, {out} {gone} today{inside}"
+
+
+def _state(stream: StreamFigures) -> str:
     """``live``, ``frozen``, ``stalled 12 s``, ``next try 5 s``."""
     if stream.state == "live":
         return "frozen" if stream.frozen else "live"

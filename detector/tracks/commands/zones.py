@@ -1,4 +1,4 @@
-"""``detect-video zones in.mp4``: what one needs to write lines and zones down."""
+"""``detect-video zones SOURCE``: what one needs to write lines and zones down."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from detector.core.errors import EXIT_DONE
     examples=(
         "detect-video zones in.mp4                   # in-zones.yaml, .png and .html",
         "detect-video zones in.mp4 --start 1:30      # a still of that moment",
+        "detect-video zones rtsp://10.0.0.5/stream1  # a still from a camera",
         "detect-video in.mp4 --zones in-zones.yaml   # count",
     ),
 )
@@ -39,5 +40,8 @@ def command(source: str, output: str | None, **flags: Any) -> int:
         written = write_template(source, resolve_config(None, flags), output)
     for path in written:
         echo(f"-> {path}")
-    echo(f"draw in {written[-1]} or edit {written[0]}, then run with --zones {written[0]}")
+    echo(
+        f"draw in {written[-1]}, save, move the saved file to {written[0]} (or edit that one), "
+        f"then run with --zones {written[0]}"
+    )
     return EXIT_DONE

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from detector.core.config.cameras import PageConfig
 from detector.live.page import serve
 from detector.live.page.binding import LIBRARIES
+from tests.cli.command import COMMAND
+from tests.lab.report.browser import Browser, started
 from tests.live.page.client import Client
 from tests.live.page.rehearsal import Rehearsal
 from tests.waiting import PATIENCE_S, wait_for
@@ -36,6 +42,29 @@ class Served:
         self.server.close()  # back after two seconds, where its thread stands still
         self.server._thread.join(PATIENCE_S)
         assert not self.server._thread.is_alive()
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    yield from started(tmp_path / "chromium")
+
+
+@contextmanager
+def running(folder: Path, *words: str) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
+    """A command with a page, which writes to live/: the client of the page, and the process."""
+    skip_without_libraries()
+    call = [*COMMAND, *words, "--serve", "0", "-o", "live/", "--run-dir", "run"]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(call, cwd=folder, text=True, **pipes) as process:
+        try:
+            said = ""
+            while not (found := re.search(r"page: http://127\.0\.0\.1:(\d+)/", said)):
+                line = process.stderr.readline()
+                assert line, said
+                said += line
+            yield Client(int(found[1])), process
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,34 +1,16 @@
-"""A run that is none: it feeds a hub with pictures and figures, so that the page can be looked at.
-
-``python -m tests.live.page.rehearsal CLIP CLIP ...`` serves looped clips with their real detections
-at http://127.0.0.1:8088/; ``kill NAME``, ``stall NAME`` and ``up NAME`` on standard input do that.
-"""
+"""A run that is none: it feeds a hub with pictures and figures that a test sets."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from dataclasses import replace
-from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 
-from detector.core.config.cameras import PageConfig
 from detector.core.types import Arrival, Detections, Frame, Image
-from detector.live.base import (
-    APPEARS,
-    CAMERA_DOWN,
-    CAMERA_UP,
-    LEAVES,
-    Ages,
-    Event,
-    LiveFigures,
-    StreamFigures,
-)
+from detector.live.base import Ages, LiveFigures, StreamFigures
 from detector.live.hub import Hub
-from detector.live.page import serve
 
 
 def picture(number: int, width: int = 320, height: int = 180) -> Image:
@@ -127,80 +109,3 @@ class Pictures:
             for name, one in list(self._run.streams.items()):
                 if one.state == "live":
                     self._run.step(name)
-
-
-def main(clips: list[str]) -> None:
-    from detector import Detector
-
-    names = [f"{Path(clip).stem}-{number}"[:40] for number, clip in enumerate(clips, 1)]
-    run = Rehearsal(*names)
-    server = serve(run.hub, PageConfig(serve="8088"), recordings=Path("live"))
-    print(server.address, flush=True)
-    started = time.perf_counter()
-    for number, (name, clip) in enumerate(zip(names, clips, strict=True)):
-        run.set(
-            name,
-            received=0,
-            processed=0,
-            dropped={"newer": 0},
-            url=f"rtsp://***@10.0.0.{number + 7}/main",
-        )
-        threading.Thread(target=_play, args=(run, name, clip, Detector), daemon=True).start()
-    threading.Thread(target=_tick, args=(run, started), daemon=True).start()
-    for line in sys.stdin:
-        word, _, name = line.strip().partition(" ")
-        state = {"kill": "waiting", "stall": "stalled", "up": "live"}.get(word)
-        if state and name in run.streams:
-            down, now_s = state != "live", time.time()
-            said = "connection refused by 10.0.0.7: is the camera on?" if down else None
-            next_s = 4.0 if word == "kill" else None
-            run.set(name, state=state, since_s=0.0, error=said, next_try_s=next_s)
-            kind = CAMERA_DOWN if down else CAMERA_UP
-            run.hub.tell(Event(kind, name, now_s, now_s, reason=said))
-    server.close()
-
-
-def _play(run: Rehearsal, name: str, clip: str, detector: object) -> None:
-    from detector.core.stages.annotate import annotate
-
-    known: dict[str, int] = {}
-    with detector("street", threads=1) as one:  # type: ignore[operator]
-        while True:
-            for shot, found in one.stream(clip):
-                began = time.perf_counter()
-                facts = run.streams[name]
-                if facts.state == "live":
-                    if run.hub.wants_pictures(name):
-                        annotate(shot.image, found)
-                    run.hub.show(frame(name, shot.image), found)
-                    age = 70 + 40 * np.random.random() + 25 * np.sin(began / 7)
-                    run.set(
-                        name,
-                        received=facts.received + 2,
-                        processed=facts.processed + 1,
-                        dropped={"newer": facts.dropped["newer"] + 1},
-                        age_ms=Ages(age, age * 1.2, age * 1.9, age * 3),
-                        processed_fps=11 + np.random.random(),
-                        size=f"{shot.image.shape[1]}x{shot.image.shape[0]}",
-                    )
-                now = {found.name(i): 0 for i in range(len(found))}
-                for i in range(len(found)):
-                    now[found.name(i)] += 1
-                for gone in set(known) - set(now):
-                    run.hub.tell(Event(LEAVES, name, time.time(), time.time(), gone, known[gone]))
-                for new in set(now) - set(known):
-                    run.hub.tell(Event(APPEARS, name, time.time(), time.time(), new, now[new]))
-                known = now
-                time.sleep(max(0.0, float(Fraction(1, 12)) - (time.perf_counter() - began)))
-
-
-def _tick(run: Rehearsal, started: float) -> None:
-    while True:
-        time.sleep(0.5)
-        run.run = replace(run.run, uptime_s=time.perf_counter() - started)
-        for name, one in list(run.streams.items()):
-            run.set(name, since_s=one.since_s + 0.5)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

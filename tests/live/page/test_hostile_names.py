@@ -10,16 +10,15 @@ import csv
 import json
 import re
 import signal
-import subprocess
 
 import onnx
 import pytest
 
 from tests.attacks.inputs import content
-from tests.cli.command import COMMAND, detect_video
+from tests.cli.command import detect_video
 from tests.golden import inputs
-from tests.lab.report.browser import Browser, started
-from tests.live.page.conftest import skip_without_libraries
+from tests.lab.report.browser import Browser
+from tests.live.page.conftest import running
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.browser, pytest.mark.slow]
@@ -49,11 +48,6 @@ def folder(tmp_path_factory):
     return made
 
 
-@pytest.fixture
-def browser(tmp_path):
-    yield from started(tmp_path / "chromium")
-
-
 def check_page(browser: Browser) -> None:
     """Nothing of the names became a script, an element or a request."""
     assert browser.run("typeof owned") == "undefined"
@@ -63,29 +57,16 @@ def check_page(browser: Browser) -> None:
 
 
 def test_the_page_of_a_live_run_shows_them_as_text(folder, browser):
-    skip_without_libraries()
-    words = [*COMMAND, CLIP, "--loop", *RUN, "--serve", "0", "-o", "live/", "--run-dir", "run"]
-    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(words, cwd=folder, text=True, **pipes) as process:
-        try:
-            said = ""
-            while not (found := re.search(r"page: (http://127\.0\.0\.1:\d+/)", said)):
-                line = process.stderr.readline()
-                assert line, said
-                said += line
-            browser.visit(found[1])
-            for name in NAMES:
-                wait_for(
-                    lambda name=name: name in browser.run("document.body.textContent"), what=name
-                )
-            check_page(browser)
-            assert browser.run("[...document.scripts].every((one) => one.src)")
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
+    with running(folder, CLIP, "--loop", *RUN) as (client, process):
+        browser.visit(f"http://127.0.0.1:{client.port}/")
+        for name in NAMES:
+            wait_for(lambda name=name: name in browser.run("document.body.textContent"), what=name)
+        check_page(browser)
+        assert browser.run("[...document.scripts].every((one) => one.src)")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143, err
-    assert not STEERS.search(said + out + err)
+    assert not STEERS.search(out + err)
     events = [
         json.loads(line)
         for path in folder.glob("live/*/events-*.jsonl")

@@ -101,6 +101,7 @@ class Tile {
       list.append(make("div", {}, make("dt", {}, label), this.facts[key]));
     }
     this.list = list;
+    this.zones = make("div", { class: "zones", hidden: "" });
     this.why = make("p", { class: "why", hidden: "" });
     this.way = make("div", { class: "way", hidden: "" }, make("i"));
     this.spark = make("div", { class: "spark", title: "frame age over the last minutes" });
@@ -108,7 +109,7 @@ class Tile {
     this.change = make("button", { type: "button", hidden: "", onclick: () => this.ask() });
     const snapshot = make("a", { class: "button", href: `/api/streams/${encodeURIComponent(name)}/snapshot.jpg`, download: `${name}.jpg` }, "Snapshot");
     this.element = make("article", { class: "tile", id: `camera-${name}` }, this.view,
-      make("div", { class: "name" }, make("b", { title: name }, name), this.state, this.size), list, this.why, this.way,
+      make("div", { class: "name" }, make("b", { title: name }, name), this.state, this.size), list, this.zones, this.why, this.way,
       make("div", { class: "foot" }, this.spark, this.url, this.change, snapshot));
     observer.observe(this.element);
     this.element.tile = this;
@@ -132,6 +133,7 @@ class Tile {
     this.list.hidden = file && !known(one.processed_fps) && one.state === "ended";
     for (const key of ["age", "dropped", "outages"]) this.facts[key].parentElement.hidden = file;
     say(this.facts.fps.previousSibling, file ? "FPS" : "FPS / camera FPS");
+    counts(this);
     this.why.hidden = !one.error || one.state === "live";
     say(this.why, one.error ?? "");
     this.way.hidden = !file;
@@ -360,7 +362,65 @@ function cameras(streams) {
 // A camera that was stopped by hand has no figures; its tile stays, so that it can be started again.
 function stopped(name) {
   return { name, kind: "camera", url: "", state: "ended", since_s: 0, received: 0, processed: 0, dropped: {}, reconnects: 0, stalls: 0, age_ms: {},
-    camera_fps: null, processed_fps: null, size: null, frozen: false, error: null, next_try_s: null, expected: null, controllable: true };
+    camera_fps: null, processed_fps: null, size: null, frozen: false, error: null, next_try_s: null, expected: null, zones: [], controllable: true };
+}
+
+// ---------------------------------------------------------------- lines and zones
+
+const past = { days: [], sums: new Map() }; // of each camera's lines and zones, on the last days
+
+const sums = (one) => `${count(one.in)} / ${count(one.out)}`;
+const added = (all) => all.reduce((sum, one) => ({ in: sum.in + one.in, out: sum.out + one.out }), { in: 0, out: 0 });
+
+function counts(tile) {
+  const found = tile.one.zones ?? [], names = found.map((one) => one.name).join("\n");
+  tile.zones.hidden = !found.length;
+  if (tile.zones.names !== names) {
+    tile.zones.names = names;
+    tile.zones.replaceChildren(...found.map((one) => make("div", { class: "counted" }, make("b", { title: one.name }, one.name), make("span", { class: "now" }),
+      bars(), make("span", { class: "dim small" }), bars(), make("span", { class: "dim small" }))));
+  }
+  found.forEach((one, i) => {
+    const [, now, hours, today, days, before] = tile.zones.children[i].children;
+    say(now, `${one.sides[0]} ${count(one.today.in)}, ${one.sides[1]} ${count(one.today.out)}${known(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
+    fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00 UTC`);
+    say(today, `today by the hour (UTC), ${one.sides.join(" and ")}`);
+    const old = past.sums.get(`${tile.name}\n${one.name}`);
+    before.hidden = !old;
+    days.toggleAttribute("hidden", !old);
+    if (!old) return;
+    fill(days, old, (day) => past.days[day]);
+    say(before, `yesterday ${sums(old.at(-1))}, last ${old.length} days ${sums(added(old))}`);
+  });
+}
+
+function bars() { return draw("svg", { class: "bars", preserveAspectRatio: "none", role: "img" }); }
+
+// One bar for each pair: what came in stands on what went out.
+function fill(svg, pairs, name) {
+  const text = pairs.map(sums).join();
+  if (svg.text === text) return;
+  svg.text = text;
+  svg.setAttribute("viewBox", `0 0 ${pairs.length} 100`);
+  svg.setAttribute("aria-label", pairs.map((one, i) => one.in + one.out ? `${name(i)}: in ${one.in}, out ${one.out}` : "").filter(Boolean).join("; ") || "nothing");
+  const most = Math.max(1, ...pairs.map((one) => one.in + one.out));
+  svg.replaceChildren(...pairs.map((one, i) => {
+    const group = draw("g", {}), title = draw("title", {}), below = 100 * one.out / most, above = 100 * one.in / most;
+    title.textContent = `${name(i)}: in ${one.in}, out ${one.out}`;
+    group.append(title, draw("rect", { class: "all", x: i, y: 0, width: 1, height: 100 }),
+      draw("rect", { class: "came", x: i + .1, y: 100 - below - above, width: .8, height: above }), draw("rect", { class: "went", x: i + .1, y: 100 - below, width: .8, height: below }));
+    return group;
+  }));
+}
+
+async function earlier() {
+  try {
+    const answer = await fetch("/api/counts");
+    if (!answer.ok) return;
+    const { days, zones } = await answer.json();
+    past.days = days;
+    past.sums = new Map(zones.map((one) => [`${one.camera}\n${one.name}`, one.sums]));
+  } catch { /* asked again later */ }
 }
 
 function stages(busy) {
@@ -504,7 +564,7 @@ const WORDS = { camera_up: "connected", camera_down: "connection lost", appears:
 
 function happened(one) {
   const list = $("events").querySelector("ol");
-  const what = one.class ? `${one.class}${known(one.track) ? ` ${one.track}` : known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? ` (${one.direction})` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
+  const what = one.class ? `${one.class}${known(one.track) ? ` ${one.track}` : known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? ` (${one.side ?? one.direction})` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
   const kind = one.event === "camera_down" ? "down" : one.event === "camera_up" ? "up" : "";
   const when = new Date(one.time_utc);
   list.prepend(make("li", { class: kind }, make("time", { datetime: one.time_utc, title: when.toLocaleString() }, when.toLocaleTimeString([], CLOCK)),
@@ -579,3 +639,5 @@ recall().then(listen);
 const files = () => { recordings(); snapshots(); };
 files();
 setInterval(() => { if (!document.hidden) files(); }, 10000);
+earlier();
+setInterval(() => { if (!document.hidden && figures?.streams.some((one) => one.zones.length)) earlier(); }, 60000);

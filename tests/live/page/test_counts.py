@@ -1,0 +1,132 @@
+"""Counts of lines and zones: page, API, metrics, MQTT, files and terminal say the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from detector.core.sinks.counts import COLUMNS
+from detector.live.base import day_text, moment_of
+from tests.conftest import CHECKOUT
+from tests.lab.report.browser import Browser
+from tests.live.events.test_delivery import Subscriber, broker, needs_broker
+from tests.live.page.client import Client
+from tests.live.page.conftest import running
+from tests.live.servers import need_rtsp, rtsp
+from tests.waiting import PATIENCE_S, wait_for
+
+pytestmark = [pytest.mark.net, pytest.mark.slow]
+STREET = CHECKOUT / "videos/street.mp4"
+ZONES = """\
+every: 5
+lines: {mid: {points: [[0.5, 0], [0.5, 1]], in: to the left, out: to the right}}
+zones: {right side: {points: [[0.5, 0.2], [1, 0.2], [1, 1], [0.5, 1]], classes: [person]}}
+"""
+SIDES = ("to the left", "to the right")
+SHOWN = "[...document.querySelectorAll('.now')].map((one) => one.innerText)"
+IN, OUT = ("in", "entered", "appeared"), ("out", "left", "ended")
+
+
+def write_counts(folder: Path, day: str, come: int, gone: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    head = ",".join(re.sub("_s$", "_utc", name) for name in COLUMNS)
+    row = f"{day}T00:00:00.000Z,{day}T00:01:00.000Z,cam,mid,person,{come},{gone},,,,,,,,"
+    (folder / f"zone-counts-{day}.csv").write_text(f"{head}\n{row}\n")
+
+
+def counted(client: Client) -> list[dict[str, object]]:
+    return client.ask("/api/streams").json()["streams"][0]["zones"]
+
+
+@needs_broker
+@pytest.mark.browser
+def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
+    need_rtsp()
+    (tmp_path / "zones.yaml").write_text(ZONES)
+    today, yesterday = day_text(time.time()), moment_of(time.time()).date() - timedelta(1)
+    folder = tmp_path / "live/127-0-0-1"
+    write_counts(folder, today, 5, 2)
+    write_counts(folder, str(yesterday), 70, 30)
+    with broker(tmp_path, "allow_anonymous true") as port, rtsp({"street": STREET}) as server:
+        words = (server.url("street"), "--zones", "zones.yaml")
+        words += ("--live", "every", "--max-age", "60", "--engine", "ort", "--precision", "fp32")
+        words += ("--mqtt", f"mqtt://127.0.0.1:{port}/x")
+        with running(tmp_path, *words) as (client, process), Subscriber(port) as subscriber:
+            wait_for(lambda: client.ask("/healthz").status == 200)
+            wait_for(lambda: sum(sum(one["today"].values()) for one in counted(client)[:1]) > 9)
+            server.kill()
+            one = "/api/streams/127-0-0-1"
+            wait_for(lambda: client.ask(one).json()["state"] != "live")
+            wait_for(lambda: _settled(client, one))
+            line, zone = counted(client)
+            metrics = client.ask("/metrics").body.decode()
+            past = client.ask("/api/counts?days=2").json()
+            texts = {}
+            for width in (390, 1440):
+                browser.visit(f"http://127.0.0.1:{client.port}/", width)
+                wait_for(lambda: "yesterday 70 / 30" in browser.run("document.body.innerText"))
+                texts[width] = browser.run(SHOWN)
+                assert browser.run("document.scrollingElement.scrollWidth") <= width
+            assert browser.complaints == []
+            wait_for(lambda: _kept(subscriber, "mid/in") + _kept(subscriber, "mid/out") > 0)
+            process.send_signal(signal.SIGTERM)
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 143, stderr
+
+    with (folder / f"zone-counts-{today}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert past["days"][-1] == str(yesterday)
+    assert past["zones"][0]["sums"][-1] == {"in": 70, "out": 30}
+    filed = {
+        (name, side): sum(int(row[one] or 0) for row in rows if row["zone"] == name for one in kind)
+        for name in ("mid", "right side")
+        for side, kind in (("in", IN), ("out", OUT))
+    }
+    come, gone = line["today"]["in"], line["today"]["out"]
+    assert come > 5, "also of this run"
+    kept = _kept(subscriber, "mid/in"), _kept(subscriber, "mid/out")
+    assert (come, gone) == kept == (filed["mid", "in"], filed["mid", "out"])
+    assert (come, gone) == tuple(sum(one[side] for one in line["hours"]) for side in ("in", "out"))
+    own = come - 5, gone - 2
+    assert own == tuple(_metric(metrics, f"{side}_total", "mid") for side in ("in", "out"))
+    assert own == tuple(_said(stdout + stderr, one) for one in SIDES)
+    assert {(row["in_name"], row["out_name"]) for row in rows if row["zone"] == "mid"} >= {SIDES}
+    events = map(json.loads, (folder / f"events-{today}.jsonl").read_text().splitlines())
+    assert {one["side"] for one in events if one["event"] == "crosses"} == set(SIDES)
+    entered = zone["today"]["in"]
+    assert entered == filed["right side", "in"] == _metric(metrics, "in_total", "right side")
+    assert entered == zone["classes"]["person"]["in"]
+    inside = zone["inside"]
+    assert (
+        inside == _metric(metrics, "inside", "right side") == _kept(subscriber, "right side/inside")
+    )
+    assert inside + zone["today"]["out"] == filed["right side", "out"], "who is there ends there"
+    of_zone = f"in {entered}, out {zone['today']['out']}, {inside} inside"
+    assert texts[390] == texts[1440] == [f"to the left {come}, to the right {gone}", of_zone]
+
+
+def _settled(client: Client, one: str) -> bool:
+    facts = client.ask(one).json()
+    return facts["received"] == facts["processed"] + sum(facts["dropped"].values())
+
+
+def _kept(subscriber: Subscriber, topic: str) -> int:
+    told = [text for name, text, _ in subscriber.got if name == f"x/127-0-0-1/zone/{topic}"]
+    return int(told[-1]) if told else 0
+
+
+def _metric(text: str, name: str, zone: str) -> float:
+    wanted = re.compile(rf'detect_video_zone_{name}{{camera="127-0-0-1".*zone="{zone}"}} (\S+)')
+    return sum(float(one) for one in wanted.findall(text))
+
+
+def _said(text: str, kind: str) -> int:
+    (said,) = re.findall(r"mid: (.*?)right side:", text, re.DOTALL)  # over several lines
+    return sum(int(one) for one in re.findall(rf"\b{kind} (\d+)", " ".join(said.split())))
