@@ -1,4 +1,4 @@
-"""How old pictures are at every output, and of what that time consists.
+"""How old pictures are at every output, and why.
 
     arrived ── decoding ── decoded ── waiting ── inference began ── inference ── result ── writing
             what the decoder took    queues, conversion, letterbox    infer, head, nms

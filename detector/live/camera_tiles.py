@@ -1,4 +1,4 @@
-"""Into how many tiles the pictures of each camera are cut (--tiles, ``tiles`` in cameras.yaml).
+"""Tiles of each camera (--tiles, ``tiles`` in cameras.yaml).
 
 Each camera has a grid of its own, so a row of a batch has as many inputs as its camera
 (``core.loop.tiled.MixedRequest``).

@@ -11,6 +11,7 @@ import av
 import cv2
 import numpy as np
 import pytest
+from av.video.reformatter import VideoReformatter
 
 from detector.core import sources
 from detector.core.sinks.video import VideoSink
@@ -92,7 +93,7 @@ def test_bgr_on_arm64_is_that_of_x86(monkeypatch, kind: str, said: int, matrix: 
     picture.colorspace, picture.color_range = matrix, said
     for plane in picture.planes:
         _bgr.pixels_of(plane)[:] = RNG.integers(0, 256, (plane.height, plane.width))
-    expected = _bgr.to_bgr(_bgr.VideoReformatter(), picture, 70, 30)
+    expected = _bgr.to_bgr(VideoReformatter(), picture, 70, 30)
     monkeypatch.setattr(_bgr, "ARM64", True)
     assert np.array_equal(_bgr.to_bgr(None, picture, 70, 30), expected)
 

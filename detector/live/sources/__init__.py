@@ -1,4 +1,4 @@
-"""Cameras and streams: pictures that arrive whether or not somebody has time for them. A feed never
+"""Cameras and streams: pictures that arrive whether or not there is time for them. A feed never
 raises: what goes wrong becomes a state, and it tries again."""
 
 from __future__ import annotations
