@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from detector.batch import local
+from detector.batch import local, worker
 from detector.batch.item import Task
 from detector.batch.listing import version_of
 from detector.batch.local import Limits, LocalPool, share_cores
@@ -65,6 +68,17 @@ def test_cores_are_shared_next_to_each_other():
     assert share_cores([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
     assert share_cores([4], 1) == [[4]]
     assert share_cores([0, 1], 3) == [[0, 1]] * 3  # nobody is bound
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "broken"),
+    [(OSError(errno.ENOSPC, "full"), 6, False), (MemoryError(), 5, True), (ValueError(), 1, True)],
+)
+def test_a_worker_answers_an_unexpected_error(error, code, broken, monkeypatch):
+    monkeypatch.setattr(worker, "_Worker", Mock(side_effect=error))
+    orders, said = [SimpleNamespace(do="close"), SimpleNamespace(do="open", opening=0)], []
+    worker._serve(orders.pop, SimpleNamespace(say=said.append))
+    assert [(one.kind, one.exit_code, one.broken) for one in said] == [("error", code, broken)]
 
 
 @pytest.mark.slow

@@ -93,15 +93,17 @@ def half_files(folder: Path) -> list[str]:
     ]
 
 
-def test_sigusr1_ends_nothing_while_a_command_starts() -> None:
-    """``systemctl reload`` may send it at any moment; a live run heeds it once cameras are read."""
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_command_starts(number: signal.Signals) -> None:
+    """SIGUSR1 (``systemctl reload``) ends nothing: a live run heeds it once cameras are read."""
     code = (
-        "import os, signal; from detector.core.run.signals import leave_on_signals; "
-        "leave_on_signals(); "
-        "os.kill(os.getpid(), signal.SIGUSR1); print('goes on')"
+        "import os, sys, types; from detector.__main__ import main; "
+        "sys.modules['detector.core.cli'] = types.SimpleNamespace("
+        f"main=lambda: print(os.kill(os.getpid(), {number:d}))); main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+    says = "" if number in CODES else "None\n"
+    assert (done.returncode, done.stdout) == (CODES.get(number, 0), says), done.stderr
 
 
 def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded: bool) -> None:

@@ -70,10 +70,12 @@ def test_closed_streams_stop_nobody(tmp_path, redirection):
     assert {"in-null-detected.mp4", "in-null-detected.jsonl"} <= set(os.listdir(tmp_path))
 
 
-@pytest.mark.parametrize("asked", ["-o -", "-o - --save video", "--json"])
+@pytest.mark.parametrize(
+    "asked", ["in.mp4 -o -", "in.mp4 -o - --save video", "in.mp4 --json", "models list --json"]
+)
 def test_a_result_for_a_closed_standard_output(tmp_path, asked):
     write_video(tmp_path / "in.mp4", 3)
-    assert_one_line_error(shell(tmp_path, f"in.mp4 --engine null {asked}", ">&-"), 6, "is closed")
+    assert_one_line_error(shell(tmp_path, asked, ">&-"), 6, "is closed")
 
 
 @pytest.mark.slow

@@ -62,13 +62,13 @@ def test_the_figures_of_two_files_in_turn():
     assert first.end_to_end_fps is None  # of no time
     with timeline.track("worker") as track:
         with track.span(INFER, 0):
-            clock.now_s += 1.5
+            clock.now_s += 0.375
         with track.span(READ, 0):
-            clock.now_s += 0.5
+            clock.now_s += 0.125
     progress.read, progress.written = 50, 40
     now = hub.figures()
-    assert now.end_to_end_fps == 20.0
-    assert now.inference_fps == pytest.approx(40 / 1.5)
+    assert now.end_to_end_fps == 80.0
+    assert now.inference_fps == pytest.approx(40 / 0.375)
     assert now.busy == {"infer": 0.75, "read": 0.25}
     assert "infer is the busiest stage: busy 75%" in now.bottleneck
     assert now.engine_age_s == 0.0

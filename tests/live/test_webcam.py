@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from fractions import Fraction
 from typing import Any
 
 import cv2
@@ -71,6 +72,8 @@ def test_pictures_of_the_size_and_rate_that_was_asked_for() -> None:
     image = feed.convert(picture, np.empty((4, 6, 3), np.uint8))
     assert (image.shape, image[0, 0, 0]) == ((4, 6, 3), (picture.number + 1) % 256)
     assert (picture.width, picture.height, picture.arrival.epoch) == (6, 4, 1)
+    arrived_s = Fraction(picture.arrival.arrived_ns, 10**9)
+    assert 0 <= arrived_s - picture.pts * picture.time_base < 1e-6
     assert feed.facts().state == LIVE
     assert feed.stop(PATIENCE_S)
     assert device.opened == ["/dev/video7"]

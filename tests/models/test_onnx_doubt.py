@@ -123,10 +123,11 @@ def test_padding_of_a_list_ends_no_run(tmp_path):
     assert detect(zoo_ssd().save(tmp_path / "zoo.onnx")) != []
 
 
-def test_the_probe_sees_labels_from_zero(tmp_path):
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_probe_sees_labels_from_zero(tmp_path, batch):
     path = zoo_ssd((0, 3)).save(tmp_path / "ssd.onnx")
     with pytest.raises(ModelError, match=r"class 0, but the first class is 1"):
-        open_network(path)
+        open_network(path, batch=batch)
 
 
 @pytest.mark.slow

@@ -160,6 +160,8 @@ def test_stored_anchors_win_over_the_descriptions(described):
     assert described(cells).head.keywords["layers"][0].anchors == ((2, 4), (6, 8))
     grid = {**cells, "model.1.anchor_grid": np.float32([10, 20, 30, 40]).reshape(1, 1, 2, 1, 1, 2)}
     assert described(grid).head.keywords["layers"][0].anchors == ((10, 20), (30, 40))
+    damaged = {**cells, "model.1.anchor_grid": np.float32([9, 9, 9, 9]).reshape(1, 1, 1, 2, 1, 2)}
+    assert described(damaged).head.keywords["layers"][0].anchors == ((2, 4), (6, 8))
     assert described(tensors_of()).head.keywords["layers"][0].anchors == ((4, 4), (6, 5))
     assert described(cells, {**SMALL, "anchors": 2}).head.keywords["layers"][0].anchors == (
         (2, 4),

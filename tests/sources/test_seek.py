@@ -189,6 +189,14 @@ def test_a_start_at_a_key_frame_begins_there(folder: Path) -> None:
         assert source.seek(frames[36][1] * whole.info.time_base) == 36  # type: ignore[attr-defined]
 
 
+def test_cv2_ends_in_front_of_the_frames_that_an_open_group_loses(folder: Path) -> None:
+    """It decodes 17 frames behind frame 20, and the leading ones of the next key begin at 38."""
+    options = "open-gop=1:scenecut=0:b-adapt=0:b-pyramid=none"
+    path = write_video(folder / "long.mp4", 60, g="20", bf="16", **{"x264-params": options})
+    with sources.open(str(path)) as source:
+        assert source.seek(Fraction(45, 25)) == 37  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 def test_a_landing_elsewhere_begins_anew(
     decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch

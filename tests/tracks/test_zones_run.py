@@ -22,6 +22,7 @@ from detector.lab.report.parts.zones import PARTS
 from detector.lab.session.read import read_session
 from detector.tracks import cuts
 from detector.tracks.book import arrow_of
+from detector.tracks.template import SHADE, with_grid
 from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -162,6 +163,12 @@ def test_the_template_counts_nothing_that_nobody_drew_and_replaces_none(tmp_path
         assert detect_video("zones", STREET, "-o", given, cwd=tmp_path).returncode == code
     assert (tmp_path / "street-zones.yaml").read_bytes() == kept
     assert detect_video("zones", "gone.mp4", cwd=tmp_path).returncode == 3
+
+
+def test_the_numbers_of_a_still_stand_on_a_plain_ground() -> None:
+    ground = (with_grid(np.zeros((200, 400, 3), np.uint8)) == SHADE).all(axis=2)
+    assert ground[1:9, 151].all(), "below the upper edge"
+    assert (ground[42:59, 1] == [False] * 8 + [True] * 9).all(), "below the line"
 
 
 CLICKS = """(() => {

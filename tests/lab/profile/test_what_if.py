@@ -142,7 +142,10 @@ def test_few_frames_and_runs_that_differ_are_reasons_to_doubt():
     ],
 )
 def test_a_run_has_as_many_frames_as_fit_the_budget(seconds, frames, period_s, chosen):
-    occasion = SimpleNamespace(seconds=seconds, frames=frames, period_ms=1e3 * period_s)
+    run = document()
+    written, rates = replace(run.frames, written=frames), replace(run.fps, end_to_end=1 / period_s)
+    plain = SimpleNamespace(document=replace(run, frames=written, fps=rates))
+    occasion = Occasion("", Config(), Session("run"), plain, seconds)
     assert what_if._choose_frames(occasion, 5) == chosen
 
 

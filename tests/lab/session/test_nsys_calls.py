@@ -13,7 +13,7 @@ import pytest
 from detector.core.cli.printing import terminal
 from detector.core.errors import UsageError
 from detector.core.session.codec import from_builtins, to_json
-from detector.lab.analysis.loop.calls import HAND_OVER, OTHER, call_rows
+from detector.lab.analysis.loop.calls import HAND_OVER, OTHER, PHASES, call_rows
 from detector.lab.analysis.loop.recorded import recorded_facts
 from detector.lab.session.nsys import CudaCall, DeviceWork, read_nsys
 from detector.lab.session.profile import RecordingDocument
@@ -83,9 +83,12 @@ def test_a_copy_that_waits_says_so():
     """cudaMemcpyAsync to pageable memory returns when the copy is done (note 45 of the audit)."""
     calls = [CudaCall(THREAD, "cudaMemcpyAsync", 0, 10 * MS, 1)]
     works = [DeviceWork(7, "[memcpy DtoH]", 2 * MS, 9 * MS, 1)]
-    rows = by_phase(call_rows(calls, works, [0, 0, 10 * MS, 10 * MS]))["steady state"]
-    assert rows["cudaMemcpyAsync"] == (3, 9)  # before the copy and behind it
-    assert rows["[memcpy DtoH]"] == (7, 0)
+    for at, phase in enumerate(PHASES):
+        edges = [0] * (at + 1) + [10 * MS] * (3 - at)
+        assert by_phase(call_rows(calls, works, edges)) == {
+            # The call before the copy and behind it.
+            phase: {"cudaMemcpyAsync": (3, 9), "[memcpy DtoH]": (7, 0)}
+        }
     calls = [CudaCall(THREAD, "cudaMalloc", 0, 10 * MS, 0)]
     works = [DeviceWork(7, "conv", 1 * MS, 5 * MS, 9)]  # beside the call, which does not wait
     rows = by_phase(call_rows(calls, works, [0, 0, 10 * MS, 10 * MS]))["steady state"]
