@@ -15,7 +15,7 @@ from detector.batch import local, worker
 from detector.batch.item import Task
 from detector.batch.listing import version_of
 from detector.batch.local import Limits, LocalPool, share_cores
-from detector.batch.pool import Failed, Finished, Gone
+from detector.batch.pool import MOST_FAILED_LOADS, Failed, Finished, Gone
 from detector.batch.settings import digest_of
 from detector.core.errors import EngineError
 from detector.core.run.signals import Stop, Stopped
@@ -176,6 +176,7 @@ def test_a_place_whose_workers_do_not_load_is_given_up(pool, tmp_path):
     assert isinstance(found[0], Failed)
     assert isinstance(found[1], Gone)
     assert "SIGKILL" in found[1].error
+    assert made.reports()[0].starts == 1 + MOST_FAILED_LOADS
     assert not made.is_alive()
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from detector.core import engines
-from detector.core.cli.exits import _help_of, _sentence
+from detector.core.cli.exits import _sentence, end
 from detector.core.cli.group import cli, command_names
 from detector.core.cli.habits import refuse_split_lists
 from detector.core.config.levels import resolve_config
@@ -432,10 +432,16 @@ def test_bash_itself_completes_a_command_and_leaves_files_to_itself(tmp_path):
         (["bacth"], "detect-video --help"),
     ],
 )
-def test_a_usage_error_names_the_help_that_lists_the_option(arguments, expected):
+def test_a_usage_error_names_the_help_that_lists_the_option(
+    arguments, expected, monkeypatch, capsys
+):
     with pytest.raises(click.UsageError) as caught:
         cli.main(arguments, prog_name="detect-video", standalone_mode=False)
-    assert _help_of(caught.value) == expected
+    monkeypatch.setattr(sys, "argv", ["detect-video", *arguments])
+    assert end(caught.value) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert message.endswith(f" {expected}.\n")
 
 
 @pytest.mark.parametrize(

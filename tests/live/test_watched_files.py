@@ -65,10 +65,10 @@ def test_the_figures_of_two_files_in_turn():
             clock.now_s += 0.375
         with track.span(READ, 0):
             clock.now_s += 0.125
-    progress.read, progress.written = 50, 40
+    progress.read, progress.written, progress.reused, progress.coasted = 50, 40, 4, 6
     now = hub.figures()
     assert now.end_to_end_fps == 80.0
-    assert now.inference_fps == pytest.approx(40 / 0.375)
+    assert now.inference_fps == pytest.approx(30 / 0.375)
     assert now.busy == {"infer": 0.75, "read": 0.25}
     assert "infer is the busiest stage: busy 75%" in now.bottleneck
     assert now.engine_age_s == 0.0

@@ -213,6 +213,9 @@ def test_one_number_stretched_over_many_is_never_made(tmp_path):
         stretched = contents_of(unpickle.unpickle(archive), "x").tensors["model.0.conv.weight"]
         with pytest.raises(ValueError, match="in a storage of 1"):
             stretched.array()
+    object.__setattr__(stretched, "offset", 1)  # past the check of a new one, and frozen
+    with pytest.raises(ValueError, match="reaches 2 numbers"):
+        stretched.array()
 
 
 @pytest.mark.parametrize(("held", "promised"), [(3, 2), (0, 1), (None, 1)])

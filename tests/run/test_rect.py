@@ -220,8 +220,11 @@ def test_of_two_threads_that_need_a_shape_one_loads_it(monkeypatch: pytest.Monke
 def test_a_shape_is_not_dropped_while_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     made, log = kept(monkeypatch, most=3, requests=1)
     (request,), prepare = made.requests, made.prepare
+    of_run, low = made.of_run(lambda network: network), np.zeros((96, 320, 3), np.uint8)
     made.prepare((64, 320))
-    made.prepare((96, 320))
+    assert not of_run.has(low)
+    of_run.prepare(low)
+    assert of_run.has(low)
 
     def prepared(shape: tuple[int, int]) -> None:
         prepare(shape)

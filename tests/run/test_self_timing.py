@@ -19,6 +19,7 @@ from detector.core.models import ModelRequest, open_network
 from detector.core.models.graph.int8 import FRONT
 from detector.core.run import choose, losses, measurements, sampling, self_timing
 from detector.core.run.detect import Hooks, detect
+from detector.core.run.loading import load_model
 from detector.core.run.losses import LIMIT_S, SHARE
 from detector.core.run.plan import Asked
 from detector.core.run.quantize import search
@@ -475,9 +476,9 @@ def test_it_ends_on_a_slow_machine(street, ticks, tmp_path, monkeypatch):
     assert rounds < ROUNDS
 
 
-def test_it_can_be_stopped(street, ticks, tmp_path):
+def test_it_can_be_stopped(ticks, tmp_path):
     with pytest.raises(EngineError, match="--no-self-timing"):
-        timed(street, settings(tmp_path), progress=lambda *_: False)
+        load_model(settings(tmp_path), timed=True, progress=lambda *_: False)
     assert not list(tmp_path.iterdir())
 
 

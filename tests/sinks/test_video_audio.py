@@ -15,6 +15,7 @@ import pytest
 from probing import probe
 
 from detector.core import sinks
+from detector.core.sinks.video.audio import CarriedTrack
 from detector.core.sinks.video.tracks import BEFORE_S, Tracks
 from detector.core.types import Detections, Frame, SourceInfo
 from tests.cli.command import detect_video, summary_of
@@ -265,22 +266,32 @@ def test_sound_that_cannot_be_opened_is_a_note(
 
 
 @pytest.mark.slow
-def test_a_reader_that_fails_midway_is_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("encoder", "why"), [("aac", "planted"), ("pcm_s16le", "encoded as aac")])
+def test_a_track_that_fails_midway_is_a_note(
+    encoder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
+    """A copied one where it is read, the other where it is encoded: its channels change."""
+    source = make_clip(tmp_path / "in.mov", "-c:a", encoder)
+    whole = CarriedTrack._items
 
-    def break_after(track: Any) -> Any:
-        for i, packet in enumerate(track._packets):
-            if i == 50:
-                raise av.InvalidDataError(1, "planted")
-            yield packet, Fraction(1024, 44100)
+    def break_after(track: CarriedTrack) -> Any:
+        for i, (item, duration_s) in enumerate(whole(track)):
+            if i == 100:
+                if track.copied:
+                    raise av.InvalidDataError(1, "planted")
+                other = av.AudioFrame("s16", "5.1", item.samples)
+                other.pts, other.time_base = item.pts, item.time_base
+                other.sample_rate, item = item.sample_rate, other
+            yield item, duration_s
 
-    monkeypatch.setattr("detector.core.sinks.video.audio.CarriedTrack._items", break_after)
+    monkeypatch.setattr(CarriedTrack, "_items", break_after)
     sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
-    assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
+    frames, sound = probe(tmp_path / "out.mp4")["streams"]
+    assert (frames["nb_frames"], frames["codec_type"]) == ("100", "video")
+    assert float(sound["duration"]) == pytest.approx(100 * 1024 / 44100 - 1.4, abs=0.1)
+    assert len(sink.notes) == 1
     assert "audio ends" in sink.notes[0]
-    assert "planted" in sink.notes[0]
+    assert why in sink.notes[0]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from detector.lab.analysis.layers import LAUNCHING, UNASKED, WAITING, device_fac
         ([(0, 1), (9, 10)], [(0, 1)], 2, {UNASKED: 8}, False),  # idle, but nobody asked
         ([(0, 4), (6, 10)], [(5, 6)], 8, {LAUNCHING: 1, UNASKED: 1}, False),
         ([(2, 4)], [(0, 1), (5, 8)], 2, {LAUNCHING: 4, UNASKED: 2}, True),
+        ([(0, 2), (4, 5)], [(2, 4)], 3, {LAUNCHING: 2}, False),  # busy for most of the time
     ],
 )
 def test_busy_and_idle(kernels, host, busy_ms, idle, launch_bound):

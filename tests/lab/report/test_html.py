@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from detector.core.tables import plain
 from detector.lab.report.page import AGES, list_hows, page
 from detector.lab.report.part import list_parts
 from detector.lab.report.parts import network
@@ -177,6 +178,10 @@ def test_the_numbers_are_the_sessions(browser, report, session):
         [1e3 * one["busy_s"] / frames for one in stages]
     )
     assert values(browser, "ledger", 3) == pytest.approx([one["p50_ms"] for one in stages])
+    marks = texts(browser, "#latency-part svg .halo")  # of a frame, and of one inference
+    assert [mark.split()[0] for mark in marks] == ["p50", "p90"] * 2
+    infer = document["stages"]["infer"]
+    assert marks[2:] == [f"{name} {plain(infer[f'{name}_ms'])} ms" for name in ("p50", "p90")]
     names = {"busy_s": (1,), "wait_input_s": (2,), "wait_output_s": (3,), "other_s": (4, 5)}
     for name, columns in {**names, "wall_s": (6,)}.items():
         shown = zip(*(values(browser, "threads", column) for column in columns), strict=True)
@@ -216,7 +221,9 @@ def test_the_passes_own_tables_are_the_sessions(browser, report):
     assert values(browser, "host-device", 2) == [row["self_ms"] for row in device["rows"]]
     assert values(browser, "host-device", 3) == [row["device_ms"] for row in device["rows"]]
     assert values(browser, "energy", 3) == [row["core"] for row in PASSES["energy"]["rows"]]
-    assert values(browser, "owners", 1) == list(PASSES["python"]["folded"].values())
+    folded = list(PASSES["python"]["folded"].values())
+    assert values(browser, "owners", 1) == folded
+    assert values(browser, "owners", 2) == pytest.approx([one / sum(folded) for one in folded])
 
 
 def test_curves_have_a_point_for_each_figure(browser, report):
