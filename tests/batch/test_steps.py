@@ -151,6 +151,7 @@ def test_a_part_that_is_done_is_not_done_again(clip, model, outputs):
     do(task, model, outputs, PLAN)
     first = do(task, model, outputs, Piece(do="part", number=1, of=3))
     assert first.frames > 0
+    assert 0 < first.ledger.infer_s < first.seconds
     written = (parts_folder(outputs) / "part-1" / ROWS).stat()
     # As a job that goes on: it plans, and is told what was planned.
     assert do(task, model, outputs, replace(PLAN, most=2)).parts == 3

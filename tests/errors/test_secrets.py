@@ -31,7 +31,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         ("rtsp://a:b@[::1]:554/s", "rtsp://***@[::1]:554/s"),
         ("rtsp://a:p@ss:w@cam/s", "rtsp://***@cam/s"),  # an @ inside
         ("rtsp://a:pa/ss@cam/s", "rtsp://***@cam/s"),  # a slash inside: FFmpeg could not read it
-        ("http://cam:8080/a@b", "http://cam:8080/a@b"),  # an @ of the path
+        ("http://cam:8080/a@b?k=T0ken123", "http://cam:8080/a@b?k=***"),  # an @ of the path
         ("http://cam/v?token=T0ken123&channel=1", "http://cam/v?token=***&channel=***"),
         ("http://cam/v?T0ken123", "http://cam/v?***"),
         ("http://cam/v?a=&b", "http://cam/v?a=&***"),

@@ -6,15 +6,19 @@ import csv
 import io
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.session.measured import Interval
 from detector.core.tables import Column, Table, latex_text, markdown_text
+from detector.core.timeline import INFER, Timeline
 from detector.lab.analysis.compare import Variant, compare_variants, place_on_roof
 from detector.lab.compare import parse_models
-from detector.lab.compare.rounds import EACH_MODELS, Plan
+from detector.lab.compare.rounds import EACH_MODELS, Plan, _about
+from detector.lab.compare.worker import round_of
 from detector.lab.report.side_by_side import check_tables, side_by_side, write_tables
 from detector.lab.session.comparison import (
     About,
@@ -67,11 +71,12 @@ def test_models_are_crossed_with_engines_and_precisions():
 
 
 def test_what_a_run_takes_has_a_row_unless_it_has_one():
-    plan = Plan("in.mp4", None, ["ort", "openvino"], ["fp32"], [2], 3)
+    plan = Plan("in.mp4", resolve_config(None, {}), ["ort", "openvino"], ["fp32"], [2], 3)
     names = ["ort fp32 batch 2", "openvino fp32 batch 2"]
     for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
-        variants = replace(plan, usual=usual).variants()
-        assert [one.name for one in variants] == [*names, *more]
+        taken = replace(plan, usual=usual)
+        assert [one.name for one in taken.variants()] == [*names, *more]
+        assert _about(taken, [], None).usual == [*names[:1], *more][-1]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +176,12 @@ def test_tables_are_written(tmp_path):
 
 def test_percentiles_are_of_the_calls_of_all_rounds():
     """18 calls are too few for a p90, 24 are enough: of them the 22nd."""
+    now = [0]
+    timeline = Timeline(lambda: now[0], lambda: now[0], nvtx=False, run_queue=lambda: None)
+    with timeline.track("main") as track, track.span(INFER, 0):
+        now[0] += 20_000_000
+    run = SimpleNamespace(timeline=timeline, run_s=1.0, written=1)
+    assert round_of(run, 0.0).calls_ms == ((pytest.approx(20.0, rel=0.01), 1),)
     (row, _) = document().rows
     assert (row.latency_calls, row.latency_ms["p90"]) == (18, None)
     assert row.latency_ms["p50"] == Interval.over([20.0])

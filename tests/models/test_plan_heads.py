@@ -184,18 +184,20 @@ def test_a_bare_plan_of_known_shape_is_called_by_numbers_or_cocos_names(machine,
 
 
 @pytest.mark.parametrize(
-    ("factors", "said"),
+    ("factors", "header", "said"),
     [
-        ((1.0, 20.0), "class 1 has scores of 15, outside 0..1"),
-        ((1 / SIDE, 1.0), "all boxes are within one pixel"),
-        ((1.0, 1.0), None),
+        ((1.0, 20.0), None, "class 1 has scores of 15, outside 0..1"),
+        ((1 / SIDE, 1.0), None, "all boxes are within one pixel"),
+        ((1.0, 1.0), None, None),
+        ((1.0, 20.0), {"names": NAMES}, "class 1 has scores of 15, outside 0..1"),
+        ((1.0, 20.0), {"names": NAMES, "stride": 32}, None),  # which prove it
     ],
 )
-def test_rows_of_a_plan_that_nothing_proves_are_probed(machine, tmp_path, factors, said):
+def test_rows_of_a_plan_that_nothing_proves_are_probed(machine, tmp_path, factors, header, said):
     answer = cells_answer()
     answer[:, :4] *= factors[0]
     answer[:, 4:] *= factors[1]
-    file = file_of(machine, tmp_path, answer, None)
+    file = file_of(machine, tmp_path, answer, header)
     names = tmp_path / "three.names"
     names.write_text("ant\nbee\ncat\n")
     if said is None:

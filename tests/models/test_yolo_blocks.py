@@ -174,6 +174,8 @@ def test_a_block_equals_plain_numpy(run, name, engine):
     wanted = plain.detect(f"model.{len(rows)}.m.0", block(plain, x))
     np.testing.assert_allclose(raw, wanted, atol=2e-5)
     assert np.abs(wanted).max() > 0.1
+    stored = sum(t.size for name, t in plain.t.items() if "running" not in name)
+    assert Design(parse_description(described(rows), "t")).architecture(8, 8).parameters == stored
 
 
 def test_every_block_is_compared_somewhere():

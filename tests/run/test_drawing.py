@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,9 @@ from detector.core.errors import UsageError
 from detector.core.run.detect import detect
 from detector.core.run.drawing import Drawing
 from detector.core.stages.annotate import pixelate
-from detector.core.types import Detections
+from detector.core.types import Detections, Frame
 from tests.conftest import CHECKOUT
+from tests.planes import planes_of
 
 CLIP = CHECKOUT / "videos" / "street.mp4"
 FRAMES = 3
@@ -36,24 +38,34 @@ def run(folder: Path, **options: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("pictures", "watched", "wanted", "threads"),
+    ("pictures", "watched", "kept", "threads"),
     [
-        ((), None, False, [0, 2]),
-        (("bgr",), None, True, [0, 2]),
-        (("plain",), None, True, [0, 0]),
-        (("bgr", "plain"), None, True, [0, 0]),  # which sees the frames in their order
-        ((), lambda: False, True, [0, 0]),  # somebody may look later
+        ((), None, None, [0, 2]),
+        (("bgr",), None, [False, False], [0, 2]),
+        (("plain",), None, [True, False], [0, 0]),
+        (("bgr", "plain"), None, [False, False], [0, 0]),  # which sees the frames in their order
+        ((), lambda: False, [True, True], [0, 0]),  # somebody may look later
     ],
 )
 def test_pictures_are_prepared_where_anybody_needs_them(
-    pictures, watched, wanted, threads, monkeypatch
+    pictures, watched, kept, threads, monkeypatch
 ) -> None:
-    sinks = [SimpleNamespace(pictures=kind) for kind in pictures]
+    """``kept``: whether the decoder's planes stay, with nothing to pixelate and with something."""
+    seen: list[object] = []
+    sinks = [SimpleNamespace(pictures=kind, see=lambda *it: seen.append(it)) for kind in pictures]
     drawing = Drawing.of(resolve_config(None, {}))
-    assert (drawing.annotation(sinks, watched) is not None) == wanted  # type: ignore[arg-type]
+    assert (drawing.annotation(sinks, watched) is None) == (kept is None)  # type: ignore[arg-type]
     for cores, expected in zip((2, 4), threads, strict=True):
         monkeypatch.setattr("detector.core.run.limits.usable_cores", lambda cores=cores: cores)
         assert drawing.threads(sinks, watched) == expected  # type: ignore[arg-type]
+    boxes, names = np.array([[2, 2, 12, 12]], np.float32), ("person",)
+    found = Detections(boxes, np.ones(1, np.float32), np.zeros(1, np.int64), names)
+    for blurred, stays in zip((frozenset[int](), frozenset({0})), kept or (), strict=False):
+        frame = Frame(0, 0, 0.0, given := planes_of(np.zeros((16, 16, 3), np.uint8)))
+        prepare = replace(drawing, blurred=blurred).annotation(sinks, watched)  # type: ignore[arg-type]
+        prepare(frame, found)  # type: ignore[misc]
+        assert (frame.picture is given) == stays
+    assert len(seen) == 2 * pictures.count("plain")
 
 
 @pytest.mark.slow

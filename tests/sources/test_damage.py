@@ -313,8 +313,10 @@ def test_the_log_is_put_back(patched_up):
     source = sources.open(str(patched_up))
     assert av.logging.get_level() == av.logging.ERROR
     source.read()
+    capture = source._capture
     del source  # never closed
     assert av.logging.get_level() is None
+    assert not capture.isOpened()
 
 
 @pytest.mark.slow

@@ -62,6 +62,7 @@ large,0.37,0.34,99.02,0.27
     "a profiler's leaves, and what calls them": """
 name,self CPU %,self CPU (ms),CPU total %,CPU total (ms),calls
 forward,0.04,1.1,99.9,2963,1
+profiler_enter,0.01,0.3,0.01,0.3,1
 mkldnn_convolution,64.07,1900,65.52,1943,6000
 cat,8.05,238.7,8.71,258.2,1794
 silu_,7.27,215.7,7.27,215.7,5700
@@ -180,6 +181,17 @@ def test_published_figures_are_those_of_our_catalogue() -> None:
         figures = catalogue.known_model(name).figures
         params = figures.get("parameters_fused") or figures["parameters"]
         assert params / 1e6 == pytest.approx(MODELS[name].params_m, rel=SAME_PARAMS), name
+
+
+@pytest.mark.parametrize(
+    ("printed", "are_flops"),
+    [("0.0664", False), ("0.1327", True), ("0.2654", False), ("0.5308", True)],
+)
+def test_macs_of_a_first_layer_are_those_of_its_parameters(printed: str, are_flops: bool) -> None:
+    """24 filters of 3x3 on three channels, of every second pixel or of all."""
+    text = CLEAN["a first layer whose MACs are printed too coarsely to tell them from FLOPs"]
+    text = text.replace("0.01", printed).replace("100x100", "640x640")
+    assert ("mac-or-flop" in rules_of(of_text(text))) == are_flops
 
 
 @pytest.mark.parametrize(("peak", "differs"), [(150e9, True), (200e9, False), (300e9, True)])
