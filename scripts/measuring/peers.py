@@ -33,6 +33,7 @@ from measuring.rounds import (
     against,
     detect_video,
     interleave,
+    job,
     markdown,
     quick_option,
     rates,
@@ -266,7 +267,7 @@ def _variants(python: Path, exports: dict[str, Any], source: Path) -> dict[str, 
         if told["ran"]:
             click.echo(f"  {model}: OpenVINO computes in {told['ran']}")
         row = {key: float(told[key]) for key in ("fps", "cpu_ms", "boxes")}
-        return {**row, "MB": told["bytes"] / 1e6, "wall_s": done.wall_s}
+        return {**row, "MB": told["bytes"] / 1e6, "wall_s": done.wall_s, "peak_mb": done.peak_mb}
 
     def own(*options: Any) -> Row:
         return _ours(source, "--model", exports["onnx"], *AS_THEIRS, *options)
@@ -285,9 +286,9 @@ def _variants(python: Path, exports: dict[str, Any], source: Path) -> dict[str, 
 
 
 def _ours(source: Path, *options: Any) -> Row:
-    summary = detect_video(source, *options)
+    summary, done = job(source, *options)
     found = summary["detections"]["total"] / summary["frames"]["written"]
-    return {**rates(summary), "boxes": found}
+    return {**rates(summary), "boxes": found, "peak_mb": done.peak_mb}
 
 
 # ----------------------------------------------------------------------
@@ -340,16 +341,11 @@ def _our_ffmpegs() -> str:
     import av
     import cv2
 
-    told = re.search(r"FFMPEG:\s*(YES.*)", cv2.getBuildInformation())
-    inside = re.search(r"avcodec:\s*YES \(([^)]*)\)", cv2.getBuildInformation())
     ours = ", ".join(
         f"{name} {'.'.join(map(str, av.library_versions[name]))}"
         for name in ("libavcodec", "libavformat")
     )
-    return (
-        f"PyAV {av.__version__} ({ours}); cv2 {cv2.__version__} "
-        f"(FFmpeg {told[1].strip() if told else 'none'}, avcodec {inside[1] if inside else '?'})"
-    )
+    return f"PyAV {av.__version__} ({ours}); cv2 {cv2.__version__}"
 
 
 def encoded(options: Mapping[str, str]) -> list[str]:
