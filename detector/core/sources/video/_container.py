@@ -20,7 +20,7 @@ from detector.core.sources._bgr import TRANSFERS, is_deep_grey, is_plain, neares
 from detector.core.sources._planes import why_no_planes
 from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
-from detector.core.sources.base import ANY, Choice, GreyRange
+from detector.core.sources.base import ANY, Choice, GreyRange, note_of_reduced
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._rates import is_raw, rate_of, time_base_for
 from detector.core.sources.video._tracks import choose_track, data_tracks, kept_tags, read_timecode
@@ -62,6 +62,8 @@ class Video:
     plain: bool  # its first picture is one that _bgr.py converts itself where it has to
     rotation: int | None  # degrees, as the first picture states it; None where that came late
     notes: tuple[str, ...]  # sentences for the session, about what was chosen
+    stored: tuple[int, int]  # width and height of the whole pictures, before they are turned
+    factor: int  # of ``types.Reduced``, to which they are decoded; 1: whole
     grey: GreyRange | None = None  # of samples of more than 8 bits; None: all that they can hold
 
     @property
@@ -115,11 +117,12 @@ def probe(path: str, choice: Choice = ANY) -> Video:
         fps, guessed = rate_of(path, container, stream, choice.rate)
         duration_s = None if raw else _duration_s(container, stream)
         grey = _choose_grey(container, stream, first, duration_s, choice)
+        stored = (codec.width, codec.height) if codec else (0, 0)
         info = SourceInfo(
             path=path,
             kind="video",
-            width=codec.width if codec else 0,
-            height=codec.height if codec else 0,
+            width=stored[0],
+            height=stored[1],
             fps=fps,
             time_base=time_base_for(fps, stream.time_base) if raw else stream.time_base,
             start_pts=0 if raw else stream.start_time or 0,
@@ -136,6 +139,8 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             mirrored=first is not None and _is_mirrored(first),
             longest_gap_s=_longest_gap_s(container, duration_s),
         )
+        factor = _find_factor(path, stream, first, choice)
+        reduced = note_of_reduced("its pictures are", factor) if factor > 1 else ""
         return Video(
             path,
             stream.index,
@@ -147,10 +152,12 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             not_for_opencv="opencv would not stretch its grey samples"
             if grey is not None
             else _not_for_opencv(path, container, stream, first, sized),
-            not_for_planes="it is turned" if info.mirrored else why_no_planes(first),
+            not_for_planes="it is turned" if info.mirrored else reduced or why_no_planes(first),
             plain=first is not None and is_plain(first),
             rotation=None if first is None else first.rotation % 360,
-            notes=tuple(filter(None, (chosen, guessed, choice.tell_grey(grey)))),
+            notes=tuple(filter(None, (chosen, guessed, choice.tell_grey(grey), reduced))),
+            stored=stored,
+            factor=factor,
             grey=grey,
         )
 
@@ -196,6 +203,32 @@ def _first_picture(container: Any, stream: Any) -> Any:
     except av.error.FFmpegError:
         pass  # what is wrong with the data comes out when it is read
     return None
+
+
+def _find_factor(path: str, stream: Any, first: Any, choice: Choice) -> int:
+    """To which part of its size the video is decoded: MJPEG, if FFmpeg does it with the first
+    picture."""
+    if first is None or stream.codec_context.codec.canonical_name != "mjpeg":
+        return 1
+    factor = choice.part_of(first.width, first.height)
+    if factor == 1 or first.interlaced_frame:
+        return 1
+    with open_container(path) as container:
+        again = container.streams[stream.index]
+        decode_reduced(again.codec_context, factor)
+        small = _first_picture(container, again)
+    whole = reduced_size((first.width, first.height), factor)
+    return factor if small is not None and (small.width, small.height) == whole else 1
+
+
+def decode_reduced(codec: Any, factor: int) -> None:
+    """Before its first packet."""
+    codec.options = {"lowres": str(factor.bit_length() - 1)}
+
+
+def reduced_size(size: tuple[int, int], factor: int) -> tuple[int, int]:
+    """Width and height of a picture of this size that is decoded to 1/``factor``."""
+    return -(-size[0] // factor), -(-size[1] // factor)
 
 
 def _choose_grey(
