@@ -62,8 +62,7 @@ class Video:
     plain: bool  # its first picture is one that _bgr.py converts itself where it has to
     rotation: int | None  # degrees, as the first picture states it; None where that came late
     notes: tuple[str, ...]  # sentences for the session, about what was chosen
-    stored: tuple[int, int]  # width and height of the whole pictures, before they are turned
-    factor: int  # of ``types.Reduced``, to which they are decoded; 1: whole
+    factor: int  # of ``types.Reduced``, to which its pictures are decoded; 1: whole
     grey: GreyRange | None = None  # of samples of more than 8 bits; None: all that they can hold
 
     @property
@@ -117,12 +116,11 @@ def probe(path: str, choice: Choice = ANY) -> Video:
         fps, guessed = rate_of(path, container, stream, choice.rate)
         duration_s = None if raw else _duration_s(container, stream)
         grey = _choose_grey(container, stream, first, duration_s, choice)
-        stored = (codec.width, codec.height) if codec else (0, 0)
         info = SourceInfo(
             path=path,
             kind="video",
-            width=stored[0],
-            height=stored[1],
+            width=codec.width if codec else 0,
+            height=codec.height if codec else 0,
             fps=fps,
             time_base=time_base_for(fps, stream.time_base) if raw else stream.time_base,
             start_pts=0 if raw else stream.start_time or 0,
@@ -156,7 +154,6 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             plain=first is not None and is_plain(first),
             rotation=None if first is None else first.rotation % 360,
             notes=tuple(filter(None, (chosen, guessed, choice.tell_grey(grey), reduced))),
-            stored=stored,
             factor=factor,
             grey=grey,
         )
@@ -206,8 +203,7 @@ def _first_picture(container: Any, stream: Any) -> Any:
 
 
 def _find_factor(path: str, stream: Any, first: Any, choice: Choice) -> int:
-    """To which part of its size the video is decoded: MJPEG, if FFmpeg does it with the first
-    picture."""
+    """To which part of its size MJPEG is decoded, if FFmpeg does it with the first picture."""
     if first is None or stream.codec_context.codec.canonical_name != "mjpeg":
         return 1
     factor = choice.part_of(first.width, first.height)

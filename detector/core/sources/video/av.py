@@ -142,8 +142,8 @@ class AvSource(SteppingSource):
         picture = self._picture
         said = self.video.rotation
         rotation = picture.rotation if said is None else said
-        size = picture.width, picture.height
-        width, height = size if self.video.factor == 1 else self.video.stored
+        is_whole = self.video.factor == 1
+        width, height = (picture.width, picture.height) if is_whole else self._stored_size()
         self.video.set_displayed(width, height, rotation)
         self._size = (self.info.width, self.info.height)
 
@@ -263,10 +263,10 @@ class AvSource(SteppingSource):
         if self.planes is not None:
             return self._clock.frame(index, self.read_planes(self.planes, picture))
         stored = self._convert(picture)  # [h, w, 3], a view of the picture's memory
-        image = self._copy(stored, into)
-        frame, factor = self._clock.frame(index, image), self.video.factor
-        if factor > 1:
-            frame.reduced = Reduced(image, factor, self.info.width, self.info.height)
+        image, info = self._copy(stored, into), self.info
+        frame = self._clock.frame(index, image)
+        if self.video.factor > 1:
+            frame.reduced = Reduced(image, self.video.factor, info.width, info.height)
         return frame
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
