@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,7 +20,7 @@ from detector.core.run.detect import Hooks, Result, detect
 from detector.core.run.inputs import gather_sources
 from detector.core.run.outputs import SETTINGS, stem_of
 from detector.core.run.tiling import Tiling
-from detector.core.types import Detections
+from detector.core.types import Detections, Frame
 from tests.conftest import CHECKOUT
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -185,7 +186,7 @@ def test_a_file_that_looks_like_a_pattern_is_that_file() -> None:
         assert [frame.path for frame in source] == ["a_%04d.png"]
 
 
-PHOTO = (960, 1280)  # height and width, twice the 608x352 of the network and more
+PHOTO = (957, 1277)  # height and width, twice the 608x352 of the network and more; odd
 
 
 def photos(folder: str) -> None:
@@ -215,22 +216,50 @@ def test_pixels_that_no_output_shows_are_not_decoded(
 ) -> None:
     photos("P")
     model = {"size": "320x192"} if "rect" not in options else {"size": "320"}
+    check_decoding("P", {**model, **options}, shown)
+
+
+def check_decoding(spec: str, options: dict[str, object], shown: bool) -> None:
     found: list[list[Detections]] = []
     for full_decode in (False, True):
-        given = {"engine": "ort", "full_decode": full_decode, **model, **options}
         boxes: list[Detections] = []
-        result = detect(
-            gather_sources(["P"]),
-            resolve_config(None, given),
-            hooks=Hooks(detected=lambda _, found, boxes=boxes: boxes.append(found)),
-        )
+        decoded: list[tuple[int, ...]] = []
+
+        def see(frame: Frame, found: Detections, boxes: Any = boxes, to: Any = decoded) -> None:
+            boxes.append(found)
+            to.append((*frame.size, frame.size[0] - frame.image.shape[0]))
+
+        given = {"engine": "ort", "full_decode": full_decode, **options}
+        hooks = Hooks(detected=see)
+        result = detect(gather_sources([spec]), resolve_config(None, given), hooks=hooks)
         said = any("--full-decode" in note for note in result.summary.notes)
         assert said != (full_decode or shown)
+        assert {*decoded} == {(*PHOTO, PHOTO[0] // 2 if said else 0)}
         found.append(boxes)
     reduced, whole = found
     both = agreement(whole, reduced, iou=0.8)
     assert both.reference > 10
-    assert both.share > 0.9
+    assert both.share > 0.85
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, False),
+        ({"decoder": "av", "stride": 3}, False),
+        ({"start": "0.1"}, False),
+        ({"decoder": "opencv"}, True),
+        ({"full_decode": True}, True),
+        ({"save": ["csv", "video"]}, True),
+    ],
+    ids=str,
+)
+def test_motion_jpeg_that_no_output_shows_is_not_decoded_whole(
+    options: dict[str, object], shown: bool
+) -> None:
+    photos("P")
+    Path("a.mjpeg").write_bytes(b"".join(one.read_bytes() for one in Path("P").iterdir()) * 2)
+    check_decoding("a.mjpeg", {"save": ["csv"], "size": "320x192", **options}, shown)
 
 
 @pytest.mark.parametrize(

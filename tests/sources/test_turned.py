@@ -12,6 +12,7 @@ import pytest
 
 from detector import Detector
 from detector.core import sources
+from detector.core.sources.base import Choice
 from detector.core.types import Image
 
 from .oddities import ffmpeg
@@ -101,6 +102,16 @@ def test_pictures_are_turned_as_their_exif_says(
     path = make(tmp_path, name, orientation)
     for image in (*read(path), *read(path, "av")):
         assert np.abs(image.astype(int) - SHOW[orientation](stored())).mean() < 6
+
+
+@pytest.mark.parametrize("orientation", SHOW)
+def test_a_part_of_the_size_is_turned_alike(orientation: int, tmp_path: Path) -> None:
+    path = make(tmp_path, "jpg.avi", orientation)
+    with sources.open(str(path), choice=Choice(reduce=lambda *_: 2)) as source:
+        small, _ = (frame.image for frame in source)
+    whole = read(path)[0]
+    assert (source.info.height, source.info.width) == whole.shape[:2]
+    assert np.abs(small.astype(int) - whole[::2, ::2]).mean() < 6
 
 
 def test_animated_png_with_exif(tmp_path: Path) -> None:

@@ -306,9 +306,9 @@ class InputConfig:
     )
     full_decode: bool = option(
         False,
-        "Decode JPEG files at full size even if no output shows them. By default they are decoded "
-        "at 1/2, 1/4 or 1/8 of the size, at least 1.5 times the network's input.",
-        short="Decode JPEGs whole even if no output shows them",
+        "Decode JPEGs and MJPEG at full size even if no output shows them. By default they are "
+        "decoded at 1/2, 1/4 or 1/8 of the size, at least 1.5 times the network's input.",
+        short="Decode JPEGs and MJPEG whole even if no output shows them",
     )
     tiles: str | None = option(
         None,

@@ -413,7 +413,7 @@ def _open_source(job: _Job, spec: str) -> Source:
         is_seen = job.hooks.watcher is not None or job.outputs.shows(spec)
         return None if is_seen else job.plan.reduction()
 
-    def reduce(width: int, height: int) -> int:  # asked of pictures alone
+    def reduce(width: int, height: int) -> int:  # asked of pictures and MJPEG
         return 1 if (part := reduction()) is None else part(width, height)
 
     return job.plan.reading.open(spec, pixels, reduce=reduce)

@@ -426,10 +426,10 @@ class OutputPlan:
 
     def shows(self, spec: str) -> bool:
         """Whether an output of pictures shows any of their pixels."""
-        try:
-            chosen = self._choose_sinks("pictures", spec)
-        except UsageError:  # said when its outputs are named
-            return True
+        chosen: list[type[Sink]] = []
+        for kind in ("pictures", "video"):
+            with suppress(UsageError):  # said when its outputs are named
+                chosen += self._choose_sinks(kind, spec)
         return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
 
     def imports(self, kind: str, spec: str) -> list[str]:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict
 
 from detector.core.errors import SourceError, UsageError
-from detector.core.types import Frame, Image, ReadCounts, SourceInfo
+from detector.core.types import Background, Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
     from detector.core.timeline import OffTrack, Track
@@ -55,6 +55,12 @@ class Choice:
     reduce: Callable[[int, int], int] | None = None
     at_once: int = 1
 
+    def part_of(self, width: int, height: int) -> int:
+        """``reduce`` for a picture that may be turned."""
+        if self.reduce is None:
+            return 1
+        return min(self.reduce(width, height), self.reduce(height, width))
+
     def tell_grey(self, found: GreyRange | None) -> str:
         """A note on what was done to grey samples; "" for nothing."""
         if found is not None:
@@ -69,6 +75,16 @@ class Choice:
 
 
 ANY = Choice()
+
+
+def note_of_reduced(what: str, part: int) -> Background:
+    """Of pictures that were decoded to 1/``part``."""
+    return Background(
+        f"{what} decoded to 1/{part} of the width and height, as no output shows them "
+        "(--full-decode turns this off)"
+    )
+
+
 # What people write for the rates of NTSC, which are no decimal numbers.
 NTSC = {
     "23.976": Fraction(24000, 1001),

@@ -7,7 +7,7 @@ import glob
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import partial
@@ -36,8 +36,8 @@ from detector.core.sources._specs import (
     look_into,
 )
 from detector.core.sources._unclaimed import is_live
-from detector.core.sources.base import ANY, Choice, How, SteppingSource
-from detector.core.types import Background, Frame, Image, Reduced, SourceInfo, size_of
+from detector.core.sources.base import ANY, Choice, How, SteppingSource, note_of_reduced
+from detector.core.types import Frame, Image, Reduced, SourceInfo, size_of
 
 if TYPE_CHECKING:
     from detector.core.timeline.crew import Crew, Pending
@@ -158,12 +158,7 @@ class PicturesSource(SteppingSource):
             self.notes.append(f"{self.info.path}: {self._left_out}")
         self._left_out = ""
         for part, count in sorted(self._parts.items()):
-            self.notes.append(
-                Background(
-                    f"{counted(count, 'picture')} decoded to 1/{part} of the width and height, as "
-                    "no output shows them (--full-decode turns this off)"
-                )
-            )
+            self.notes.append(note_of_reduced(counted(count, "picture"), part))
         self._parts.clear()
 
     def grabbed_pts(self) -> int:
@@ -305,7 +300,7 @@ def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
         item = read_item(file.read(DESCRIBED_WITHIN), path)
     if item is not None and item.is_ours:
         return decode_tiles(path, item), ""
-    video = probe(path, choice)
+    video = probe(path, Choice(grey=choice.grey))
     with AvSource(video) as source:
         frame, grey = source.read(), video.grey
         return None if frame is None else frame.image.copy(), grey.said if grey else ""
@@ -339,7 +334,7 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
 
     if (deep := decode_deep(data, choice.grey)) is not None:
         return deep
-    if choice.reduce is not None and (reduced := _decode_reduced(data, choice.reduce)) is not None:
+    if choice.reduce is not None and (reduced := _decode_reduced(data, choice)) is not None:
         return reduced, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
     image = cv2.imdecode(data, cv2.IMREAD_COLOR)
     if image is not None and data[4:8].tobytes() == b"ftyp":
@@ -352,13 +347,13 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
     return image, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
 
 
-def _decode_reduced(data: NDArray[np.uint8], reduce: Callable[[int, int], int]) -> Reduced | None:
+def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
     """A JPEG at a part of its size, as libjpeg decodes it fast; None for others."""
     from detector.core.sources._picture_size import claimed_size
 
     if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:
         return None
-    factor = min(reduce(*size), reduce(*size[::-1]))  # its EXIF may turn it
+    factor = choice.part_of(*size)  # its EXIF may turn it
     if factor not in REDUCED:
         return None
     pixels = cv2.imdecode(data, REDUCED[factor])

@@ -20,7 +20,7 @@ from detector.core.sources._bgr import TRANSFERS, is_deep_grey, is_plain, neares
 from detector.core.sources._planes import why_no_planes
 from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
-from detector.core.sources.base import ANY, Choice, GreyRange
+from detector.core.sources.base import ANY, Choice, GreyRange, note_of_reduced
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._rates import is_raw, rate_of, time_base_for
 from detector.core.sources.video._tracks import choose_track, data_tracks, kept_tags, read_timecode
@@ -62,6 +62,7 @@ class Video:
     plain: bool  # its first picture is one that _bgr.py converts itself where it has to
     rotation: int | None  # degrees, as the first picture states it; None where that came late
     notes: tuple[str, ...]  # sentences for the session, about what was chosen
+    factor: int  # of ``types.Reduced``, to which its pictures are decoded; 1: whole
     grey: GreyRange | None = None  # of samples of more than 8 bits; None: all that they can hold
 
     @property
@@ -136,6 +137,8 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             mirrored=first is not None and _is_mirrored(first),
             longest_gap_s=_longest_gap_s(container, duration_s),
         )
+        factor = _find_factor(path, stream, first, choice)
+        reduced = note_of_reduced("its pictures are", factor) if factor > 1 else ""
         return Video(
             path,
             stream.index,
@@ -147,10 +150,11 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             not_for_opencv="opencv would not stretch its grey samples"
             if grey is not None
             else _not_for_opencv(path, container, stream, first, sized),
-            not_for_planes="it is turned" if info.mirrored else why_no_planes(first),
+            not_for_planes="it is turned" if info.mirrored else reduced or why_no_planes(first),
             plain=first is not None and is_plain(first),
             rotation=None if first is None else first.rotation % 360,
-            notes=tuple(filter(None, (chosen, guessed, choice.tell_grey(grey)))),
+            notes=tuple(filter(None, (chosen, guessed, choice.tell_grey(grey), reduced))),
+            factor=factor,
             grey=grey,
         )
 
@@ -196,6 +200,31 @@ def _first_picture(container: Any, stream: Any) -> Any:
     except av.error.FFmpegError:
         pass  # what is wrong with the data comes out when it is read
     return None
+
+
+def _find_factor(path: str, stream: Any, first: Any, choice: Choice) -> int:
+    """To which part of its size MJPEG is decoded, if FFmpeg does it with the first picture."""
+    if first is None or stream.codec_context.codec.canonical_name != "mjpeg":
+        return 1
+    factor = choice.part_of(first.width, first.height)
+    if factor == 1 or first.interlaced_frame:
+        return 1
+    with open_container(path) as container:
+        again = container.streams[stream.index]
+        decode_reduced(again.codec_context, factor)
+        small = _first_picture(container, again)
+    whole = reduced_size((first.width, first.height), factor)
+    return factor if small is not None and (small.width, small.height) == whole else 1
+
+
+def decode_reduced(codec: Any, factor: int) -> None:
+    """Before its first packet."""
+    codec.options = {"lowres": str(factor.bit_length() - 1)}
+
+
+def reduced_size(size: tuple[int, int], factor: int) -> tuple[int, int]:
+    """Width and height of a picture of this size that is decoded to 1/``factor``."""
+    return -(-size[0] // factor), -(-size[1] // factor)
 
 
 def _choose_grey(

@@ -31,10 +31,10 @@ def open_stored(
         except SourceError:
             stored.raise_error()  # why so little of it came
             raise
-        # For planes the fastest is PyAV on all cores, as for files.
-        fast = decoder == "auto" and pixels != "bgr" and not video.not_for_planes
-        if fast and video.decodable:
-            source = StoredThreaded(video, stride, frames)
+        # For planes, and parts of the size, the fastest is PyAV on all cores, as for files.
+        as_planes = pixels != "bgr" and not video.not_for_planes
+        if decoder == "auto" and video.decodable and (as_planes or video.factor > 1):
+            source = StoredThreaded(video, stride, frames, pixels)
         else:
             source = StoredAv(video, stride, frames, pixels=pixels)
         source.keep(stored, stack.pop_all())

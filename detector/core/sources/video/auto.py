@@ -34,7 +34,7 @@ def open(
     as_planes = pixels != "bgr" and not video.not_for_planes
     if video.grey is not None:
         source = AvSource(video, stride, frames, pixels=pixels)
-    elif not (video.decodable and (as_planes or (ARM64 and video.plain))):
+    elif not (video.decodable and (as_planes or video.factor > 1 or (ARM64 and video.plain))):
         source = AutoSource(video, stride, frames)
         source.no_planes = "" if pixels == "bgr" else video.not_for_planes or "PyAV has no decoder"
     else:

@@ -19,12 +19,20 @@ from detector.core.sources._planes import PlanesReader
 from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._clock import Clock
 from detector.core.sources.video._complaints import Complaints
-from detector.core.sources.video._container import Video, demux, no_frame, open_container, probe
+from detector.core.sources.video._container import (
+    Video,
+    decode_reduced,
+    demux,
+    no_frame,
+    open_container,
+    probe,
+    reduced_size,
+)
 from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._seek import Fit, Landing, find_landing
 from detector.core.sources.video._structure import Demuxed, find_damage
 from detector.core.sources.video._tally import Tally
-from detector.core.types import Frame, Image, Picture
+from detector.core.types import Frame, Image, Picture, Reduced
 
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
@@ -82,6 +90,8 @@ class AvSource(SteppingSource):
         """Decodes from where ``container`` stands; ``demuxed`` is what lies before."""
         self._container, self._demuxed, self._at_open_gop = container, demuxed, at_open_gop
         self._stream = container.streams[self.video.stream]
+        if self.video.factor > 1:
+            decode_reduced(self._stream.codec_context, self.video.factor)
         self._clock = Clock(self.video)
         self._pictures = self._decode()
 
@@ -124,15 +134,17 @@ class AvSource(SteppingSource):
             pts = None  # counted: the demuxer's are at 25 frames a second
         self.pts = self._clock.place(pts, self.notes)
         size = self._picture.width, self._picture.height
-        if not self._said_size and size != self._stored_size():
-            self._note_size(*size)
+        if not self._said_size and size != reduced_size(self._stored_size(), self.video.factor):
+            self._note_size(*(side * self.video.factor for side in size))
         return True
 
     def _learn_size(self) -> None:
         picture = self._picture
         said = self.video.rotation
         rotation = picture.rotation if said is None else said
-        self.video.set_displayed(picture.width, picture.height, rotation)
+        is_whole = self.video.factor == 1
+        width, height = (picture.width, picture.height) if is_whole else self._stored_size()
+        self.video.set_displayed(width, height, rotation)
         self._size = (self.info.width, self.info.height)
 
     def _note_turned(self, degrees: int) -> None:
@@ -154,8 +166,9 @@ class AvSource(SteppingSource):
         """Of a picture of another size than the first, as in recordings of calls and broadcasts."""
         self._said_size = True
         since, first = float(self.pts * self.info.time_base), self._stored_size()
+        about = "about " if self.video.factor > 1 else ""
         note = (
-            f"from {since:.3f} s on pictures are {width}x{height}, but the first is "
+            f"from {since:.3f} s on pictures are {about}{width}x{height}, but the first is "
             f"{first[0]}x{first[1]}: all were scaled to that size, in whose pixels boxes are"
         )
         if note not in self.notes:  # of the reader from which this one takes over
@@ -250,7 +263,11 @@ class AvSource(SteppingSource):
         if self.planes is not None:
             return self._clock.frame(index, self.read_planes(self.planes, picture))
         stored = self._convert(picture)  # [h, w, 3], a view of the picture's memory
-        return self._clock.frame(index, self._copy(stored, into))
+        image, info = self._copy(stored, into), self.info
+        frame = self._clock.frame(index, image)
+        if self.video.factor > 1:
+            frame.reduced = Reduced(image, self.video.factor, info.width, info.height)
+        return frame
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
         # What a decoder cannot guess of a damaged picture is what was in its memory before. That
@@ -258,7 +275,7 @@ class AvSource(SteppingSource):
         return planes.read(picture).copy()
 
     def _convert(self, picture: Any) -> Image:
-        width, height = self._stored_size()
+        width, height = reduced_size(self._stored_size(), self.video.factor)
         if self.video.grey is not None and is_deep_grey(picture):
             from detector.core.sources._grey import to_bgr_of_grey
 
@@ -270,7 +287,7 @@ class AvSource(SteppingSource):
         return (height, width) if self.info.rotation in (90, 270) else (width, height)
 
     def _copy(self, stored: Image, into: Image | None) -> Image:
-        if not fits(into, self.info.width, self.info.height):
+        if not fits(into, *reduced_size((self.info.width, self.info.height), self.video.factor)):
             into = None
         if self.info.rotation or self.info.mirrored:
             return upright(stored, self.info.rotation, self.info.mirrored, into)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from fractions import Fraction
 
 from detector.core.errors import SourceError
@@ -26,7 +27,7 @@ def open(
     path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
     """cv2 alone, whatever happens. Raises SourceError when cv2 gives no frame."""
-    source = OpenCVSource(probe(path, choice), stride, frames)
+    source = OpenCVSource(probe(path, replace(choice, reduce=None)), stride, frames)
     if pixels != "bgr":
         source.no_planes = "opencv returns nothing else"
     if source.hold_first():
