@@ -308,7 +308,7 @@ class InputConfig:
         False,
         "Decode JPEGs and MJPEG at full size even if no output shows them. By default they are "
         "decoded at 1/2, 1/4 or 1/8 of the size, at least 1.5 times the network's input.",
-        short="Decode JPEGs and MJPEG whole even if no output shows them",
+        short="Decode JPEGs and MJPEG whole, shown or not",
     )
     tiles: str | None = option(
         None,
