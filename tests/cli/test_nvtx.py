@@ -46,9 +46,7 @@ def test_one_range_per_stage_call(tmp_path, probe, more):
     }
     assert {found.category for found in ranges} <= {"work", "wait_input", "wait_output"}
     for name in ("preprocess", "head", "nms", "annotate", "write"):
-        assert sorted(found.payload for found in work if found.name == name) == list(range(25)), (
-            name
-        )
+        assert sorted(found.payload for found in work if found.name == name) == list(range(25))
     batches = summary["stages"]["infer"]["calls"]
     assert sorted(found.payload for found in work if found.name == "infer") == list(range(batches))
     if "--sync" in more:
