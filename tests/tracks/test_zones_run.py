@@ -16,8 +16,9 @@ import pytest
 from detector import Detector
 from detector.core.config.schema import Config
 from detector.core.run.detect import detect
+from detector.core.sinks.counts import COLUMNS, count_cells
 from detector.core.stages.annotate import annotate
-from detector.core.types import Detections, Outline, Scene
+from detector.core.types import Detections, Outline, Scene, ZoneCount
 from detector.lab.report.parts.zones import PARTS
 from detector.lab.session.read import read_session
 from detector.tracks import cuts
@@ -257,3 +258,10 @@ def test_one_thumbnail_a_frame_tells_schedule_tracks_and_zones_of_cuts(
     config = Config().with_options({**asked, "output": f"{tmp_path}/", "run_dir": run_dir, **more})
     assert detect([str(clip)], config).summary.frames.written == 9
     assert sorted(looked) == list(range(9))
+
+
+def test_no_name_is_a_formula_of_a_spreadsheet() -> None:
+    row = ZoneCount(0.0, 1.0, "=gate", "=person", {"in": 1, "out": 0}, None, None, ("=a", "=b"))
+    cells = count_cells("=in.mp4", row)
+    assert len(cells) == len(COLUMNS)
+    assert not any(str(cell).startswith("=") for cell in cells)
