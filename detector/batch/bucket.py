@@ -2,7 +2,7 @@
 
     PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which comes last
     PREFIX/detections/...      the dataset
-    PREFIX/job.json            what every worker obeys: put there only where there is none
+    PREFIX/job.json            the settings of all workers, written once
     PREFIX/manifest.sqlite     a copy, now and then and at the end; so are settings and failures
 
 A store has no renaming and no locks. So a marker is removed before anything of an item is replaced,
@@ -81,7 +81,7 @@ class BucketOutputs:
         return f"{SCRATCH}{place[:8]}-{item[:16] if name else ''}"
 
     def _discard_scratch(self, name: str) -> None:
-        """Of this user, in the folder for temporary files. "": of all items."""
+        """Remove an item's scratch files of this user from the temporary folder; "": all."""
         for path in Path(tempfile.gettempdir()).glob(f"{self._scratch(name)}*"):
             with suppress(OSError):
                 if path.lstat().st_uid == os.getuid():

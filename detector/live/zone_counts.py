@@ -1,6 +1,6 @@
 """Counts of lines and zones, now and on earlier days.
 
-A zone counts who comes into it (enters or appears) and who goes (leaves or ends). Days and hours
+A zone counts objects that come (enter or appear) and that go (leave or end). Days and hours
 are UTC. Today's counts begin with those of earlier runs; they and earlier days are read from the
 files that ``zone_rows.py`` writes.
 """
@@ -52,7 +52,7 @@ class ZoneCounts:
             self._hours[camera, day, hour, zone, comes] += count
 
     def watch(self, camera: str, book: ZoneBook) -> None:
-        """``book`` counts from now on. Whoever was in a zone at the end of the last one goes."""
+        """Count by ``book`` from now on. Objects left in a zone by the book before count as out."""
         before = self._books.get(camera)
         if before is book:
             return

@@ -123,7 +123,7 @@ def make_folder(place: str) -> tuple[str, int]:
 
 
 def _sees(hello: Hello) -> bool:
-    """Whether OUT is the very folder that the job has, and can be written."""
+    """Return whether OUT is the same folder as on the job's machine, and can be written."""
     if not hello.token_file:
         return True
     try:
@@ -134,8 +134,8 @@ def _sees(hello: Hello) -> bool:
 
 
 def _barred(hello: Hello) -> Iterator[tuple[str, str]]:
-    """Of OUT and the sources, those of stores that this node's environment does not open, and why.
-    A node without credentials would fail one item after the other, faster than others do them."""
+    """Yield each store address that this node's environment cannot open, and the reason. A node
+    without credentials would fail one item after the other, faster than others do them."""
     for address in hello.addresses:
         try:
             look_at(address)

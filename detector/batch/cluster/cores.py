@@ -1,6 +1,6 @@
 """Which cores of its node a worker takes: Ray counts cores, and hands out none in particular.
 
-Whoever locks a core's file has the core; the kernel gives a lock up with its process.
+The worker that locks a core's file has the core; the kernel releases a lock with its process.
 """
 
 from __future__ import annotations

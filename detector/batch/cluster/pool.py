@@ -75,7 +75,7 @@ def check_on(on: str) -> None:
 
 
 def address_of(on: str) -> str | None:
-    """Of the cluster: what --on says, or RAY_ADDRESS. None where Ray is to be started here."""
+    """Return the cluster's address, by --on or RAY_ADDRESS; None if Ray has to start here."""
     if on != RAY:
         return on
     address = os.environ.get("RAY_ADDRESS", "").strip()

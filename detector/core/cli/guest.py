@@ -17,7 +17,7 @@ class Around(Protocol):
     """What surrounds one run of ``detect`` while it lasts, such as a page."""
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
-        """Who sees the frames of a run over files, and who its progress."""
+        """Return what receives the frames of a run over files, and what shows its progress."""
 
 
 class Guest(Protocol):
@@ -43,5 +43,5 @@ class Guest(Protocol):
         told: bool,
         building: BuildProgress | None,
     ) -> Result:
-        """Runs them. ``console``: a terminal to draw on; None: there is none. ``told``: whether a
-        line is said of each source that comes or goes."""
+        """Run the sources. ``console``: a terminal to draw on, or None. ``told``: whether to print
+        a line for each source that comes or goes."""

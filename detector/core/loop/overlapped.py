@@ -131,7 +131,7 @@ class _Crew:
             self._done.put(track, number, batch)
 
     def _detect(self, track: AnyTrack, batch: Batch) -> None:
-        """Head and nms. The frames before one that fails are written, as in the plain loop."""
+        """Run head and nms. Frames before one that fails are written, as in the plain loop."""
         try:
             candidates = decode(track, self._parts, batch)
             self._requests.put(batch.request)
@@ -150,8 +150,8 @@ class _Crew:
                 yield pair
 
     def draw(self, track: AnyTrack) -> Pairs:
-        """Annotates frames, as many at once as there are drawers; they leave in their order. None
-        waits for a frame that is still to come."""
+        """Annotate frames, as many at once as there are drawers, and yield them in order. A
+        finished frame never waits for one that has not arrived."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))
