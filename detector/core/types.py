@@ -329,8 +329,8 @@ class ZoneEvent(NamedTuple):
 
 
 class ZoneCount(NamedTuple):
-    """What a line or zone counted of one class in an interval. ``mean`` and ``most``: objects in a
-    zone at once; None of a line."""
+    """What a line or zone counted of one class in an interval, of "" where it knows none yet.
+    ``mean``, ``most``: objects in a zone at once; None of a line. ``start_s``: Unix time at 0 s."""
 
     from_s: float
     to_s: float
@@ -340,6 +340,8 @@ class ZoneCount(NamedTuple):
     mean: float | None
     most: int | None
     sides: tuple[str, str] = ("in", "out")  # what a line calls in and out
+    frames: int = 0  # that were looked at
+    start_s: float | None = None
 
 
 class Outline(NamedTuple):

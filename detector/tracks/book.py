@@ -16,6 +16,7 @@ from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, 
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Places, Shape
 
+FEW = 10  # classes of a model, all of which have rows if nobody says which to count
 JUMP_S = 1.0  # of a wall clock that was set; one that is slewed gains or loses less between frames
 
 
@@ -135,3 +136,9 @@ def class_ids_of(
             )
         found.append(None if ids is None else frozenset(ids))
     return found
+
+
+def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
+    """Classes with rows also before one was counted: those of --classes, or all of a few."""
+    seen = class_ids("--classes", classes, names)
+    return seen if seen is not None else range(len(names)) if len(names) <= FEW else ()

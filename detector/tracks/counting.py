@@ -11,9 +11,10 @@ track not seen for ``LOST_S`` ended where it was seen last, as do all at a cut.
 from __future__ import annotations
 
 import math
+import time
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -28,6 +29,8 @@ from detector.tracks.zones_file import BOTTOM, Places, Shape
 LEAST_MARGIN = 1.0  # pixels
 MOST_OF_ZONE = 0.25  # of the width of a zone, so that small ones have an inside
 SAMPLES = 17  # of the way between two edges of a zone, the middle one of them
+DAY_MS = 86_400_000
+NO_CLASS = -1  # of rows from before any class was counted
 MOST_EMPTY = 10_000  # intervals in a row without a frame; a clock that jumps by years makes more
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
 HISTORY = 500  # intervals; behind that, two become one
@@ -94,15 +97,19 @@ class _Seen(NamedTuple):
 
 
 class Counter:
-    """Counts of one source or camera. ``classes``: of each shape, ids that it counts, None: all."""
+    """Counts of one source or camera. ``classes``: of each shape, ids that it counts, None: all.
+    ``listed``: those with rows from the beginning on, where all count; others have them from when
+    any shape first counts them. ``start_s``: Unix time at 0 s of the frames' clock, if known."""
 
     def __init__(
         self,
         places: Places,
         names: Sequence[str],
         classes: Sequence[frozenset[int] | None] | None = None,
+        listed: Iterable[int] = (),
+        start_s: float | None = None,
     ) -> None:
-        self.places, self._names = places, names
+        self.places, self._names, self.start_s = places, names, start_s
         self._classes = classes or [None] * len(places.shapes)
         self._table = _Table(len(places.shapes))
         self._size: tuple[int, int] | None = None
@@ -114,11 +121,12 @@ class Counter:
         self._interval: dict[Key, Tally] = {}
         self._began_s = self._ends_s = 0.0
         self._now_s: float | None = None
+        self._by_wall, self._frames = False, 0
         self._behind_s = 0.0  # by which the frames' clock was set back
         self.history = History(places.every_s)
         self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds that objects were there
         for number, asked in enumerate(self._classes):
-            for one in sorted(asked or ()):
+            for one in sorted(listed if asked is None else asked):
                 self._tally(self.total, (number, one))
 
     # A frame.
@@ -139,9 +147,11 @@ class Counter:
         if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock begins anew
             ended = self.end()
             self._behind_s += self.time_s - time_s
+            self.start_s = None
             self.time_s = time_s
         self.time_s = time_s = time_s if self.time_s is None else max(time_s, self.time_s)
         over = self._move_interval(time_s + self._behind_s, wall)
+        self._frames += 1
         self._scale(size)
         events = ended + self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
         followed = ids >= 0
@@ -322,9 +332,12 @@ class Counter:
 
     def _tally(self, tallies: dict[Key, Tally], key: Key) -> Tally:
         if key not in tallies:
-            kinds = OF_LINES if self.places.shapes[key[0]].is_line else OF_ZONES
-            tallies[key] = Tally(dict.fromkeys(kinds, 0))
+            tallies[key] = self._new_tally(key[0])
         return tallies[key]
+
+    def _new_tally(self, number: int) -> Tally:
+        kinds = OF_LINES if self.places.shapes[number].is_line else OF_ZONES
+        return Tally(dict.fromkeys(kinds, 0))
 
     def _spend(self, number: int, rows: NDArray[np.intp], passed: Floats) -> None:
         """The time since they were seen last belongs to the zone in which they were."""
@@ -359,10 +372,12 @@ class Counter:
             self._now_s = max(now_s, self._now_s)
             return self._close_intervals(self._now_s)
         over = self._cut_interval()
-        origin_s = 0.0 if wall is None else now_s - now_s % 86400
-        steps = math.floor((now_s - origin_s) / every)
-        self._began_s = origin_s + steps * every if wall is None else now_s
-        self._ends_s = origin_s + (steps + 1) * every
+        self._by_wall, self._began_s = wall is not None, now_s
+        if wall is None:
+            self._began_s = math.floor(now_s / every) * every
+        else:
+            self.start_s = 0.0
+        self._ends_s = self._end_after(self._began_s)
         if self._now_s is None:
             self.history.began_s = self._began_s
         self._now_s = now_s
@@ -380,33 +395,50 @@ class Counter:
             if now_s < self._ends_s:
                 return over
             over += self._close_interval(self._ends_s)
-            self._ends_s += every
+            self._ends_s = self._end_after(self._ends_s)
         self._began_s += math.floor((now_s - self._began_s) / every) * every
-        self._ends_s = self._began_s + every
+        self._ends_s = self._end_after(self._began_s)
         return over
 
+    def _end_after(self, at_s: float) -> float:
+        every = self.places.every_s
+        return _next_mark(at_s, every) if self._by_wall else at_s + every
+
     def _close_interval(self, to_s: float) -> list[ZoneCount]:
-        """A row for each line and zone, and each class that it has ever counted."""
+        """A row for each line and zone, and each class that it counts and that is known so far."""
         from_s, interval = self._began_s, self._interval
+        counted = {class_id for _, class_id in self.total}
+        for number, asked in enumerate(self._classes):
+            for class_id in counted if asked is None else ():
+                self._tally(self.total, (number, class_id))
         for key, tally in self.total.items():
             if key not in interval:
                 self._tally(interval, key).now = tally.now
                 interval[key].most = tally.now
-        rows = [self._row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
-        self.history.add(from_s, to_s, interval)
-        self._began_s, self._interval = to_s, {}
+        without = set(range(len(self._classes))) - {number for number, _ in interval}
+        shown = interval | {(one, NO_CLASS): self._new_tally(one) for one in without}
+        rows = [self._row(from_s, to_s, key, shown[key]) for key in sorted(shown)]
+        came = {
+            key: one for key, one in interval.items() if one.seconds or any(one.counts.values())
+        }
+        self.history.add(from_s, to_s, came)
+        self._began_s, self._interval, self._frames = to_s, {}, 0
         for key, tally in self.total.items():
             if tally.now:  # who is there now was there when the next one began
                 self._tally(self._interval, key).most = tally.now
         return rows
 
     def _row(self, from_s: float, to_s: float, key: Key, tally: Tally) -> ZoneCount:
-        shape = self.places.shapes[key[0]]
-        name = self._names[key[1]] if key[1] < len(self._names) else str(key[1])
-        mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
-        most = None if shape.is_line else tally.most
-        counts = dict(tally.counts)
-        return ZoneCount(from_s, to_s, shape.name, name, counts, mean, most, shape.sides)
+        shape, class_id = self.places.shapes[key[0]], key[1]
+        name = self._names[class_id] if class_id < len(self._names) else str(class_id)
+        return ZoneCount(
+            *(from_s, to_s, shape.name, "" if class_id == NO_CLASS else name, dict(tally.counts)),
+            mean=None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S),
+            most=None if shape.is_line else tally.most,
+            sides=shape.sides,
+            frames=self._frames,
+            start_s=self.start_s,
+        )
 
     def _warm(self, points: Floats, passed: Floats) -> None:
         assert self._size is not None
@@ -421,6 +453,23 @@ class Counter:
         self._size = size
         self._outlines = [outline_of(shape, self.places.size, size) for shape in self.places.shapes]
         self._widths = [_width(outline) for outline in self._outlines]
+
+
+def _next_mark(at_s: float, every_s: float) -> float:
+    """When the local clock next shows midnight, or a multiple of ``every_s`` since then."""
+    at, every = round(at_s * 1000), round(every_s * 1000)
+    past = _local_ms(at) % DAY_MS
+    end = at + min(every - past % every, DAY_MS - past)
+    if _local_ms(end) % DAY_MS % every:  # summer time begins or ends in between
+        moved = end - (_local_ms(end) - end) + (_local_ms(at) - at)
+        if moved > at and not _local_ms(moved) % DAY_MS % every:
+            end = moved
+    return end / 1000
+
+
+def _local_ms(unix_ms: int) -> int:
+    """What the local clock shows, in milliseconds since 1970 began there."""
+    return unix_ms + time.localtime(unix_ms / 1000).tm_gmtoff * 1000
 
 
 class History:

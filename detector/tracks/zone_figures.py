@@ -50,7 +50,7 @@ def history_of(camera: str, counter: Counter, names: Sequence[str]) -> SceneHist
     from detector.core.session.document import SceneHistory, ZoneSeries
 
     history, series = counter.history, []
-    for key in sorted({key for slot in history.slots for key in slot}):
+    for key in sorted(counter.total):
         shape = counter.places.shapes[key[0]]
         kinds = list(counter.total[key].counts)
         series.append(

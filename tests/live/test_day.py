@@ -19,6 +19,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import av
 import numpy as np
@@ -28,7 +29,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.stages import between
 from detector.core.timeline import OffTimeline
 from detector.core.types import Arrival, Detections, SourceInfo
-from detector.live.base import utc_text
+from detector.live.base import day_text
 from detector.live.events.days import EventDays
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
@@ -194,6 +195,7 @@ class Rig:
     def __init__(self, folder: Path, world: World) -> None:
         self.world, self.folder, self.day = world, folder, ""
         self.said: list[str] = []
+        self.zones: set[str] = set()
         self.sessions = Counter[str]()
         (folder / "zones.yaml").write_text(ZONES)
         asked = {"track": "bytetrack", "zones": str(folder / "zones.yaml")}
@@ -219,7 +221,7 @@ class Rig:
 
     def turn(self) -> None:
         """As the clerk at midnight, who comes a little late: another loop, with other stages."""
-        if (day := utc_text(self.world.utc_s)[:10]) != self.day:
+        if (day := day_text(self.world.utc_s)) != self.day:
             self.end_day()
             self.day = day
             self.status.begin_day(OffTimeline())
@@ -276,6 +278,7 @@ def test_a_day_adds_up(case: str, tmp_path: Path, zone: None) -> None:
     held = []
     for hour in range(HOURS):
         happens.get(hour, lambda world: None)(world)
+        rig.zones.add(os.environ["TZ"])
         rig.pass_an_hour()
         if hour in (2, HOURS - 1):
             gc.collect()
@@ -296,9 +299,15 @@ def test_a_day_adds_up(case: str, tmp_path: Path, zone: None) -> None:
 def rows_of(rig: Rig, stem: str) -> list[dict[str, Any]]:
     paths = sorted((rig.folder / "yard").glob(f"{stem}-*.jsonl"))
     rows = [(path, json.loads(line)) for path in paths for line in path.read_text().splitlines()]
-    assert all(row["time_utc"][:10] == path.stem[-10:] for path, row in rows)
+    for path, row in rows:
+        assert path.stem[-10:] in days_of(seconds(row["time_utc"]), rig.zones), row
     assert all(row["time_utc"].endswith("Z") for _, row in rows)
     return [row for _, row in rows]
+
+
+def days_of(time_s: float, zones: set[str]) -> set[str]:
+    """The local day, in each of the time zones that the machine had."""
+    return {datetime.fromtimestamp(time_s, ZoneInfo(one)).date().isoformat() for one in zones}
 
 
 def check_rows(rig: Rig) -> None:
@@ -311,7 +320,12 @@ def check_rows(rig: Rig) -> None:
 def check_counts(rig: Rig) -> None:
     def read(stem: str) -> list[list[dict[str, str]]]:
         paths = sorted((rig.folder / "yard").glob(f"{stem}-*.csv"))
-        return [list(csv.DictReader(path.read_text().splitlines())) for path in paths]
+        read = [list(csv.DictReader(path.read_text().splitlines())) for path in paths]
+        for path, rows in zip(paths, read, strict=True):
+            for row in rows:
+                began_s = seconds(row.get("from_utc", "") or row["time_utc"])
+                assert path.stem[-10:] in days_of(began_s, rig.zones), row
+        return read
 
     days, world = read("zone-counts"), rig.world
     intervals = [row for rows in days for row in rows if row["zone"] == "door"]
@@ -321,6 +335,8 @@ def check_counts(rig: Rig) -> None:
     for row in intervals:
         there = sum(row["from_utc"] <= at < row["to_utc"] for at in crossings)
         assert there == int(row["in"]) + int(row["out"]) or world.back_s, row
+        for end in ("from", "to"):
+            assert int(seconds(row[f"{end}_utc"])) == seconds(row[f"{end}_local"])
     spans = sorted((seconds(row["from_utc"]), seconds(row["to_utc"])) for row in intervals)
     gaps = [b[0] - a[1] for a, b in pairwise(spans)]
     assert sum(-gap for gap in gaps if gap < 0) <= world.back_s

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from datetime import datetime
 
 import numpy as np
 import pytest
 
+from detector.core.sinks.counts import local_text
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.counting import HISTORY, LOST_S, Counter, History, Tally
 from detector.tracks.trackers import find
@@ -19,9 +22,15 @@ Walk = Sequence[tuple[float, float, float] | None]  # seconds, x, y of the lower
 
 
 def walk(
-    way: Walk, *shapes: Shape, every_s: float = 60.0, point: str = "bottom", track: int = 1
+    way: Walk,
+    *shapes: Shape,
+    every_s: float = 60.0,
+    point: str = "bottom",
+    track: int = 1,
+    listed: Sequence[int] = (),
 ) -> tuple[Counter, list[ZoneEvent], list[ZoneCount]]:
-    counter = Counter(Places(shapes or (LINE, YARD), None, point, every_s), NAMES)
+    places = Places(shapes or (LINE, YARD), None, point, every_s)
+    counter = Counter(places, NAMES, listed=listed)
     events: list[ZoneEvent] = []
     rows: list[ZoneCount] = []
     for at in way:
@@ -254,3 +263,59 @@ def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
     way = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
     _, _, rows = walk(way, YARD, every_s=3.0)
     assert [row.most for row in rows] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("listed", "before"),
+    [((), [""]), ((1,), ["vehicle"]), ((0, 1), ["person", "vehicle"])],
+    ids=str,
+)
+def test_each_interval_has_a_row_for_each_known_class(listed: list[int], before: list[str]) -> None:
+    """Nobody comes for 4.5 s; then a person crosses the door, and nobody the gate."""
+    way = [*[None] * 45, *((5 + t, x, y) for t, x, y in straight(200, 400, 3.9))]
+    gate = Shape("gate", ((700, 300), (800, 300)), True)
+    _, _, rows = walk(way, LINE, gate, every_s=3.0, listed=listed)
+    told = [(one.from_s, one.zone, one.class_name, one.counts["in"]) for one in rows]
+    after = sorted({"person", *before} - {""})
+    assert told[: 2 * len(before)] == [(0, at, one, 0) for at in ("door", "gate") for one in before]
+    assert told[-2 * len(after) :] == [
+        (6, at, one, int((at, one) == ("door", "person")))
+        for at in ("door", "gate")
+        for one in after
+    ]
+    assert sum({one.from_s: one.frames for one in rows}.values()) == len(way)
+
+
+CHANGES = {  # zone, first frame (UTC), interval in hours -> what the clock shows as intervals begin
+    "an hour twice": ("Europe/Berlin", "2026-10-25T00:00", 1, "02+02 02+01 03+01 04+01"),
+    "an hour missing": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
+    "a day of 25 hours": ("Europe/Berlin", "2026-10-24T22:00", 6, "00+02 06+01 12+01 18+01 00+01"),
+    "a day of 23 hours": ("Europe/Berlin", "2026-03-28T23:00", 6, "00+01 06+02 12+02 18+02 00+02"),
+    "within a missing hour": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
+    "not a whole hour": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
+    "midnight missing": ("Asia/Beirut", "2026-03-27T22:00", 24, "00+02 01+03"),
+    "not a part of a day": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_intervals_of_cameras_begin_as_the_local_clock_says(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone, first, hours, shown = CHANGES[case]
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        counter = Counter(Places((LINE,), None, every_s=hours * 3600), NAMES)
+        start_s = datetime.fromisoformat(f"{first}+00:00").timestamp()
+        nobody = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
+        began = []
+        for after_s in range(0, 60 * 3600, 600):
+            wall = start_s + after_s, False
+            _, rows = counter.update(*nobody, float(after_s), SIZE, wall)
+            began += [local_text(row.from_s) for row in rows]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    clock = [f"{one[11:13]}{one[19:].removesuffix(':00')}" for one in began]
+    assert clock[: len(shown.split())] == shown.split()

@@ -106,7 +106,8 @@ def zone_lines(summary: Summary) -> Iterator[str]:
             for name, sums in zone.counts.items()
             if any(sums.values())
         ]
-        most = f"; at most {sum(zone.most.values())} at once" if len(zone.most) == 1 else ""
+        there = [count for count in zone.most.values() if count]
+        most = f"; at most {there[0]} at once" if len(there) == 1 else ""
         yield f"{where}{zone.name}: {'; '.join(told) or 'nothing'}{most}"
     if len(shown) > ZONES_SHOWN:
         yield f"and {len(shown) - ZONES_SHOWN} more lines and zones; see summary.json"

@@ -82,11 +82,12 @@ class ZonesStage(Stage):
         return replace(detections, scene=book.update(frame, detections, time_s))
 
     def _open(self, camera: str, places: Places) -> Book:
-        from detector.tracks.book import Book, class_ids_of
+        from detector.tracks.book import Book, class_ids_of, listed_ids
         from detector.tracks.counting import Counter
 
         classes = class_ids_of(places, self._file.path, self._classes, self._names)
-        book = Book(camera, Counter(places, self._names, classes))
+        listed = listed_ids(self._classes, self._names)
+        book = Book(camera, Counter(places, self._names, classes, listed))
         self._by_camera[camera] = book
         self._books.append(book)
         return book

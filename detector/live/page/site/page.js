@@ -383,8 +383,8 @@ function counts(tile) {
   found.forEach((one, i) => {
     const [, now, hours, today, days, before] = tile.zones.children[i].children;
     say(now, `${one.sides[0]} ${count(one.today.in)}, ${one.sides[1]} ${count(one.today.out)}${known(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
-    fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00 UTC`);
-    say(today, `today by the hour (UTC), ${one.sides.join(" and ")}`);
+    fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00`);
+    say(today, `today by the hour (the machine's time), ${one.sides.join(" and ")}`);
     const old = past.sums.get(`${tile.name}\n${one.name}`);
     before.hidden = !old;
     days.toggleAttribute("hidden", !old);
