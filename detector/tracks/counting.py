@@ -379,7 +379,7 @@ class Counter:
             self.start_s = 0.0
         self._ends_s = self._end_after(self._began_s)
         if self._now_s is None:
-            self.history.began_s = self._began_s
+            self.history.began_s = self._ends_s - every
         self._now_s = now_s
         return over
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +77,21 @@ def history_of(camera: str, counter: Counter, names: Sequence[str]) -> SceneHist
         heat_columns=HEAT_COLUMNS,
         heat_rows=HEAT_ROWS,
         heat_s=[round(one, 2) for one in counter.heat.ravel().tolist()],
+        clock=_clock_of(counter),
     )
+
+
+def _clock_of(counter: Counter) -> list[tuple[float, float]]:
+    if counter.start_s is None:
+        return []
+    began_s = counter.start_s + counter.history.began_s
+    marks, before = list[tuple[float, float]](), None
+    for at_s in range(0, math.ceil(len(counter.history.slots) * counter.history.every_s), 60):
+        offset_s = time.localtime(began_s + at_s).tm_gmtoff
+        if offset_s != before:
+            marks.append((at_s, began_s + at_s + offset_s))
+        before = offset_s
+    return marks
 
 
 def _counts(slots: Sequence[dict[Key, Tally]], key: Key, kind: str) -> list[int]:

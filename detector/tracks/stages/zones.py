@@ -57,7 +57,7 @@ class ZonesStage(Stage):
         else:
             places = self._file.of_clip(info.path)
             places.check_size(self._file.path, info.width, info.height)
-            self._open("", places)
+            self._open("", places, places.start_of(info.path) if not self._ordered else None)
 
     def _check_cameras(self) -> None:
         from detector.core.errors import UsageError
@@ -81,13 +81,13 @@ class ZonesStage(Stage):
         time_s = frame.index * STEP_S if self._ordered else frame.time_s
         return replace(detections, scene=book.update(frame, detections, time_s))
 
-    def _open(self, camera: str, places: Places) -> Book:
+    def _open(self, camera: str, places: Places, start_s: float | None = None) -> Book:
         from detector.tracks.book import Book, class_ids_of, listed_ids
         from detector.tracks.counting import Counter
 
         classes = class_ids_of(places, self._file.path, self._classes, self._names)
         listed = listed_ids(self._classes, self._names)
-        book = Book(camera, Counter(places, self._names, classes, listed))
+        book = Book(camera, Counter(places, self._names, classes, listed, start_s))
         self._by_camera[camera] = book
         self._books.append(book)
         return book
