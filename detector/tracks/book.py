@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter as Counts
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -85,24 +86,22 @@ def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
     for number, shape in enumerate(counter.places.shapes):
         points = outline_of(shape, counter.places.size, size)
         tallies = [one for (at, _), one in counter.total.items() if at == number]
-        sums = {kind: sum(one.counts[kind] for one in tallies) for kind in _kinds(tallies)}
+        sums = Counts[str]()
+        for one in tallies:
+            sums.update(one.counts)
         if shape.is_line:
             strokes = [points, arrow_of(points, max(size))]
             come, gone = shape.sides
-            text = f"{shape.name}: {come} {sums.get(IN, 0)}, {gone} {sums.get(OUT, 0)}"
+            text = f"{shape.name}: {come} {sums[IN]}, {gone} {sums[OUT]}"
             x, y = points[int(points[1, 1] < points[0, 1])]
         else:
             strokes = [np.concatenate([points, points[:1]])]
-            came = sums.get(ENTERED, 0) + sums.get(APPEARED, 0)
-            text = f"{shape.name}: {sum(one.now for one in tallies)} now, {came} in all"
+            now, came = sum(one.now for one in tallies), sums[ENTERED] + sums[APPEARED]
+            text = f"{shape.name}: {now} now, {came} in all"
             x, y = points[np.argmin(points[:, 1])]
         whole = tuple(stroke.astype(np.float32) for stroke in strokes)
         drawn.append(Outline(whole, text, float(x), float(y)))
     return drawn
-
-
-def _kinds(tallies: Sequence[Any]) -> Sequence[str]:
-    return list(tallies[0].counts) if tallies else []
 
 
 def arrow_of(line: Any, longest: int) -> Any:

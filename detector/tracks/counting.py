@@ -99,7 +99,7 @@ class _Seen(NamedTuple):
 class Counter:
     """Counts of one source or camera. ``classes``: of each shape, ids that it counts, None: all.
     ``listed``: those with rows from the beginning on, where all count; others have them from when
-    any shape first counts them. ``start_s``: Unix time at 0 s of the frames' clock, if known."""
+    any shape first counts them. ``start_s``: Unix time at 0 s of the intervals' clock, if known."""
 
     def __init__(
         self,
@@ -147,7 +147,8 @@ class Counter:
         if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock begins anew
             ended = self.end()
             self._behind_s += self.time_s - time_s
-            self.start_s = None
+            if wall is None:
+                self.start_s = None
             self.time_s = time_s
         self.time_s = time_s = time_s if self.time_s is None else max(time_s, self.time_s)
         over = self._move_interval(time_s + self._behind_s, wall)
@@ -320,10 +321,9 @@ class Counter:
                 tally.counts[kind] += 1
                 if event in ("leaves", "ends") and since_s is not None and until_s is not None:
                     tally.stays.append(until_s - since_s)
-        name = self._names[class_id] if class_id < len(self._names) else str(class_id)
         x, y = table.points[row].tolist()
         return ZoneEvent(
-            *(time_s, self.places.shapes[number].name, event, direction, name),
+            *(time_s, self.places.shapes[number].name, event, direction, self.name_of(class_id)),
             *(int(table.ids[row]), x, y, since_s, until_s),
             side=_side(self.places.shapes[number], direction),
         )
@@ -332,12 +332,9 @@ class Counter:
 
     def _tally(self, tallies: dict[Key, Tally], key: Key) -> Tally:
         if key not in tallies:
-            tallies[key] = self._new_tally(key[0])
+            kinds = OF_LINES if self.places.shapes[key[0]].is_line else OF_ZONES
+            tallies[key] = Tally(dict.fromkeys(kinds, 0))
         return tallies[key]
-
-    def _new_tally(self, number: int) -> Tally:
-        kinds = OF_LINES if self.places.shapes[number].is_line else OF_ZONES
-        return Tally(dict.fromkeys(kinds, 0))
 
     def _spend(self, number: int, rows: NDArray[np.intp], passed: Floats) -> None:
         """The time since they were seen last belongs to the zone in which they were."""
@@ -372,11 +369,8 @@ class Counter:
             self._now_s = max(now_s, self._now_s)
             return self._close_intervals(self._now_s)
         over = self._cut_interval()
-        self._by_wall, self._began_s = wall is not None, now_s
-        if wall is None:
-            self._began_s = math.floor(now_s / every) * every
-        else:
-            self.start_s = 0.0
+        self._by_wall = wall is not None
+        self._began_s = now_s if self._by_wall else math.floor(now_s / every) * every
         self._ends_s = self._end_after(self._began_s)
         if self._now_s is None:
             self.history.began_s = self._ends_s - every
@@ -413,31 +407,28 @@ class Counter:
                 self._tally(self.total, (number, class_id))
         for key, tally in self.total.items():
             if key not in interval:
-                self._tally(interval, key).now = tally.now
-                interval[key].most = tally.now
-        without = set(range(len(self._classes))) - {number for number, _ in interval}
-        shown = interval | {(one, NO_CLASS): self._new_tally(one) for one in without}
-        rows = [self._row(from_s, to_s, key, shown[key]) for key in sorted(shown)]
-        came = {
-            key: one for key, one in interval.items() if one.seconds or any(one.counts.values())
-        }
-        self.history.add(from_s, to_s, came)
+                self._tally(interval, key).most = tally.now
+        for number in set(range(len(self._classes))) - {number for number, _ in interval}:
+            self._tally(interval, (number, NO_CLASS))
+        rows = [self._row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
+        self.history.add(from_s, to_s, interval)
         self._began_s, self._interval, self._frames = to_s, {}, 0
         for key, tally in self.total.items():
             if tally.now:  # who is there now was there when the next one began
                 self._tally(self._interval, key).most = tally.now
         return rows
 
+    def name_of(self, class_id: int) -> str:
+        known = 0 <= class_id < len(self._names)
+        return self._names[class_id] if known else "" if class_id == NO_CLASS else str(class_id)
+
     def _row(self, from_s: float, to_s: float, key: Key, tally: Tally) -> ZoneCount:
-        shape, class_id = self.places.shapes[key[0]], key[1]
-        name = self._names[class_id] if class_id < len(self._names) else str(class_id)
+        shape = self.places.shapes[key[0]]
+        mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
+        most = None if shape.is_line else tally.most
         return ZoneCount(
-            *(from_s, to_s, shape.name, "" if class_id == NO_CLASS else name, dict(tally.counts)),
-            mean=None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S),
-            most=None if shape.is_line else tally.most,
-            sides=shape.sides,
-            frames=self._frames,
-            start_s=self.start_s,
+            *(from_s, to_s, shape.name, self.name_of(key[1]), dict(tally.counts)),
+            *(mean, most, shape.sides, self._frames, self.start_s),
         )
 
     def _warm(self, points: Floats, passed: Floats) -> None:
@@ -496,6 +487,8 @@ def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
     joined: dict[Key, Tally] = {}
     for one in several:
         for key, tally in one.items():
+            if not (tally.seconds or any(tally.counts.values())):
+                continue
             into = joined.setdefault(key, Tally(dict.fromkeys(tally.counts, 0)))
             for kind, count in tally.counts.items():
                 into.counts[kind] += count

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, Key, Tally
 
@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 DECIMALS = 3  # of seconds
 
 
-def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneTotals]:
+def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:
     from detector.core.session.document import DwellFigures, ZoneTotals
 
     found = []
     for number, shape in enumerate(counter.places.shapes):
-        tallies = {key[1]: one for key, one in sorted(counter.total.items()) if key[0] == number}
+        tallies = {
+            counter.name_of(class_id): counter.total[at, class_id]
+            for at, class_id in sorted(counter.total)
+            if at == number
+        }
         stays = [seconds for one in tallies.values() for seconds in one.stays]
         found.append(
             ZoneTotals(
@@ -29,12 +33,8 @@ def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneT
                 kind="line" if shape.is_line else "zone",
                 camera=camera,
                 sides=list(shape.sides),
-                counts={_name(one, names): dict(tally.counts) for one, tally in tallies.items()},
-                most={
-                    _name(one, names): tally.most
-                    for one, tally in tallies.items()
-                    if not shape.is_line
-                },
+                counts={name: dict(tally.counts) for name, tally in tallies.items()},
+                most={name: tally.most for name, tally in tallies.items() if not shape.is_line},
                 dwell_s=DwellFigures(
                     visits=len(stays),
                     mean=round(statistics.fmean(stays), DECIMALS),
@@ -48,7 +48,7 @@ def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneT
     return found
 
 
-def history_of(camera: str, counter: Counter, names: Sequence[str]) -> SceneHistory:
+def history_of(camera: str, counter: Counter) -> SceneHistory:
     from detector.core.session.document import SceneHistory, ZoneSeries
 
     history, series = counter.history, []
@@ -59,7 +59,7 @@ def history_of(camera: str, counter: Counter, names: Sequence[str]) -> SceneHist
             ZoneSeries(
                 zone=shape.name,
                 kind="line" if shape.is_line else "zone",
-                class_name=_name(key[1], names),
+                class_name=counter.name_of(key[1]),
                 counts={kind: _counts(history.slots, key, kind) for kind in kinds},
                 mean=[]
                 if shape.is_line
@@ -96,7 +96,3 @@ def _clock_of(counter: Counter) -> list[tuple[float, float]]:
 
 def _counts(slots: Sequence[dict[Key, Tally]], key: Key, kind: str) -> list[int]:
     return [slot[key].counts[kind] if key in slot else 0 for slot in slots]
-
-
-def _name(class_id: int, names: Sequence[str]) -> Any:
-    return names[class_id] if class_id < len(names) else str(class_id)

@@ -67,8 +67,7 @@ class Places:
             if self.start == OWN_NAMES:
                 return None
             raise UsageError(
-                f"{name}: its name does not fit start: {self.start}; give its own below clips:, as "
-                "door-%Y%m%d-%H%M%S.mp4"
+                f"{name}: the name does not fit start: {self.start}; add a start for it to clips:"
             ) from error
         # Local time, without an offset, may be that of two moments, as summer time ends.
         twice = began.tzinfo is None and began.timestamp() != began.replace(fold=1).timestamp()

@@ -272,9 +272,8 @@ class ZoneSeries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneHistory:
     """Lines and zones of a source or camera over time. ``began_s``: of its clock. ``heat_s``:
-    seconds that the objects were in each cell of the picture, row by row. ``clock``: what the local
-    clock shows, at the beginning and where summer time begins or ends: seconds since the beginning,
-    and since 1970 began there; empty where the time of day is unknown."""
+    seconds that the objects were in each cell of the picture, row by row. ``clock``: (seconds
+    since the beginning, local seconds since 1970), also where summer time changes; if known."""
 
     camera: str
     began_s: float

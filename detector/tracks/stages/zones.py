@@ -81,7 +81,7 @@ class ZonesStage(Stage):
         time_s = frame.index * STEP_S if self._ordered else frame.time_s
         return replace(detections, scene=book.update(frame, detections, time_s))
 
-    def _open(self, camera: str, places: Places, start_s: float | None = None) -> Book:
+    def _open(self, camera: str, places: Places, start_s: float | None = 0.0) -> Book:
         from detector.tracks.book import Book, class_ids_of, listed_ids
         from detector.tracks.counting import Counter
 
@@ -102,8 +102,7 @@ class ZonesStage(Stage):
         from detector.tracks.zone_figures import history_of, totals_of
 
         books = [book for book in self._books if book.counter.places.shapes]
-        counted = [(book.camera, book.counter, self._names) for book in books]
         return {
-            "zones": [zone for one in counted for zone in totals_of(*one)],
-            "scenes": [history_of(*one) for one in counted],
+            "zones": [zone for one in books for zone in totals_of(one.camera, one.counter)],
+            "scenes": [history_of(one.camera, one.counter) for one in books],
         }

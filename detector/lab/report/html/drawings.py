@@ -212,6 +212,7 @@ def lines(
     places = sorted({x for x, _ in everything})
     marked = len(places) <= FEW and not dense
     shapes = [axes.drawn(x_unit, y_unit, below or (places if marked else None))]
+    where = "" if below else f" at {{}} {x_unit}"
     for number, (name, points) in enumerate(series.items()):
         line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
         kind = f"series-{number % SERIES}"
@@ -219,7 +220,7 @@ def lines(
         if marked:
             shapes += [
                 f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
-                f"{_title(f'{name}: {_short(y)} {y_unit} at {_short(x)} {x_unit}')}</circle>"
+                f"{_title(f'{name}: {_short(y)} {y_unit}{where.format(_short(x))}')}</circle>"
                 for x, y in points
             ]
     for word, x in (at or {}).items():
