@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from itertools import pairwise
@@ -53,6 +53,7 @@ HOURS = 25  # of a case
 KEEP_S = 6 * HOUR
 SEEN = 6  # pictures of a crossing, 0.2 s apart
 TICK = Fraction(1, 90_000)
+NAMES = ("person", "vehicle")
 ZONES = """every: 1h
 lines: {door: {points: [[0.5, 0], [0.5, 1]]}}
 zones: {right: {points: [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}}
@@ -215,7 +216,8 @@ class Rig:
 
     def make(self, one: Any, feed: Any) -> list[Output]:
         self.rows = CameraRows(self.folder, one, self.said.append, clock=lambda: self.world.ns)
-        zones = ZoneRows(self.folder, one, self.said.append)
+        people = replace(one, classes=("person",))  # so that vehicles have no rows
+        zones = ZoneRows(self.folder, people, self.said.append)
         sinks = {"jsonl": self.rows, "zones": zones, "recording": self.recorder}
         return [Output(name, sink, self.folder) for name, sink in sinks.items()]
 
@@ -226,12 +228,12 @@ class Rig:
             self.day = day
             self.status.begin_day(OffTimeline())
             info = SourceInfo("rtsp://a", "live", WIDTH, HEIGHT, Fraction(25), TICK)
-            self.stages = [one.kind(one.settings, info, ("person",), 0.25) for one in self.wanted]
+            self.stages = [one.kind(one.settings, info, NAMES, 0.25) for one in self.wanted]
 
     def end_day(self) -> None:
         if self.day:
             self.stages[1].close()
-            (stream,) = self.status.summaries(("person",), {})
+            (stream,) = self.status.summaries(NAMES, {})
             self.sessions.update(received=stream.received, processed=stream.processed)
 
     def pass_an_hour(self) -> None:
@@ -242,7 +244,7 @@ class Rig:
             frame.arrival.inferred_ns = self.world.ns
             x = 40.0 + 34 * step
             box = np.array([[x - 30, 10, x + 30, 60]], np.float32)
-            found = Detections(box, np.array([0.9], np.float32), np.array([0]), ("person",))
+            found = Detections(box, np.array([0.9], np.float32), np.array([0]), NAMES)
             for stage in self.stages:
                 found = stage(frame, found)
             self.router.wanted(frame)

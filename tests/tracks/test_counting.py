@@ -265,13 +265,10 @@ def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
     assert [row.most for row in rows] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("listed", "before"),
-    [((), [""]), ((1,), ["vehicle"]), ((0, 1), ["person", "vehicle"])],
-    ids=str,
-)
-def test_each_interval_has_a_row_for_each_known_class(listed: list[int], before: list[str]) -> None:
+@pytest.mark.parametrize("listed", [(), (1,), (0, 1)])
+def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> None:
     """Nobody comes for 4.5 s; then a person crosses the door, and nobody the gate."""
+    before = [NAMES[one] for one in listed] or [""]
     way = [*[None] * 45, *((5 + t, x, y) for t, x, y in straight(200, 400, 3.9))]
     gate = Shape("gate", ((700, 300), (800, 300)), True)
     _, _, rows = walk(way, LINE, gate, every_s=3.0, listed=listed)
