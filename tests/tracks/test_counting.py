@@ -26,17 +26,15 @@ def walk(
     *shapes: Shape,
     every_s: float = 60.0,
     point: str = "bottom",
-    track: int = 1,
     listed: Sequence[int] = (),
 ) -> tuple[Counter, list[ZoneEvent], list[ZoneCount]]:
-    places = Places(shapes or (LINE, YARD), None, point, every_s)
-    counter = Counter(places, NAMES, listed=listed)
+    counter = Counter(Places(shapes or (LINE, YARD), None, point, every_s), NAMES, listed=listed)
     events: list[ZoneEvent] = []
     rows: list[ZoneCount] = []
     for at in way:
         t, x, y = at or (0.0, 0.0, 0.0)
         boxes = np.array([[x - 10, y - 40, x + 10, y]] if at else []).reshape(-1, 4)
-        ids = np.full(len(boxes), track, np.int64)
+        ids = np.ones(len(boxes), np.int64)
         time_s = t if at else (counter.time_s or 0.0) + 0.1
         got = counter.update(ids, np.zeros(len(boxes), np.int64), boxes, time_s, SIZE)
         events += got[0]
