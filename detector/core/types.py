@@ -235,9 +235,7 @@ class SourceInfo:
     has_subtitles: bool = False
     has_data: bool = False  # tracks of measurements and the like
     tags: dict[str, str] = field(default_factory=dict)  # of the container: title, location...
-    longest_gap_s: float = (
-        LONGEST_GAP_S  # between two frames, seconds; what is more is damage, not a pause
-    )
+    longest_gap_s: float = LONGEST_GAP_S  # between two frames; more is damage, not a pause
     # Sound and subtitles, where the file cannot be opened once more for them.
     tracks: tuple[PipedTrack, ...] = field(default=(), compare=False, repr=False)
 

@@ -112,6 +112,7 @@ class Counter:
         self.places, self._names, self.start_s = places, names, start_s
         self._classes = classes or [None] * len(places.shapes)
         self._table = _Table(len(places.shapes))
+        self._is_zone = np.array([not one.is_line for one in places.shapes], bool)
         self._size: tuple[int, int] | None = None
         self._outlines: list[Floats] = []
         self._widths: list[float] = []
@@ -352,9 +353,8 @@ class Counter:
         """How many are in each zone; those who are looked for are."""
         table = self._table
         present: dict[Key, int] = defaultdict(int)
-        for row, number in np.argwhere((table.sure > 0) & table.counts).tolist():
-            if not self.places.shapes[number].is_line:
-                present[number, int(table.classes[row])] += 1
+        for row, number in np.argwhere((table.sure > 0) & table.counts & self._is_zone).tolist():
+            present[number, int(table.classes[row])] += 1
         for tallies in (self.total, self._interval):
             for key in {*present, *tallies}:
                 tally = self._tally(tallies, key)

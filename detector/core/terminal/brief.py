@@ -95,9 +95,7 @@ def _found(summary: Summary) -> Iterator[str]:
 def zone_lines(summary: Summary) -> Iterator[str]:
     """A line for each line and zone, with what it counted (--zones)."""
     several = len(summary.each) > 1
-    shown = [
-        (source, zone) for source in summary.each if source.zones for zone in source.zones or ()
-    ]
+    shown = [(source, zone) for source in summary.each for zone in source.zones or ()]
     for source, zone in shown[:ZONES_SHOWN]:
         where = f"{_name(source)}: " if several else f"{zone.camera}: " if zone.camera else ""
         called = dict(zip(("in", "out"), zone.sides, strict=True))
