@@ -69,9 +69,11 @@ class Places:
             raise UsageError(
                 f"{name}: the name does not fit start: {self.start}; add a start for it to clips:"
             ) from error
+        if not 1970 <= began.year < 9999:
+            return None
         # Local time, without an offset, may be that of two moments, as summer time ends.
-        twice = began.tzinfo is None and began.timestamp() != began.replace(fold=1).timestamp()
-        return None if twice or began.year < 1970 else began.timestamp()
+        is_twice = not began.tzinfo and began.timestamp() != began.replace(fold=1).timestamp()
+        return None if is_twice else began.timestamp()
 
     def check_size(self, path: str, width: int, height: int) -> None:
         """Raises UsageError where points in pixels of the source lie outside a picture of it."""
