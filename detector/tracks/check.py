@@ -85,10 +85,8 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
             found.append({**row, "place": f"{row['zone']} {row['side'] or row['direction']}"})
     if not found:
         raise UsageError(f"{counts}: nothing crossed a line, so there is nothing to check")
-    sums = Counter[str]()
-    for row in _rows(counts, (), SIDES):
-        sums.update(row)
-    if +sums != Counter(one["direction"] for one in found):
+    counted = sum((Counter(row) for row in _rows(counts, (), SIDES)), Counter[str]())
+    if counted != Counter(one["direction"] for one in found):
         raise UsageError(f"{counts}: has other sums than {events}; count again")
     return sorted(found, key=lambda one: float(one["time_s"]))
 
@@ -115,6 +113,8 @@ class Footage:
         places, self._reading = read_zones(zones).of_clip(video), Reading.of(Config())
         with self._reading.open(video) as source:
             info = source.info
+        if info.kind != "video":
+            raise UsageError(f"{video}: not a video, so it has no times to look at")
         self._video, self._begins_s = video, info.start_pts * info.time_base
         self._size = size = info.width, info.height
         lines = tuple(shape for shape in places.shapes if shape.is_line)
