@@ -1,4 +1,4 @@
-"""The file of lines and zones, for all sources, and for single cameras and clips (docs/tracks.md).
+"""The file of lines and zones, for all sources, and for cameras and clips (docs/counting.md).
 A section of ``cameras`` or ``clips`` inherits what stands above, except its lines and zones."""
 
 from __future__ import annotations

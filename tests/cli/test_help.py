@@ -51,7 +51,7 @@ def test_help_imports_nothing_heavy(arguments):
 
 
 def pages() -> str:
-    names = ("usage", "batch", "compare", "models", "reading", "tracks")
+    names = ("usage", "batch", "compare", "models", "reading", "tracks", "counting")
     return "".join((CHECKOUT / f"docs/{name}.md").read_text() for name in names)
 
 
