@@ -195,6 +195,11 @@ def _shape(
 
 
 def _name(where: str, name: Any) -> str:
+    if isinstance(name, bool) or not isinstance(name, (str, int, float)):
+        raise UsageError(
+            f"{where}: YAML reads the name as {quote(str(name))} (on, off, yes and no are true or "
+            'false): put it in quotes: "off"'
+        )
     text = str(name)
     if not text.strip() or len(text) > LONGEST_NAME or not text.isprintable():
         raise UsageError(f"{where}: {quote(text)} is not a name of 1 to {LONGEST_NAME} characters")

@@ -56,6 +56,8 @@ WRONG = {  # file -> a word of what is said, which names the place
     "size: [100, 100]\nlines: {a: [[0, 50], [101, 50]]}": "outside",
     'lines: {"": [[0, 0], [1, 1]]}': "name",
     "lines: {a: {points: [[0, 0], [1, 1]], in: left, out: left}}": "left",
+    "lines: {a: {points: [[0, 0], [1, 1]], out: off}}": r"a\.out: YAML reads the name as 'False'",
+    "lines: {no: [[0, 0], [1, 1]]}": "lines: YAML reads the name as 'False'",
     "lines: [": ":1",
     "lines: {a: [[0, 0], [1, 1]]": ":",
 }
