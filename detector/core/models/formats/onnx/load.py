@@ -198,7 +198,23 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
             f"{path}: ONNX cannot convert it from opset {opset} to {OPSET}: {_one_line(exc)}; "
             f"export it again with opset {OPSET}"
         ) from exc
+    if opset <= 10:
+        _keep_old_places(converted)
     return converted
+
+
+def _keep_old_places(model: onnx.ModelProto) -> None:
+    """Upsample, and Resize of opset 10, multiply places by the scale and round down. The converter
+    (onnx 1.23.2) leaves them the defaults of later opsets."""
+    from onnx import helper
+
+    for node in model.graph.node:
+        if node.op_type == "Resize":
+            kept = [one for one in node.attribute if one.name == "mode"]
+            kept.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+            kept.append(helper.make_attribute("nearest_mode", "floor"))
+            del node.attribute[:]
+            node.attribute.extend(kept)
 
 
 def _opset(path: Path, model: onnx.ModelProto) -> int:
