@@ -193,11 +193,10 @@ OF_THE_RUN = Ran(execution=RUN, measured=(RUN, LARGER), on_purpose=("batch",), t
 PLANTED_PASSES = {
     "pass-of-another-run": replace(OF_THE_RUN, execution=OTHER),
     "pass-ran-another-thing": replace(OF_THE_RUN, measured=(RUN, OTHER)),
-    "pass-does-not-say": None,
 }
 
 
-def _profiled(ran: Ran | None) -> SavedSession:
+def _profiled(ran: Ran) -> SavedSession:
     document = from_builtins(DOCUMENT, SessionDocument, "run")
     layers = PassRecord(available=True, facts={}, ran=ran)
     refused = PassRecord(available=False, reason="no GPU")

@@ -27,12 +27,6 @@ def measured_another_thing(session: SavedSession) -> Iterator[Hit]:
                 yield Hit(f"the pass {name} ran with {said}")
 
 
-def does_not_say(session: SavedSession) -> Iterator[Hit]:
-    silent = [name for name, one in session.passes.items() if one.available and one.ran is None]
-    if silent:
-        yield Hit(f"{len(silent)} of {len(session.passes)} passes: {', '.join(silent)}")
-
-
 def _differences(run: Execution, other: Execution, but: Iterable[str] = ()) -> str:
     """Such as "precision fp32 (the run: int8)"."""
     return ", ".join(
@@ -57,14 +51,6 @@ RULES = (
         "a pass measured another engine, precision, thread count, batch or size than the run",
         "ignore that pass's figures and report a bug: a pass must use the run's settings",
         measured_another_thing,
-        over="session",
-    ),
-    Rule(
-        "pass-does-not-say",
-        "note",
-        "passes do not record what they ran, so their engine and settings cannot be checked",
-        "profile again with this version",
-        does_not_say,
         over="session",
     ),
 )
