@@ -92,7 +92,7 @@ class FrameTimes:
         ``left`` this share (0 to 1) remains."""
         return {
             group: sum(self.apiece.get(name, 0) * left.get(name, 1) for name in names)
-            for group, names in grouped(self.stages, self.threads).items()
+            for group, names in grouped(self.stages).items()
         }
 
     @property
@@ -391,7 +391,7 @@ def _stage_to_change(times: FrameTimes) -> str | None:
     needs alone, so that other programs change nothing."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
-    candidates = times.stages if times.sync else grouped(times.stages, times.threads)[slowest]
+    candidates = times.stages if times.sync else grouped(times.stages)[slowest]
     stage = max(candidates, key=lambda name: times.stages.get(name, 0))
     if not times.stages.get(stage):
         return None
