@@ -428,7 +428,8 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
     if smaller is not None:
         height, width = smaller
         said = ""
-        if INFER in gains and _is_said_smaller(times, choices):
+        factors = dict.fromkeys(OF_INPUT, _area_left(choices))
+        if INFER in gains and is_said(times, factors):
             said = f", {_times(gain_with_smaller_input(times, choices))} at best"
         sentences.append(
             f"`--size {width}x{height}` has {_area_left(choices):.0%} of the input's pixels{said}; "
@@ -453,10 +454,6 @@ def describe_others(used: float | None, cores: int) -> str | None:
     if used is None or used <= OTHERS_MUCH * cores:
         return None
     return f"other programs used {used:.1f} of {counted(cores, 'core')}"
-
-
-def _is_said_smaller(times: FrameTimes, choices: Choices) -> bool:
-    return is_said(times, dict.fromkeys(OF_INPUT, _area_left(choices)))
 
 
 def _name(stage: str, choices: Choices) -> str:

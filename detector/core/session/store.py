@@ -110,7 +110,7 @@ class Session:
     @classmethod
     def _create(cls, folder: Path, new: bool) -> Session:
         try:
-            missing = _missing_parents(folder)
+            missing = [above for above in folder.parents if not above.exists()]  # the lowest first
             if not new:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 made = _make_folder(folder)
@@ -418,11 +418,6 @@ def _last_writer(lock: int) -> str:
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""
-
-
-def _missing_parents(folder: Path) -> list[Path]:
-    """The folders above that are not there, the lowest first."""
-    return [above for above in folder.parents if not above.exists()]
 
 
 def _make_folder(folder: Path) -> bool:

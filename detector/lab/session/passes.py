@@ -413,10 +413,6 @@ class PassHeader:
     slowdown: float | None = None
 
 
-def read_passes(folder: Path) -> dict[str, PassRecord]:
-    return {path.stem: read_pass(path) for path in sorted(folder.glob("*.json"))}
-
-
 def read_pass(path: Path) -> PassRecord:
     """Raises UsageError where the file is no pass's, or lacks a fact."""
     try:

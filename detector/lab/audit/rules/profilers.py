@@ -32,10 +32,6 @@ def _total(table: Table) -> Column | None:
     )
 
 
-def _self(table: Table) -> Column | None:
-    return _times(table, "self", but=("cuda",))
-
-
 def _root(name: str) -> str:
     """``aten::_convolution``, ``cudnn_convolution`` -> ``convolution``; ``conv2d`` too."""
     plain = re.sub(r"^(?:aten::)?_*(?:cudnn_|mkldnn_|miopen_|native_|mps_)?_*", "", name.lower())
@@ -141,7 +137,7 @@ def negative_memory(table: Table) -> Iterator[Hit]:
 
 
 def profiler_inside(table: Table) -> Iterator[Hit]:
-    own, whole = _self(table), _total(table)
+    own, whole = _times(table, "self", but=("cuda",)), _total(table)
     names = list(table.named_rows(NAME, STAGE))
     if not names or whole is None:
         return

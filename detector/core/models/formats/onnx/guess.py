@@ -41,16 +41,13 @@ class Guess:
         where = f"boxes in {given.boxes.tensor}"
         if given.boxes.columns is not None:
             where += f" columns {given.boxes.columns}"
-        parts = [f"{where} ({given.boxes.form}, in {'0..1' if _fraction(given) else 'pixels'})"]
+        unit = "0..1" if given.boxes.unit == "fraction" else "pixels"
+        parts = [f"{where} ({given.boxes.form}, in {unit})"]
         parts.append(f"scores in {given.scores.tensor}{_column(given.scores.columns)}")
         if given.classes is not None:
             column = given.classes.column
             parts.append(f"classes in {given.classes.tensor}{_column(column)}")
         return f"; a test run suggests {', '.join(parts)}"
-
-
-def _fraction(given: OutputsDescription) -> bool:
-    return given.boxes.unit == "fraction"
 
 
 def _column(column: object) -> str:
@@ -59,10 +56,6 @@ def _column(column: object) -> str:
 
 def how_to_say(evidence: Evidence) -> str:
     return BY_HAND if guess_outputs(evidence).outputs is None else evidence.how_to_say()
-
-
-def seen_columns(evidence: Evidence) -> str:
-    return guess_outputs(evidence).words()
 
 
 def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
