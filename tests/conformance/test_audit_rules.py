@@ -224,7 +224,7 @@ def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
 
 def test_every_file_of_the_folder_has_rules() -> None:
     for file in FOLDER.glob("[!_]*.py"):
-        assert "\nRULES = (" in file.read_text(), file.name
+        assert "\n@" in file.read_text(), file.name
 
 
 def test_the_page_of_pitfalls_names_every_rule_and_no_other() -> None:
