@@ -21,7 +21,7 @@ from detector.lab.session.read import SavedSession
 PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Where a run's files go, and what is printed of it: nothing that its speed depends on.
 APART = ("--run-dir", "-o", "--output", "--only", "--log-to", "--what-if-seconds")
-APART_ALONE = ("--csv", "--json", "--quiet", "-q", "--verbose", "-v")
+APART_ALONE = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
 # What measures a step that has no figure.
 WHAT_IF = "profile --only what_if"
 THIS = "this command"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from typing import Any
@@ -79,6 +80,10 @@ class _ListsPasses(LogsRuns):
 @click.option(
     "--bandwidth", metavar="RATE", help="Data-sheet memory bandwidth (320GB/s), with --peak."
 )
+@click.option("--prove", is_flag=True, hidden=True)
+@click.option("--sweep", is_flag=True, hidden=True)
+@click.option("--target", hidden=True)
+@click.option("--target-seconds", hidden=True)
 @click.option(
     "--csv",
     "as_csv",
@@ -92,12 +97,16 @@ def command(
     source: str | None,
     config_file: str | None,
     only: str | None,
+    sweep: bool,
     moments: bool,
+    target: str | None,
+    target_seconds: str | None,
     nsys: str | None,
     nsys_run: int | None,
     what_if_seconds: float,
     peak: str | None,
     bandwidth: str | None,
+    prove: bool,
     as_csv: bool,
     verbose: bool,
     as_json: bool,
@@ -121,7 +130,21 @@ def command(
     from detector.lab.report.tables import csv_files
     from detector.lab.terminal.profile import list_faster, print_profile
 
+    if prove:
+        raise UsageError("--prove was removed: what_if measures every change itself; omit it")
+    if target is not None or target_seconds is not None:
+        words = ["detect-video", "tune", source or "SOURCE", "--target", target or "60fps"]
+        words += ["--seconds", target_seconds] if target_seconds else []
+        raise UsageError(f"--target is an option of another command: {shlex.join(words)}")
     wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
+    if sweep or "sweep" in (wanted or ()):
+        words = ["detect-video", "compare", source or "SOURCE"]
+        words += ["--engine", flags["engine"]] if flags["engine"] else []
+        words += ["--batch", "1,2,4,8"]
+        raise UsageError(
+            "batches (with --precision A,B also precisions) are measured by another command: "
+            f"{shlex.join(words)}"
+        )
     if nsys is not None and source is None:
         if as_csv:
             raise UsageError(

@@ -78,7 +78,7 @@ GIVEN_ALWAYS = {
     "--only", "loop"), "eval": ("--engine", "null"), "build": ("--engine", "null"),
     "infer-raw": ("--engine", "null"), "nothing": ("--engine", "null"),
 }  # fmt: skip
-NEVER = {"calibrate_frames", "budget", "verbose", "help", "version"}
+NEVER = {"sweep", "calibrate_frames", "budget", "verbose", "help", "version"}
 
 
 @cache
