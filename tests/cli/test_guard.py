@@ -220,13 +220,12 @@ def test_a_run_dir_with_other_files_is_used_and_used_again(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_of_an_earlier_version_is_used_again(here: Path) -> None:
-    session(here / "o")
-    (here / "o" / LIST).unlink()
-    (here / "o/passes").mkdir()
-    (here / "o/passes/loop.json").write_text('{"available": false, "reason": "x", "seconds": 1}')
-    session(here / "o")
-    assert not (here / "o/passes").exists()
+def test_a_session_without_its_list_is_left_alone(here: Path) -> None:
+    made = session(here / "o")
+    (made / LIST).unlink()
+    before = tree(made)
+    assert run("in.mp4", *NULL, "--run-dir", "o") == 6
+    assert tree(made) == before
 
 
 def test_a_run_that_cannot_start_leaves_the_earlier_session(here: Path) -> None:
