@@ -83,6 +83,17 @@ class Roster:
         ids = self._plan.selection.classes if own is None else own
         return None if ids is None else frozenset(ids)
 
+    def classes(self) -> dict[str, list[str]]:
+        """Listed camera -> names of the classes that it keeps."""
+        names, ids = (
+            self._plan.network.names,
+            {one.name: self._class_ids(one) for one in self.listed},
+        )
+        return {
+            camera: [name for i, name in enumerate(names) if kept is None or i in kept]
+            for camera, kept in ids.items()
+        }
+
     def _bind_nms(self) -> None:
         wanted = [self._class_ids(camera) for camera in self.listed]
         wanted.append(self._plan.drawing.blurred)

@@ -124,6 +124,11 @@ class EventsConfig:
         "URL",
         short="Publish events to mqtt://HOST[:PORT]/TOPIC",
     )
+    mqtt_discovery: str | None = option(
+        None,
+        "Announce cameras to Home Assistant by MQTT discovery, with its prefix: homeassistant.",
+        "PREFIX",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class MqttTarget:
     """Keeps one connection. paho has its thread, its queue (bounded here) and its tries."""
 
     name = "MQTT"
+    subscribes = False
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class MqttTarget:
         self._latest: dict[str, str] = {}  # retained topic -> what it should hold
         self._outdated: set[str] = set()  # of those, the ones that found no room in the queue
         self._under_way = 0  # calls of publish
-        self._client = client = Client()
+        self._client = client = Client(self.subscribes)
         if user is not None:
             client.username_pw_set(user, password)
         if tls:
@@ -79,6 +80,7 @@ class MqttTarget:
         client.reconnect_delay_set(1, LONGEST_PAUSE_S)
         client.will_set(f"{self._topic}/available", "offline", qos=1, retain=True)
         client.on_connect, client.on_publish = self._connected, self._published
+        client.on_message = self._heard
         client.on_connect_fail, client.on_disconnect = self._not_reached, self._left
         client.connect_async(host, port, keepalive=30)
         client.loop_start()
@@ -123,7 +125,7 @@ class MqttTarget:
             topic = self._outdated.pop() if self._outdated else None
             self._lost -= topic is not None
         if topic is not None:  # a newer value waits for paho's lock, and follows
-            self._publish(topic, self._latest[topic], retain=True)
+            self._publish(topic, self._latest.get(topic, ""), retain=True)
 
     def tell(self, event: Event) -> None:
         camera = level(event.camera)
@@ -140,14 +142,19 @@ class MqttTarget:
             count = event.count if counted else 0
             self._keep(f"{camera}/count/{level(event.class_name)}", str(count))
 
+    def _heard(self, client: Any, data: Any, message: Any) -> None:
+        """Take a message of what was subscribed to."""
+
     def _keep(self, name: str, payload: str) -> None:
+        self._keep_at(f"{self._topic}/{name}", payload)
+
+    def _keep_at(self, topic: str, payload: str) -> None:
         """Publish a value that the broker retains: after an outage, too."""
-        topic = f"{self._topic}/{name}"
         with self._lock:
             self._latest[topic] = payload
         self._publish(topic, payload, retain=True)
 
-    def _publish(self, topic: str, payload: str, *, retain: bool) -> None:
+    def _publish(self, topic: str, payload: str | bytes, *, retain: bool) -> None:
         if len(topic.encode()) > LONGEST_TOPIC:
             with self._lock:
                 self._lost += 1
@@ -160,7 +167,7 @@ class MqttTarget:
         with self._lock:
             if sent.rc not in (0, NO_CONNECTION):
                 self._lost += 1
-                if retain:
+                if topic in self._latest:
                     self._outdated.add(topic)
             elif sent.mid not in self._early:
                 self._pending.add(sent.mid)

@@ -424,7 +424,7 @@ class Subscriber:
         self.client.on_connect = lambda client, *_: client.subscribe("#", qos=1)
         self.client.on_subscribe = lambda *_: self.ready.set()
         self.client.on_message = lambda client, data, one: self.got.append(
-            (one.topic, one.payload.decode(), one.retain)
+            (one.topic, one.payload.decode(errors="replace"), one.retain)
         )
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
