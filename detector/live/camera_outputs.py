@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from detector.core.errors import OutputError, UsageError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
 from detector.live.asked import keeps_video
-from detector.live.base import Event, EventTarget, LiveFigures
+from detector.live.base import Event, EventTarget
 from detector.live.camera_folder import take_back
 from detector.live.events import EventHub
 from detector.live.events.days import EventDays
@@ -186,33 +186,26 @@ class CameraEvents:
         self.rules = EventRules(time.perf_counter_ns(), time.time())
         self._snapshots = None
         self._days: EventDays | None = None
-        self._home: HomeAssistant | None = None
+        self.home: HomeAssistant | None = None  # which looks at the run once a second
         with ExitStack() as made:
             targets = []
             for target in _targets(folder, wanted, notice):
                 made.callback(target.close)
                 targets.append(target)
                 self._days = target if isinstance(target, EventDays) else self._days
-                self._home = target if isinstance(target, HomeAssistant) else self._home
+                self.home = target if isinstance(target, HomeAssistant) else self.home
             if folder is not None:
                 from detector.live.events.snapshots import Snapshots
 
                 self._snapshots = Snapshots(folder, notice)
-                if self._home is not None:
-                    self._snapshots.show = self._home.show
+                if self.home is not None:
+                    self._snapshots.show = self.home.show
             made.pop_all()
         self._hub = EventHub([*targets, *more])
         self.tell = self._hub.tell
 
     def add_snapshot(self, event: Event, image: Image) -> Event:
         return event if self._snapshots is None else self._snapshots.add_to(event, image)
-
-    def look(
-        self, cameras: Callable[[], Mapping[str, Sequence[str]]], figures: Callable[[], LiveFigures]
-    ) -> None:
-        """To be called once a second. ``cameras``: all, with the classes that each keeps."""
-        if self._home is not None:
-            self._home.look(cameras(), figures)
 
     def close(self) -> list[str]:
         """Gives every receiver a moment. Returns what was lost, a line for each."""

@@ -85,14 +85,9 @@ class Roster:
 
     def classes(self) -> dict[str, list[str]]:
         """Listed camera -> names of the classes that it keeps."""
-        names, ids = (
-            self._plan.network.names,
-            {one.name: self._class_ids(one) for one in self.listed},
-        )
-        return {
-            camera: [name for i, name in enumerate(names) if kept is None or i in kept]
-            for camera, kept in ids.items()
-        }
+        names = self._plan.network.names
+        kept = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
+        return {camera: [names[i] for i in sorted(ids)] for camera, ids in kept.items()}
 
     def _bind_nms(self) -> None:
         wanted = [self._class_ids(camera) for camera in self.listed]

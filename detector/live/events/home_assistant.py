@@ -17,14 +17,14 @@ from typing import Any
 from detector.core import __version__
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import parse_json
-from detector.live.base import LiveFigures, StreamFigures, ZoneShape
-from detector.live.events.mqtt import MqttTarget, level
+from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
+from detector.live.events.mqtt import MqttTarget, is_topic, level
 
 BIRTH = "homeassistant/status"  # Home Assistant's default, with any prefix
 MOST_CLASSES = 20  # a device with more cannot be read; --classes names those that matter
 MOST_WAITING = 20  # messages without an answer; beyond that a snapshot is dropped
-MOST_DEVICES, MOST_ENTITIES = 256, 1000  # of earlier runs; a broker may lie
-NAME = "detect-video"
+MOST_DEVICES = 256  # of earlier runs: a broker may lie
+Entities = dict[str, dict[str, Any]]  # by id; one that has only its platform is removed
 
 
 def identifier(text: str) -> str:
@@ -33,63 +33,51 @@ def identifier(text: str) -> str:
     return plain if plain == text else f"{plain}-{zlib.crc32(text.encode()):08x}"
 
 
-def entities(
+def make_entities(
     topic: str, camera: str, shapes: Sequence[ZoneShape], classes: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Id -> entity, of a camera. ``topic``: of the run."""
+) -> Entities:
+    """``topic``: of the run."""
     place = f"{topic}/{level(camera)}"
-    found: dict[str, dict[str, Any]] = {
+    state = {"stat_t": f"{place}/state", "pl_on": "up", "pl_off": "down"}
+    found: Entities = {
         "state": {
             "p": "binary_sensor",
             "dev_cla": "connectivity",
             "ent_cat": "diagnostic",
-            "stat_t": f"{place}/state",
-            "pl_on": "up",
-            "pl_off": "down",
+            **state,
         },
         # Not "camera": that is for live pictures. An image tells when it came.
         "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{place}/snapshot"},
     }
-    counted = {f"class_{name}": (name, f"{place}/count/{level(name)}") for name in classes}
+    present = {f"class_{name}": (name, f"{place}/count/{level(name)}") for name in classes}
     for shape in shapes:
         name, values = shape.name, f"{place}/zone/{level(shape.name)}"
         if not shape.is_line:
-            counted[f"zone_{name}"] = name, f"{values}/inside"
+            present[f"zone_{name}"] = name, f"{values}/inside"
             continue
         for way, side in zip(("in", "out"), shape.sides, strict=True):
-            found[identifier(f"line_{name}_{way}")] = {
-                "p": "sensor",
-                "name": f"{name} {side}",
-                "stat_t": f"{values}/{way}",
-                "stat_cla": "total_increasing",
-            }
-    now = {  # what nobody knows while the camera is down
-        "avty": [
-            {"t": f"{topic}/available"},
-            {"t": f"{place}/state", "pl_avail": "up", "pl_not_avail": "down"},
-        ],
-        "avty_mode": "all",
-    }
-    for key, (name, values) in counted.items():
+            total = {"p": "sensor", "name": f"{name} {side}", "stat_cla": "total_increasing"}
+            found[f"line_{name}_{way}"] = {**total, "stat_t": f"{values}/{way}"}
+    # Nobody knows what is there while the camera is down.
+    up = {"t": f"{place}/state", "pl_avail": "up", "pl_not_avail": "down"}
+    now = {"avty": [{"t": f"{topic}/available"}, up], "avty_mode": "all"}
+    some = "{{ 'ON' if value | int(0) > 0 else 'OFF' }}"
+    for key, (name, values) in present.items():
         count = {"p": "sensor", "name": f"{name} count", "stat_cla": "measurement"}
         there = {"p": "binary_sensor", "name": f"{name} occupancy", "dev_cla": "occupancy"}
-        there["val_tpl"] = "{{ 'ON' if value | int(0) > 0 else 'OFF' }}"
-        found[identifier(f"{key}_count")] = {**count, "stat_t": values, **now}
-        found[identifier(f"{key}_occupancy")] = {**there, "stat_t": values, **now}
-    for key, entity in found.items():
-        entity["uniq_id"] = f"{identifier(topic)}_{camera}_{key}"
-    return found
+        found[f"{key}_count"] = {**count, "stat_t": values, **now}
+        found[f"{key}_occupancy"] = {**there, "stat_t": values, "val_tpl": some, **now}
+    node = identifier(topic)
+    ids = {identifier(key): entity for key, entity in found.items()}
+    return {key: {**entity, "uniq_id": f"{node}_{camera}_{key}"} for key, entity in ids.items()}
 
 
-def device_config(topic: str, camera: str, found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The payload that announces a camera with these entities."""
-    payload = {
-        "dev": {"ids": [f"{identifier(topic)}_{camera}"], "name": camera, "mf": NAME},
-        "o": {"name": NAME, "sw": __version__},
-        "avty": [{"t": f"{topic}/available"}],
-        "cmps": found,
-    }
-    return json.dumps(payload)
+def device_config(topic: str, camera: str, entities: Entities) -> str:
+    """The payload that announces a camera."""
+    device = {"ids": [f"{identifier(topic)}_{camera}"], "name": camera, "mf": "detect-video"}
+    origin = {"name": "detect-video", "sw": __version__}
+    available = [{"t": f"{topic}/available"}]
+    return json.dumps({"dev": device, "o": origin, "avty": available, "cmps": entities})
 
 
 class HomeAssistant(MqttTarget):
@@ -107,15 +95,12 @@ class HomeAssistant(MqttTarget):
         prefix: str,
         complain: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._prefix = prefix.strip("/")
-        if not self._prefix or any(sign in "+#\0" for sign in prefix) or prefix.startswith("$"):
-            raise UsageError(
-                "--mqtt-discovery: must be a topic without + and #; homeassistant is the default "
-                "prefix of Home Assistant"
-            )
+        if not is_topic(prefix):
+            raise UsageError("--mqtt-discovery: not a topic; Home Assistant's is homeassistant")
+        self._prefix = prefix
         self._telling = threading.Lock()  # values come in order
         self._again = False  # all that is retained is to be published again
-        self._made: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {}  # from what, entities
+        self._made: dict[str, tuple[Any, Entities]] = {}  # camera -> of what, entities
         # Camera -> id -> platform, of the entities that Home Assistant may have.
         self._before: dict[str, dict[str, str]] = {}
         super().__init__(url, user, password, complain=complain)
@@ -136,18 +121,14 @@ class HomeAssistant(MqttTarget):
             topic, payload = message.topic, message.payload.decode()
             if topic in (BIRTH, f"{self._prefix}/status"):
                 self._again |= payload == "online"
-                return
-            camera = topic.split("/")[-2]
-            given = parse_json(payload, topic)["cmps"] if message.retain and payload else {}
-            known = {key: str(one["p"]) for key, one in given.items() if len(one) > 1}
+            elif message.retain and len(self._before) < MOST_DEVICES:
+                given = parse_json(payload, topic)["cmps"].items()
+                known = {key: str(one["p"]) for key, one in given if len(one) > 1}
+                self._before[topic.split("/")[-2]] = known
         except (UsageError, ValueError, LookupError, TypeError, AttributeError):
-            return  # not ours
-        with self._lock:
-            before = self._before.setdefault(camera, {}) if known else known
-            if len(self._before) <= MOST_DEVICES and len(before) + len(known) <= MOST_ENTITIES:
-                before.update((k, p) for k, p in known.items() if len(k) + len(p) < 400)
+            pass  # not ours
 
-    def tell(self, event: Any) -> None:
+    def tell(self, event: Event) -> None:
         with self._telling:
             super().tell(event)
 
@@ -161,53 +142,36 @@ class HomeAssistant(MqttTarget):
                 self._again = False
                 for topic, payload in list(self._latest.items()):
                     self._publish(topic, payload, retain=True)
-            changed = set()
             for stream in figures().streams:
                 if stream.processed and stream.name in cameras:
-                    changed |= self._see(stream, cameras[stream.name])
-            with self._lock:
-                before = {camera: dict(known) for camera, known in self._before.items()}
-            for camera in {*self._made, *before} - {*cameras}:
+                    self._see(stream, cameras[stream.name])
+            for camera in {*self._made, *self._before.copy()} - {*cameras}:
                 self._drop(camera)
-            for camera, (_, found) in self._made.items():
-                gone = {k: {"p": p} for k, p in before.get(camera, {}).items() if k not in found}
-                if gone or camera in changed:
-                    self._announce(camera, found, gone)
 
-    def _see(self, stream: StreamFigures, classes: Sequence[str]) -> set[str]:
-        """Keep the values of a camera. Returns its name if it has other entities now."""
+    def _see(self, stream: StreamFigures, classes: Sequence[str]) -> None:
+        camera, place = stream.name, f"{self._topic}/{level(stream.name)}"
         classes = classes if len(classes) <= MOST_CLASSES else ()
-        place = level(stream.name)
         for name in classes:
-            if f"{self._topic}/{place}/count/{level(name)}" not in self._latest:
-                self._keep(f"{place}/count/{level(name)}", "0")
+            if (topic := f"{place}/count/{level(name)}") not in self._latest:
+                self._keep(topic, "0")
         for zone in stream.zones:
-            if zone.shape.is_line:
-                values = dict(zip(("in", "out"), zone.today, strict=True))
-            else:
-                values = {"inside": zone.inside or 0}
-            for what, value in values.items():
-                topic = f"{place}/zone/{level(zone.shape.name)}/{what}"
-                if self._latest.get(f"{self._topic}/{topic}") != str(value):
-                    self._keep(topic, str(value))
-        shapes = [zone.shape for zone in stream.zones]
-        if stream.name in self._made and self._made[stream.name][0] == (shapes, classes):
-            return set()
-        found = entities(self._topic, stream.name, shapes, classes)
-        self._made[stream.name] = (shapes, classes), found
-        return {stream.name}
-
-    def _announce(
-        self, camera: str, found: dict[str, dict[str, Any]], gone: dict[str, dict[str, Any]]
-    ) -> None:
-        """``gone``: an entity with nothing but its platform is removed."""
-        topic = self._config_topic(camera)
-        if gone:
-            text = device_config(self._topic, camera, {**found, **gone})
-            self._publish(topic, text, retain=True)
-        self._keep_at(topic, device_config(self._topic, camera, found))
-        with self._lock:
-            self._before[camera] = {key: entity["p"] for key, entity in found.items()}
+            values = {"in": zone.today[0], "out": zone.today[1], "inside": zone.inside}
+            for what in ("in", "out") if zone.shape.is_line else ("inside",):
+                topic, value = f"{place}/zone/{level(zone.shape.name)}/{what}", str(values[what])
+                if self._latest.get(topic) != value:
+                    self._keep(topic, value)
+        shapes, before = [zone.shape for zone in stream.zones], self._before.get(camera, {})
+        made, entities = self._made.get(camera, (None, {}))
+        if changed := made != (shapes, classes):
+            entities = make_entities(self._topic, camera, shapes, classes)
+            self._made[camera] = (shapes, classes), entities
+        if gone := {key: {"p": p} for key, p in before.items() if key not in entities}:
+            text = device_config(self._topic, camera, {**entities, **gone})
+            self._publish(self._config_topic(camera), text, retain=True)
+        if gone or changed:
+            text = device_config(self._topic, camera, entities)
+            self._keep(self._config_topic(camera), text)
+            self._before[camera] = {key: entity["p"] for key, entity in entities.items()}
 
     def _drop(self, camera: str) -> None:
         """Remove a camera's device, and what the broker retains of the camera."""
@@ -217,8 +181,7 @@ class HomeAssistant(MqttTarget):
             self._publish(topic, "", retain=True)
             self._latest.pop(topic, None)
         self._made.pop(camera, None)
-        with self._lock:
-            self._before.pop(camera, None)
+        self._before.pop(camera, None)
 
     def show(self, camera: str, jpeg: bytes) -> None:
         """Publish a snapshot. From any thread."""

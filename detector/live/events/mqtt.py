@@ -34,6 +34,10 @@ NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next conne
 INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
 
 
+def is_topic(text: str) -> bool:
+    return bool(text) and not any(sign in "+#\0" for sign in text) and text[0] not in "$/"
+
+
 def level(text: str) -> str:
     """A text as one level of a topic: ``/``, ``+``, ``#`` and controls as %XX."""
     return quote(text, safe=" !$&'()*,-.:;=@[]_~")
@@ -91,7 +95,7 @@ class MqttTarget:
             self._tell_once(f"the broker refused the connection: {code}", REFUSAL)
             return
         self._refused, self._since_s = False, time.monotonic()
-        self._keep("available", "online")
+        self._keep(f"{self._topic}/available", "online")
 
     def _not_reached(self, client: Any, data: Any) -> None:
         self._refused = True
@@ -128,27 +132,24 @@ class MqttTarget:
             self._publish(topic, self._latest.get(topic, ""), retain=True)
 
     def tell(self, event: Event) -> None:
-        camera = level(event.camera)
-        self._publish(f"{self._topic}/{camera}/event", as_json(event), retain=False)
+        place = f"{self._topic}/{level(event.camera)}"
+        self._publish(f"{place}/event", as_json(event), retain=False)
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
-            self._keep(f"{camera}/state", state)
+            self._keep(f"{place}/state", state)
         if event.zone is not None and event.event != STAYS:
             what = event.direction or "inside"
-            self._keep(f"{camera}/zone/{level(event.zone)}/{what}", str(event.count))
+            self._keep(f"{place}/zone/{level(event.zone)}/{what}", str(event.count))
         in_sight = event.zone is None and event.event in (APPEARS, LEAVES)
         if event.class_name is not None and in_sight:
             counted = event.event == APPEARS or event.track is not None
             count = event.count if counted else 0
-            self._keep(f"{camera}/count/{level(event.class_name)}", str(count))
+            self._keep(f"{place}/count/{level(event.class_name)}", str(count))
 
     def _heard(self, client: Any, data: Any, message: Any) -> None:
         """Take a message of what was subscribed to."""
 
-    def _keep(self, name: str, payload: str) -> None:
-        self._keep_at(f"{self._topic}/{name}", payload)
-
-    def _keep_at(self, topic: str, payload: str) -> None:
+    def _keep(self, topic: str, payload: str) -> None:
         """Publish a value that the broker retains: after an outage, too."""
         with self._lock:
             self._latest[topic] = payload
@@ -188,7 +189,7 @@ class MqttTarget:
                 break
             time.sleep(0.01)  # a run that ends at once has told something, too
         if self._client.is_connected():
-            self._keep("available", "offline")
+            self._keep(f"{self._topic}/available", "offline")
             while self._pending and time.monotonic() < deadline:
                 time.sleep(0.01)
         with suppress(OSError, ValueError):
@@ -213,8 +214,7 @@ def _parse(
         raise UsageError(f"--mqtt {address}: write mqtt://HOST[:PORT]/TOPIC, or mqtts:// for TLS")
     if not topic:
         raise UsageError(f"--mqtt {address}: has no topic; add one: {address}/detect-video")
-    cut = "?" in url or "#" in url  # what follows is no part of the path
-    if cut or any(sign in "+#\0" for sign in topic) or topic.startswith("$"):
+    if "?" in url or "#" in url or not is_topic(topic):  # what follows ? is no part of the path
         raise UsageError(f"--mqtt {address}: the topic must not contain + # ? or start with $")
     if parts.username is not None:
         user, password = unquote(parts.username), unquote(parts.password or "") or password

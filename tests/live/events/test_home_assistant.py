@@ -17,8 +17,8 @@ from detector.live.events.home_assistant import (
     BIRTH,
     HomeAssistant,
     device_config,
-    entities,
     identifier,
+    make_entities,
 )
 from detector.live.events.snapshots import Snapshots
 from tests.live.events.test_delivery import Subscriber, broker, event, needs_broker
@@ -43,7 +43,7 @@ def look(target: HomeAssistant, *shapes, cameras=("door",), **more) -> None:
 
 
 def test_entities_have_what_home_assistant_requires():
-    found = entities("x/y", "door", (ROAD, YARD), ("person",))
+    found = make_entities("x/y", "door", (ROAD, YARD), ("person",))
     for key, entity in found.items():
         assert identifier(key) == key
         assert entity.keys() >= REQUIRED[entity["p"]] | {"uniq_id"}
@@ -135,7 +135,7 @@ def test_devices_keep_to_the_published_schema():
     python = os.environ.get("DETECT_VIDEO_HOME_ASSISTANT")
     if python is None:
         pytest.skip("machine: DETECT_VIDEO_HOME_ASSISTANT names no Python with homeassistant")
-    found = entities("x/y", "door", (ROAD, YARD), ("person", "dining table"))
+    found = make_entities("x/y", "door", (ROAD, YARD), ("person", "dining table"))
     payloads = [device_config("x/y", "door", {**found, "old": {"p": "sensor"}})]
     command = [python, Path(__file__).with_name("home_assistant_check.py")]
     done = subprocess.run(command, input=json.dumps(payloads), capture_output=True, text=True)
