@@ -86,15 +86,7 @@ class HomeAssistant(MqttTarget):
 
     subscribes = True
 
-    def __init__(
-        self,
-        url: str,
-        user: str | None = None,
-        password: str | None = None,
-        *,
-        prefix: str,
-        complain: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, *broker: Any, prefix: str, **more: Any) -> None:
         if not is_topic(prefix):
             raise UsageError("--mqtt-discovery: not a topic; Home Assistant's is homeassistant")
         self._prefix = prefix
@@ -103,7 +95,7 @@ class HomeAssistant(MqttTarget):
         self._made: dict[str, tuple[Any, Entities]] = {}  # camera -> of what, entities
         # Camera -> id -> platform, of the entities that Home Assistant may have.
         self._before: dict[str, dict[str, str]] = {}
-        super().__init__(url, user, password, complain=complain)
+        super().__init__(*broker, **more)
 
     def _config_topic(self, camera: str) -> str:
         return f"{self._prefix}/device/{identifier(self._topic)}/{camera}/config"
@@ -185,5 +177,5 @@ class HomeAssistant(MqttTarget):
 
     def show(self, camera: str, jpeg: bytes) -> None:
         """Publish a snapshot. From any thread."""
-        if self._client.is_connected() and len(self._pending) < MOST_WAITING:
+        if self._client.is_connected() and self._pending < MOST_WAITING:
             self._publish(f"{self._topic}/{level(camera)}/snapshot", jpeg, retain=True)

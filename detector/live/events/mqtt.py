@@ -70,11 +70,9 @@ class MqttTarget:
         self._since_s = 0.0  # of the connection, monotonic
         self._lock = threading.Lock()
         self._lost = 0
-        self._pending: set[int] = set()
-        self._early: set[int] = set()
+        self._pending = 0  # messages without an answer
         self._latest: dict[str, str] = {}  # retained topic -> what it should hold
         self._outdated: set[str] = set()  # of those, the ones that found no room in the queue
-        self._under_way = 0  # calls of publish
         self._client = client = Client(self.subscribes)
         if user is not None:
             client.username_pw_set(user, password)
@@ -121,10 +119,7 @@ class MqttTarget:
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
         with self._lock:
-            if number in self._pending:
-                self._pending.discard(number)
-            elif self._under_way:
-                self._early.add(number)
+            self._pending -= 1
             self._lost += bool(code.is_failure)
             topic = self._outdated.pop() if self._outdated else None
             self._lost -= topic is not None
@@ -160,22 +155,16 @@ class MqttTarget:
             with self._lock:
                 self._lost += 1
             return
-        # Not under our lock: paho calls ``_published`` under its own, and takes ours there. An
-        # answer that comes before publish returns waits in ``_early``.
         with self._lock:
-            self._under_way += 1
+            self._pending += 1
+        # Not under our lock: paho calls ``_published`` under its own, and takes ours there.
         sent = self._client.publish(topic, payload, qos=1, retain=retain)
-        with self._lock:
-            if sent.rc not in (0, NO_CONNECTION):
+        if sent.rc not in (0, NO_CONNECTION):
+            with self._lock:
+                self._pending -= 1
                 self._lost += 1
                 if topic in self._latest:
                     self._outdated.add(topic)
-            elif sent.mid not in self._early:
-                self._pending.add(sent.mid)
-            self._early.discard(sent.mid)
-            self._under_way -= 1
-            if not self._under_way:
-                self._early.clear()  # answers to what is not ours to count
 
     def lost(self) -> int:
         with self._lock:
@@ -196,8 +185,8 @@ class MqttTarget:
             self._client.disconnect()
         self._client.loop_stop()
         with self._lock:
-            self._lost += len(self._pending)
-            self._pending.clear()
+            self._lost += self._pending
+            self._pending = 0
 
 
 def _parse(
