@@ -113,10 +113,13 @@ class HomeAssistant(MqttTarget):
             topic, payload = message.topic, message.payload.decode()
             if topic in (BIRTH, f"{self._prefix}/status"):
                 self._again |= payload == "online"
-            elif message.retain and len(self._before) < MOST_DEVICES:
+                return
+            camera = identifier(topic.split("/")[-2])
+            is_ours = message.retain and topic == self._config_topic(camera)
+            if is_ours and len(self._before) < MOST_DEVICES:
                 given = parse_json(payload, topic)["cmps"].items()
                 known = {key: str(one["p"]) for key, one in given if len(one) > 1}
-                self._before[topic.split("/")[-2]] = known
+                self._before[camera] = known
         except (UsageError, ValueError, LookupError, TypeError, AttributeError):
             pass  # not ours
 
@@ -168,7 +171,7 @@ class HomeAssistant(MqttTarget):
     def _drop(self, camera: str) -> None:
         """Remove a camera's device, and what the broker retains of the camera."""
         place = f"{self._topic}/{level(camera)}/"
-        values = [topic for topic in self._latest if topic.startswith(place)]
+        values = [topic for topic in list(self._latest) if topic.startswith(place)]
         for topic in (self._config_topic(camera), f"{place}snapshot", *values):
             self._publish(topic, "", retain=True)
             self._latest.pop(topic, None)

@@ -35,7 +35,7 @@ INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mq
 
 
 def is_topic(text: str) -> bool:
-    return bool(text) and not any(sign in "+#\0" for sign in text) and text[0] not in "$/"
+    return text[:1] not in ("", "$") and text == text.strip("/") and not {*"+#\0"} & {*text}
 
 
 def level(text: str) -> str:

@@ -27,7 +27,6 @@ from detector.live.events.wording import EventDocument, as_document, as_json
 FIELDS = (*(one.encode_name for one in msgspec.structs.fields(EventDocument)), "time")
 _PART = re.compile(r"(\$?)\{(\w+)\}")
 _UNQUOTED = re.compile(r'\{"(\w+)": null\}')  # {camera} as a mapping of YAML
-_PERSONAL = re.compile(r"auth|cookie|key|pass|secret|token", re.IGNORECASE)  # headers
 _HeaderName = Annotated[str, msgspec.Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]  # RFC 9110
 
 
@@ -75,13 +74,9 @@ def read_template(path: str, environment: Mapping[str, str] = os.environ) -> Tem
         return value
 
     try:
-        template = msgspec.convert(_change(content, partial(_PART.sub, expand)), Template)
+        return msgspec.convert(_change(content, partial(_PART.sub, expand)), Template)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}; write url, headers, and body or json") from error
-    for name, value in template.headers.items():
-        if _PERSONAL.search(name):
-            keep_secret(str(value).rpartition(" ")[2])  # without Bearer
-    return template
 
 
 def _fill(values: Mapping[str, str], text: str) -> str:

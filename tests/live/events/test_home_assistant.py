@@ -124,7 +124,21 @@ def test_all_is_published_again_when_home_assistant_starts(run):
     assert devices(subscriber)[0] == devices(subscriber)[1]
 
 
-@pytest.mark.parametrize("prefix", ["", "/", "a/#", "$x"])
+LIES = [("+/config", b'{"cmps": {"a": {"p": "sensor", "x": 1}}}'), ("door/config", b"\xff")]
+LIES += [("door/config", b'{"cmps": [1]}'), ("door/config", b"[" * 100_000)]
+
+
+def test_lies_of_a_broker_are_ignored():
+    pytest.importorskip("paho.mqtt")
+    target = HomeAssistant("mqtt://127.0.0.1:1/x", prefix="ha")
+    for topic, payload in LIES:
+        told = SimpleNamespace(topic=f"ha/device/x/{topic}", payload=payload, retain=True)
+        target._heard(None, None, told)
+    assert target._before == {}
+    target.close()
+
+
+@pytest.mark.parametrize("prefix", ["", "a/", "a/#", "$x"])
 def test_prefixes_that_are_no_topic(prefix):
     with pytest.raises(UsageError, match="--mqtt-discovery"):
         HomeAssistant("mqtt://127.0.0.1:1/x", prefix=prefix)
