@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from detector.core.config.cameras import EventsConfig, RecordConfig
-from detector.core.errors import OutputError
+from detector.core.errors import OutputError, UsageError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
 from detector.live.asked import keeps_video
@@ -24,6 +24,7 @@ from detector.live.base import Event, EventTarget
 from detector.live.camera_folder import take_back
 from detector.live.events import EventHub
 from detector.live.events.days import EventDays
+from detector.live.events.home_assistant import HomeAssistant
 from detector.live.events.rules import EventRules
 from detector.live.recording import CameraRecorder, Quality, Retention
 from detector.live.routing import Output
@@ -185,16 +186,20 @@ class CameraEvents:
         self.rules = EventRules(time.perf_counter_ns(), time.time())
         self._snapshots = None
         self._days: EventDays | None = None
+        self.home: HomeAssistant | None = None  # which looks at the run once a second
         with ExitStack() as made:
             targets = []
             for target in _targets(folder, wanted, notice):
                 made.callback(target.close)
                 targets.append(target)
                 self._days = target if isinstance(target, EventDays) else self._days
+                self.home = target if isinstance(target, HomeAssistant) else self.home
             if folder is not None:
                 from detector.live.events.snapshots import Snapshots
 
                 self._snapshots = Snapshots(folder, notice)
+                if self.home is not None:
+                    self._snapshots.show = self.home.show
             made.pop_all()
         self._hub = EventHub([*targets, *more])
         self.tell = self._hub.tell
@@ -237,4 +242,9 @@ def _targets(
         from detector.live.events.mqtt import MqttTarget
 
         user, password = told("DETECT_VIDEO_MQTT_USER"), told("DETECT_VIDEO_MQTT_PASSWORD")
-        yield MqttTarget(wanted.mqtt, user, password, complain=notice)
+        if (prefix := wanted.mqtt_discovery) is None:
+            yield MqttTarget(wanted.mqtt, user, password, complain=notice)
+        else:
+            yield HomeAssistant(wanted.mqtt, user, password, prefix=prefix, complain=notice)
+    elif wanted.mqtt_discovery is not None:
+        raise UsageError("--mqtt-discovery needs a broker; add --mqtt mqtt://HOST/TOPIC")

@@ -83,6 +83,12 @@ class Roster:
         ids = self._plan.selection.classes if own is None else own
         return None if ids is None else frozenset(ids)
 
+    def classes(self) -> dict[str, list[str]]:
+        """Listed camera -> names of the classes that it keeps."""
+        names = self._plan.network.names
+        kept = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
+        return {camera: [names[i] for i in sorted(ids)] for camera, ids in kept.items()}
+
     def _bind_nms(self) -> None:
         wanted = [self._class_ids(camera) for camera in self.listed]
         wanted.append(self._plan.drawing.blurred)

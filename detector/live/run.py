@@ -348,6 +348,8 @@ class _LiveRun:
                     self._status.sample()
                 if turn % SLOW_TURN == 0:
                     self._books.memory.sample()
+                    if (home := self._events.home) is not None:
+                        home.look(self.roster.classes(), self._status.figures)
                 self._tell_events(states := self.roster.states())
                 self._lines.look(states, time.perf_counter_ns())
                 for line in self._tiles.decide(states):
