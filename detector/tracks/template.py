@@ -25,7 +25,7 @@ from detector.core.sources._unclaimed import is_live
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
-STILL = "__STILL__"  # in the page: what follows its assignment is replaced
+CODE, STILL = "__DRAW__", "__STILL__"  # in the page: what is replaced
 GRID_LINES = 10  # along the longer side, about
 ENDINGS = (".yaml", ".png", ".html")
 SHADE, INK = (60, 220, 255), (0, 0, 0)  # BGR
@@ -158,4 +158,5 @@ def _page(picture: Image, name: str, file: Path) -> bytes:
         "file": file.name,
     }
     safe = json.dumps(about).replace("<", "\\u003c")
-    return PAGE.read_text(encoding="utf-8").replace(f'"{STILL}"', safe).encode()
+    page, code = (PAGE.with_name(one).read_text("utf-8") for one in (PAGE.name, "draw.js"))
+    return page.replace(CODE, code).replace(f'"{STILL}"', safe).encode()

@@ -177,9 +177,9 @@ CLICKS = """(() => {
   const click = (x, y) => board.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true,
     clientX: box.left + x * box.width, clientY: box.top + y * box.height}));
   click(0.1, 0.5); click(0.9, 0.5);
-  document.getElementById('zone').click();
+  document.querySelector('.draw-zone').click();
   for (const [x, y] of [[0.5, 0.2], [0.9, 0.2], [0.9, 0.9]]) click(x, y);
-  document.getElementById('done').click();
+  document.querySelector('.draw-done').click();
   const side = document.querySelector('[aria-label="what in is called"]');
   side.value = 'entering: "now"';
   side.dispatchEvent(new Event('change'));
@@ -214,15 +214,15 @@ def test_the_page_saves_the_file_that_the_terminal_names(tmp_path: Path) -> None
 @pytest.mark.net
 def test_a_camera_gives_the_still(tmp_path: Path) -> None:
     need_rtsp()
-    with rtsp({"door": Path(STREET)}, login="me:hidden") as server:
-        done = detect_video("zones", server.url("door", "me:hidden"), cwd=tmp_path)
+    with rtsp({"door": Path(STREET)}, login="me:opensesame") as server:
+        done = detect_video("zones", server.url("door", "me:opensesame"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     still = cv2.imread(str(tmp_path / "127-0-0-1-zones.png"))
     assert still is not None
     assert still.shape == (540, 960, 3)
     written = [path.read_bytes() for path in tmp_path.iterdir()]
     assert len(written) == 3
-    assert not any(b"hidden" in one for one in (*written, done.stdout.encode()))
+    assert not any(b"opensesame" in one for one in (*written, done.stdout.encode()))
     (tmp_path / "cameras.yaml").write_text("cameras: {door: 0}")
     assert detect_video("zones", "cameras.yaml", cwd=tmp_path).returncode == 2
 
