@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.counting import HISTORY, LOST_S, Counter, History, Tally
 from detector.tracks.trackers import find
+from detector.tracks.zone_figures import totals_of
 from detector.tracks.zones_file import Places, Shape
 from tests.tracks.crossings import KINDS, NAMES, SIZE, Faults, count, counted, make_scene
 
@@ -254,3 +256,43 @@ def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
     way = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
     _, _, rows = walk(way, YARD, every_s=3.0)
     assert [row.most for row in rows] == [1, 1]
+
+
+def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
+    gate = Shape("gate", ((700, 300), (900, 300)), True)
+    counter = Counter(Places((LINE, gate, YARD)), NAMES)
+    events: list[ZoneEvent] = []
+    rows: list[ZoneCount] = []
+
+    def see(time_s: float, **tracks: tuple[float, float]) -> None:
+        boxes = np.array([[x - 10, y - 40, x + 10, y] for x, y in tracks.values()])
+        ids, classes = np.arange(1, len(tracks) + 1), np.zeros(len(tracks), np.int64)
+        found = counter.update(ids, classes, boxes, time_s, SIZE)
+        for into, more in zip((events, rows), found, strict=True):
+            into += more
+
+    see(0.0, one=(300, 200), two=(800, 200), three=(200, 500))
+    see(0.5, one=(300, 250), two=(800, 400), three=(200, 500))
+    moved = replace(gate, points=((700, 380), (900, 380)))
+    down, pit = replace(LINE, sides=("down", "up")), replace(YARD, name="pit")
+    drawn = Places((pit, moved, down))
+    for into, more in zip((events, rows), counter.redraw(drawn, [None] * 3), strict=True):
+        into += more
+    assert [(row.zone, *row.counts.values()) for row in rows] == [
+        *(("gate", 1, 0), ("yard", 0, 0, 1, 1))
+    ], "what is over is written up to here"
+    see(1.0, one=(300, 400), two=(800, 300), three=(200, 500))
+    assert names(events[-4:]) == ["yard ends", "pit appears", "pit enters", "door crosses in"]
+    assert events[-1].side == "down", "it was sure of its side before the drawing"
+    see(1.5, one=(300, 400), two=(800, 450), three=(200, 500))
+    assert names(events[-1:]) == ["gate crosses in"], "seen above it, then below"
+    see(61.0, one=(300, 400), two=(800, 450), three=(200, 500))
+    counted = {(row.zone, row.from_s): [*row.counts.values()][:3] for row in rows}
+    assert counted["door", 0.5] == [1, 0]
+    assert counted["gate", 0.5] == [1, 0]
+    assert counted["pit", 0.5] == [1, 0, 1]
+    assert ("yard", 0.5) not in counted
+    totals = {one.name: one.counts["person"] for one in totals_of("", counter, NAMES)}
+    assert totals["gate"] == {"in": 2, "out": 0}, "before it was moved, and since"
+    assert totals["door"] == {"in": 1, "out": 0}
+    assert totals["yard"]["ended"] == 1

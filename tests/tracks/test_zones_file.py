@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -11,6 +13,7 @@ from detector.core.errors import UsageError
 from detector.core.run.plan import Asked
 from detector.core.types import SourceInfo
 from detector.tracks import zones_file
+from detector.tracks.drawn import put_drawing
 from detector.tracks.stages.zones import ZonesStage
 from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
@@ -162,3 +165,62 @@ def test_a_polygon_that_sections_inherit_is_checked_once(tmp_path, monkeypatch):
     (tmp_path / "z.yaml").write_text(f"zones: {{a: {points}}}\nclips:\n{clips}")
     assert len(zones_file.read_zones(str(tmp_path / "z.yaml")).clips) == 50
     assert 0 < len(asked) < len(points) ** 2
+
+
+OURS = """\
+# of the gate
+every: 5   # seconds
+lines: {gate: {points: [[0.5, 0], [0.5, 1]], classes: [person], in: left}}
+zones: {yard: {points: [[0, 0], [1, 0], [1, 1]], stays: 9}}"""
+DRAWN = """\
+size: [960, 540]
+lines: {gate: {points: [[480, 0], [480, 540]], out: right}, "=mid": {points: [[9, 9], [9, 99]]}}
+"""
+
+
+def test_a_drawing_keeps_what_nobody_drew(tmp_path: Path) -> None:
+    (file := tmp_path / "zones.yaml").write_text(OURS)
+    zones, text, said = put_drawing(str(file), "front", DRAWN)
+    assert (text[: len(OURS)], said) == (OURS, "=mid added, yard removed")
+    front, other = zones.of_camera("front"), zones.of_camera("back")
+    assert [one.name for one in other.shapes] == ["gate", "yard"]
+    assert (front.every_s, front.shapes[0].classes) == (5, ("person",))
+    assert front.shapes[0].sides == ("in", "right"), "its name was taken away"
+    file.write_text(text)
+    _, again, said = put_drawing(str(file), "back", "zones: {yard: [[0, 0], [0, 1], [1, 1]]}")
+    assert (again.count("front"), said) == (1, "yard changed, gate removed")
+    assert again.startswith(OURS)
+    file.write_text(f"cameras: {{front: {{lines: {{a: [[0, 0], [1, 1]]}}}}}}\n{OURS}")
+    zones, text, said = put_drawing(str(file), "front", DRAWN)
+    assert said == "gate added, =mid added, a removed"
+    assert zones.default == read_zones(str(file)).default
+    assert put_drawing(str(tmp_path / "new.yaml"), "front", DRAWN)[2] == "gate added, =mid added"
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        "lines: {a: [[0, 0]]}",
+        "zones: {a: [[0, 0], [1, 1]]}",
+        f"{LINE}zones: {{a: {SQUARE}}}",
+        'lines: {"": [[0, 0], [1, 1]]}',
+        "zones: {a: [[0, 0], [1, 1], [1, 0], [0, 1]]}",
+        "size: [100, 100]\nlines: {a: [[0, 50], [101, 50]]}",
+    ],
+)
+def test_a_wrong_drawing_is_refused_in_the_words_of_the_command(
+    drawing: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "zones.yaml")
+    with pytest.raises(UsageError) as said:
+        read_zones(path, f"cameras:\n  front:\n{indent(drawing, '    ')}")
+    with pytest.raises(UsageError, match=re.escape(str(said.value))):
+        put_drawing(path, "front", drawing)
+
+
+@pytest.mark.parametrize(
+    "drawing", ["lines: {a: 1, a: 2}", f"{LINE}every: 9", "3", "[", "lines: 3"]
+)
+def test_what_is_no_drawing_is_refused(drawing: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"zones\.yaml: cameras\.front: "):
+        put_drawing(str(tmp_path / "zones.yaml"), "front", drawing)
