@@ -31,6 +31,7 @@ ADDRESSES = (
     "/metrics",
     "/openapi.json",
     "/api/streams",
+    "/draw.js",
     "/api/streams/door",
     "/api/streams/door/snapshot.jpg",
     "/api/streams/door/stream.mjpg",
@@ -87,7 +88,8 @@ def test_without_token_nothing_but_health_and_the_login(locked):
         assert b"door" not in answer.body
     assert locked.client.ask("/").headers["location"] == "/login"
     assert locked.client.ask("/api/streams").headers["www-authenticate"] == "Bearer"
-    assert locked.client.post("/api/streams/door/stop").status == 401
+    for change in ("stop", "zones"):
+        assert locked.client.post(f"/api/streams/door/{change}").status == 401
     assert locked.client.ask("/healthz").body == b"ok\n"
     assert locked.client.ask("/login").status == 200
 

@@ -6,6 +6,8 @@ import json
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import cv2
 import msgspec
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from detector.core.config.cameras import PageConfig
-from detector.core.errors import UsageError
+from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import keep_secret
 from detector.live.base import APPEARS, Ages, Event, LiveFigures
 from detector.live.events.wording import as_document
@@ -312,7 +314,7 @@ class Switches:
 def test_cameras_are_started_and_stopped_by_name_alone(served):
     client = served.client
     assert client.post("/api/streams/door/stop").status == 409  # a run without cameras.yaml
-    switches = served.server.controls = Switches()
+    switches = served.page.controls = Switches()
     answer = client.post("/api/streams/door/stop")
     assert (answer.status, answer.json()) == (202, {"schema": 1, "camera": "door", "asked": "stop"})
     again = client.post("/api/streams/door/stop")
@@ -336,6 +338,30 @@ def test_cameras_are_started_and_stopped_by_name_alone(served):
     assert len(switches.said) == 2
 
 
+def test_a_drawing_goes_to_the_run_and_is_refused_in_its_words(served):
+    client, path, taken = served.client, "/api/streams/door/zones", []
+    assert client.post(path).status == 409  # of a file
+    served.page.controls = SimpleNamespace(draw=lambda *drawn: taken.append(drawn) or ("a", "b"))
+    served.page.controls.cameras = tuple
+    answer = client.post(path, drawing := '{"size": [9, 9], "lines": {}}')
+    assert (answer.status, taken) == (202, [("door", drawing)])
+    assert answer.json() == {"schema": 1, "camera": "door", "asked": "a", "file": "b"}
+    assert client.ask(path, "POST", "lines:", {"Content-Type": "application/yaml"}).status == 202
+    for headers, status in (
+        ({"Content-Type": "text/plain"}, 415),  # what a form of another site can send
+        ({"Origin": "http://elsewhere.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ):
+        assert client.post(path, **headers).status == status
+    assert client.post("/api/streams/yard/zones").status == 404
+    assert client.ask(path).status == 405
+    for error, status in ((UsageError("two points"), 422), (OutputError("no disk"), 409)):
+        served.page.controls.draw = Mock(side_effect=error)
+        refused = client.post(path)
+        assert (refused.status, refused.json()["error"]) == (status, str(error))
+    assert len(taken) == 2
+
+
 def test_secrets_are_hidden(served):
     keep_secret("opensesame-42")
     served.run.set(
@@ -357,7 +383,7 @@ def test_openapi_is_that_of_docs_and_names_every_address(served):
     assert (CHECKOUT / "docs/openapi.json").read_text(encoding="utf-8") == text()
     assert served.client.ask("/openapi.json").json() == description()
     told = set(description()["paths"])
-    people = {"/login", "/logout", "/page.css", "/page.js", "/icon.svg"}
+    people = {"/login", "/logout", "/page.css", "/page.js", "/draw.js", "/icon.svg"}
     assert {route.path for route in served.page.app().routes} == told | people
 
 
