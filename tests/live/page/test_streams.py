@@ -6,8 +6,6 @@ import json
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import cv2
 import msgspec
@@ -295,6 +293,9 @@ def test_numbers_of_numpy_are_numbers(served):
     wait_for(lambda: served.client.ask("/api/streams/door").json()["age_ms"]["p50"] == 1.23)
 
 
+DRAWING = '{"size": [9, 9], "lines": {"mid": [[1, 1], [8, 8]]}}'
+
+
 class Switches:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
@@ -309,6 +310,12 @@ class Switches:
         if self.said and self.said[-1] == ("stop", camera):
             raise UsageError("door is stopped already")
         self.said.append(("stop", camera))
+
+    def draw(self, camera: str, drawing: str):
+        if drawing != DRAWING:
+            raise UsageError(f"{camera}: two points") if drawing else OutputError("no disk")
+        self.said.append(("draw", camera))
+        return "mid added", "zones.yaml"
 
 
 def test_cameras_are_started_and_stopped_by_name_alone(served):
@@ -332,34 +339,21 @@ def test_cameras_are_started_and_stopped_by_name_alone(served):
         ("/api/streams/door/run", "{}", 404),
     ):
         assert client.post(path, body).status == status
-    assert client.ask("/api/streams/door/stop").status == 405  # GET changes nothing
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert client.ask("/api/streams/door/stop", "POST", "{}", form).status == 415
+    for path in ("/api/streams/door/stop", drawn := "/api/streams/door/zones"):
+        assert client.ask(path).status == 405  # GET changes nothing
+        assert client.ask(path, "POST", DRAWING, form).status == 415
+        assert client.post(path, DRAWING, Origin="http://elsewhere.example").status == 403
     assert len(switches.said) == 2
-
-
-def test_a_drawing_goes_to_the_run_and_is_refused_in_its_words(served):
-    client, path, taken = served.client, "/api/streams/door/zones", []
-    assert client.post(path).status == 409  # of a file
-    served.page.controls = SimpleNamespace(draw=lambda *drawn: taken.append(drawn) or ("a", "b"))
-    served.page.controls.cameras = tuple
-    answer = client.post(path, drawing := '{"size": [9, 9], "lines": {}}')
-    assert (answer.status, taken) == (202, [("door", drawing)])
-    assert answer.json() == {"schema": 1, "camera": "door", "asked": "a", "file": "b"}
-    assert client.ask(path, "POST", "lines:", {"Content-Type": "application/yaml"}).status == 202
-    for headers, status in (
-        ({"Content-Type": "text/plain"}, 415),  # what a form of another site can send
-        ({"Origin": "http://elsewhere.example"}, 403),
-        ({"Sec-Fetch-Site": "cross-site"}, 403),
-    ):
-        assert client.post(path, **headers).status == status
-    assert client.post("/api/streams/yard/zones").status == 404
-    assert client.ask(path).status == 405
-    for error, status in ((UsageError("two points"), 422), (OutputError("no disk"), 409)):
-        served.page.controls.draw = Mock(side_effect=error)
-        refused = client.post(path)
-        assert (refused.status, refused.json()["error"]) == (status, str(error))
-    assert len(taken) == 2
+    yaml = {"Content-Type": "application/yaml"}
+    assert client.ask(drawn, "POST", DRAWING, yaml).status == 202
+    told = {"schema": 1, "camera": "door", "asked": "mid added", "file": "zones.yaml"}
+    assert client.post(drawn, DRAWING).json() == told
+    assert switches.said[2:] == [("draw", "door")] * 2
+    refused = client.post(drawn)
+    assert (refused.status, refused.json()["error"]) == (422, "door: two points")
+    assert client.post(drawn, "").status == 409
+    assert client.post("/api/streams/yard/zones", DRAWING).status == 404
 
 
 def test_secrets_are_hidden(served):
