@@ -120,7 +120,7 @@ class Books:
             self._changed.remove(camera)  # first: it may be changed again meanwhile
             places = self._file.of_camera(camera)
             book.drawn = places, self._classes_of(places)
-        return book if book.counter.places.shapes else None
+        return book if book.counter.places.shapes or book.drawn else None
 
     def _open(self, camera: str, places: Places) -> Book:
         book = Book(camera, Counter(places, self._names, self._classes_of(places)))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 
+import numpy as np
 import pytest
 
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.plan import Asked
-from detector.core.types import SourceInfo
+from detector.core.types import Arrival, Detections, Frame, SourceInfo
 from detector.tracks import zones_file
 from detector.tracks.drawn import put_drawing
 from detector.tracks.stages.zones import ZonesStage
@@ -127,8 +129,6 @@ def test_what_the_source_and_the_model_tell(tmp_path: Path) -> None:
         stage(tmp_path, f"{LINE}classes: [person]", classes=("vehicle",))
     with pytest.raises(UsageError, match="clips"):
         stage(tmp_path, "clips: {other.mp4: {lines: {a: [[0, 0], [1, 1]]}}}")
-    from dataclasses import replace
-
     with pytest.raises(UsageError, match="size"):
         stage(tmp_path, "lines: {a: [[0, 50], [600, 50]]}", replace(INFO, kind="live"))
 
@@ -207,3 +207,16 @@ def test_a_wrong_drawing_is_told_in_the_words_of_the_command(drawing: str, tmp_p
     for wrong, words in ((drawing, str(said.value)), ("lines: {a: 1, a: 2}", "duplicate key 'a'")):
         with pytest.raises(UsageError, match=re.escape(words)):
             put_drawing(path, "front", wrong)
+
+
+def test_a_camera_without_lines_gets_those_that_are_drawn(tmp_path: Path) -> None:
+    counting = stage(tmp_path, f"cameras: {{back: {{{LINE.strip()}}}}}", replace(INFO, kind="live"))
+    image, found = np.zeros((9, 9, 3), np.uint8), Detections.empty()
+    found.track_ids = np.zeros(0, np.int64)
+    frame = Frame(0, 0, 0.0, image, arrival=Arrival("front", 1, 0, 0.0))
+    assert counting(frame, found).scene is None
+    options = resolve_config(None, {"zones": str(tmp_path / "zones.yaml")}).as_dict()
+    counting.change("front", ZonesStage.redraw(options, "front", LINE)[0])
+    scene = counting(frame, found).scene
+    assert scene is not None
+    assert [one.name for one in scene.book.shapes()] == ["a"]

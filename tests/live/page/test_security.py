@@ -31,7 +31,6 @@ ADDRESSES = (
     "/metrics",
     "/openapi.json",
     "/api/streams",
-    "/draw.js",
     "/api/streams/door",
     "/api/streams/door/snapshot.jpg",
     "/api/streams/door/stream.mjpg",
