@@ -96,9 +96,8 @@ def test_pictures_and_counts_carry_the_name_of_their_file():
     shown = frame("", picture(3))
     shown.arrival = None
     assert watched.wants_pictures("in.mp4")
-    stays, enters, ends = (
-        ZoneEvent(9.0, "yard", kind, "", "cat", 1, 2, 3) for kind in ("stays", "enters", "ends")
-    )
+    enters = ZoneEvent(9.0, "yard", "enters", "", "cat", 1, 2, 3)
+    stays, ends = enters._replace(event="stays"), enters._replace(event="ends")
     book = SimpleNamespace(finish=lambda: ([ends], []), shapes=lambda: [yard])
     watched.show(shown, replace(Detections.empty(), scene=Scene((), (stays, enters), (), book)))
     assert hub.newest("in").number == 1

@@ -274,9 +274,8 @@ def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
     down, pit = replace(LINE, sides=("down", "up")), replace(YARD, name="pit")
     events, rows = counter.redraw(Places((pit, moved, down)), [None] * 3)
     assert names(events) == ["yard ends", "pit appears"]
-    assert {row.zone: [*row.counts.values()] for row in rows} == {
-        **{"gate": [1, 0], "yard": [0, 0, 1, 1]}  # what is over is written up to here
-    }
+    over = {row.zone: [*row.counts.values()] for row in rows}  # is written up to here
+    assert over == {"gate": [1, 0], "yard": [0, 0, 1, 1]}
     seen = ["pit enters", "door crosses in"], {}  # the door was sure of its side before
     assert see(1.0, (300, 400), (800, 300), (200, 500)) == seen
     assert see(1.5, (300, 400), (800, 450), (200, 500)) == (["gate crosses in"], {})

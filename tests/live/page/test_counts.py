@@ -47,7 +47,6 @@ def counted(client: Client) -> list[dict[str, object]]:
 
 
 def draw(browser: Browser, points: Sequence[tuple[float, float]]) -> None:
-    """With the mouse, over the moving picture."""
     browser.run("board = document.querySelector('.board'); board.scrollIntoView({block: 'center'})")
     for x, y in points:
         box = browser.run("board.getBoundingClientRect().toJSON()")
@@ -65,9 +64,8 @@ def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
     write_counts(folder, today, 5, 2)
     write_counts(folder, str(yesterday), 70, 30)
     with broker(tmp_path, "allow_anonymous true") as port, rtsp({"street": STREET}) as server:
-        words = (server.url("street"),)
-        words += ("--live", "every", "--max-age", "60", "--engine", "ort", "--precision", "fp32")
-        words += ("--mqtt", f"mqtt://127.0.0.1:{port}/x")
+        words = (server.url("street"), "--live", "every", "--max-age", "60", "--engine", "ort")
+        words += ("--precision", "fp32", "--mqtt", f"mqtt://127.0.0.1:{port}/x")
         with running(tmp_path, *words) as (client, process), Subscriber(port) as subscriber:
             one = "/api/streams/127-0-0-1"
             browser.visit(f"http://127.0.0.1:{client.port}/", 600)
@@ -76,8 +74,7 @@ def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
             browser.run("tiles.get('127-0-0-1').lines.click()")
             draw(browser, LINE[:1])
             browser.click(".drawing .save")
-            needs = "a line needs 2 points, this one has 1"
-            wait_for(lambda: needs in browser.run("document.body.innerText"))
+            wait_for(lambda: "2 points, this one has 1" in browser.run("document.body.innerText"))
             draw(browser, LINE[1:])
             browser.click(".draw-zone")
             draw(browser, ZONE)

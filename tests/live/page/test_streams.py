@@ -345,8 +345,7 @@ def test_cameras_are_started_and_stopped_by_name_alone(served):
         assert client.ask(path, "POST", DRAWING, form).status == 415
         assert client.post(path, DRAWING, Origin="http://elsewhere.example").status == 403
     assert len(switches.said) == 2
-    yaml = {"Content-Type": "application/yaml"}
-    assert client.ask(drawn, "POST", DRAWING, yaml).status == 202
+    assert client.ask(drawn, "POST", DRAWING, {"Content-Type": "application/yaml"}).status == 202
     told = {"schema": 1, "camera": "door", "asked": "mid added", "file": "zones.yaml"}
     assert client.post(drawn, DRAWING).json() == told
     assert switches.said[2:] == [("draw", "door")] * 2
