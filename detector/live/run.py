@@ -297,6 +297,8 @@ class _LiveRun:
         if zones is None and folder is None:
             raise OutputError("this run writes no files; start it with --zones FILE")
         path = zones or f"{folder}/zones.yaml"
+        if zones is None and os.path.islink(path):
+            raise OutputError(f"{path}: is a link, and lines belong in a file; remove it")
         config, kind = self._plan.as_asked.with_options({"zones": path}), between.find("zones")
         with self._drawing:
             settings, text, changes = kind.redraw(config.as_dict(), camera, drawing)

@@ -203,16 +203,16 @@ def test_a_wrong_drawing_is_told_in_the_words_of_the_command(drawing: str, tmp_p
     path = str(tmp_path / "zones.yaml")
     with pytest.raises(UsageError) as said:
         read_zones(path, f"cameras:\n  front:\n{indent(drawing, '    ')}")
-    for wrong, words in ((drawing, str(said.value)), ("lines: {a: 1, a: 2}", "duplicate key 'a'")):
+    also = {"lines: {a: 1, a: 2}": "duplicate key 'a'", "every: 9": "unknown key 'every'"}
+    for wrong, words in {**also, drawing: str(said.value)}.items():
         with pytest.raises(UsageError, match=re.escape(words)):
             put_drawing(path, "front", wrong)
 
 
 def test_a_camera_without_lines_gets_those_that_are_drawn(tmp_path: Path) -> None:
     counting = stage(tmp_path, f"cameras: {{back: {{{LINE.strip()}}}}}", replace(INFO, kind="live"))
-    image, found = np.zeros((9, 9, 3), np.uint8), Detections.empty()
-    found.track_ids = np.zeros(0, np.int64)
-    frame = Frame(0, 0, 0.0, image, arrival=Arrival("front", 1, 0, 0.0))
+    found = replace(Detections.empty(), track_ids=np.zeros(0, np.int64))
+    frame = Frame(0, 0, 0.0, np.zeros((9, 9, 3), np.uint8), arrival=Arrival("front", 1, 0, 0.0))
     assert counting(frame, found).scene is None
     options = resolve_config(None, {"zones": str(tmp_path / "zones.yaml")}).as_dict()
     counting.change("front", ZonesStage.redraw(options, "front", LINE)[0])
