@@ -129,7 +129,7 @@ class StreamFigures:
     next_try_s: float | None = None
     kind: str = "camera"  # or "file": an ordinary run, as a watcher sees it
     expected: int | None = None  # pictures that a file holds; None for cameras
-    zones: tuple[ZoneFigures, ...] = ()  # of cameras, with --zones
+    zones: tuple[ZoneFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

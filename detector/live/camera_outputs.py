@@ -93,42 +93,27 @@ class CameraOutputs:
         be written; those before it are closed again."""
         if self._folder is None:
             return []
+        folder, outputs = self._folder / camera.name, list[Output]()
         with ExitStack() as made:
+
+            def add(output: Output) -> None:
+                made.callback(output.sink.close)
+                outputs.append(output)
+
             rows = CameraRows(self._folder, camera, self._notice)
-            made.callback(rows.close)
             if rows.made_folder:
                 self.made.add(camera.name)
-            outputs = [Output(JSONL, rows, self._folder / camera.name, counts=rows.counts)]
+            add(Output(JSONL, rows, folder, counts=rows.counts))
             if self._zones:
                 zones = ZoneRows(self._folder, camera, self._notice)
-                made.callback(zones.close)
-                place = self._folder / camera.name
-                outputs.append(Output(ZONES, zones, place, counts=zones.counts))
+                add(Output(ZONES, zones, folder, counts=zones.counts))
             if self._tracks:
                 best = CameraTracks(self._folder, camera, self._notice)
-                made.callback(best.close)
-                outputs.append(
-                    Output(
-                        TRACKS,
-                        best,
-                        best.folder,
-                        drawn=lambda: self._hides,
-                        counts=best.counts,
-                        see=best.see,
-                    )
-                )
+                add(Output(TRACKS, best, best.folder, lambda: self._hides, best.counts, best.see))
             if self._retention is not None:
                 recording = _Recording(self._folder, camera, feed, self)
-                made.callback(recording.close)
-                outputs.append(
-                    Output(
-                        RECORDING,
-                        recording,
-                        self._folder / camera.name / "video",
-                        drawn=lambda: recording.recorder.wants_pictures,
-                        counts=recording.recorder.counts,
-                    )
-                )
+                own, place = recording.recorder, folder / "video"
+                add(Output(RECORDING, recording, place, lambda: own.wants_pictures, own.counts))
             made.pop_all()
             return outputs
 

@@ -155,17 +155,3 @@ class Roster:
 
     def states(self) -> Mapping[str, FeedFacts]:
         return {one.camera.name: one.facts() for one in self.collector.members()}
-
-
-class LiveControls:
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
-
-    def cameras(self) -> list[str]:
-        return [camera.name for camera in self._roster.listed]
-
-    def start(self, camera: str) -> None:
-        self._roster.switch(camera, on=True)
-
-    def stop(self, camera: str) -> None:
-        self._roster.switch(camera, on=False)

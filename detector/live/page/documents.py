@@ -148,12 +148,14 @@ class RecordingsDocument(msgspec.Struct, frozen=True):
     more: bool
 
 
-class ChangeDocument(msgspec.Struct, frozen=True):
-    """A camera was asked to start or stop; its state changes asynchronously."""
+class ChangeDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A camera was asked to start or stop, or to count at lines and zones ("door added"), which
+    ``file`` keeps; its state changes asynchronously."""
 
     schema: int
     camera: str
     asked: str
+    file: str | None = None
 
 
 class ErrorDocument(msgspec.Struct, frozen=True):

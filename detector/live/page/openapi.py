@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -95,6 +97,11 @@ def description() -> dict[str, Any]:
             ),
             f"{camera}/start": _post("Start a camera of cameras.yaml.", change),
             f"{camera}/stop": _post("Stop a camera of cameras.yaml.", change),
+            f"{camera}/zones": _post(
+                "Draw a camera's lines and zones: a section of --zones' file, as JSON or YAML.",
+                "Accepted; the next frame counts with them.",
+                {key: {} for key in ("size", "lines", "zones")},
+            ),
             "/api/pictures": _get(
                 "Frames of several cameras in one response; X-Camera names the camera of a part.",
                 "multipart/x-mixed-replace",
@@ -179,19 +186,15 @@ def _get(
     return {"get": said}
 
 
-def _post(summary: str, done: str) -> dict[str, Any]:
+def _post(
+    summary: str, done: str, properties: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    body = {"type": "object", "properties": dict(properties), "additionalProperties": False}
     return {
         "post": {
             "summary": summary,
             "parameters": [CAMERA],
-            "requestBody": {
-                "required": True,
-                "content": {
-                    "application/json": {
-                        "schema": {"type": "object", "additionalProperties": False}
-                    }
-                },
-            },
+            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
             "responses": {
                 "202": _answer(done, "application/json", {"$ref": PLACE + "ChangeDocument"}),
                 "default": _refusal(),
