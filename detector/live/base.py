@@ -134,8 +134,6 @@ class StreamFigures:
 
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
-    """A live run at one moment."""
-
     streams: tuple[StreamFigures, ...]
     uptime_s: float
     inference_fps: float | None
@@ -147,3 +145,4 @@ class LiveFigures:
     bottleneck: str = ""  # a sentence
     # Since the engine last finished a request; 0 where it has nothing to do.
     engine_age_s: float | None = None
+    events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # receiver, result

@@ -43,6 +43,7 @@ class MqttTarget:
     """Keeps one connection. paho has its thread, its queue (bounded here) and its tries."""
 
     name = "MQTT"
+    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # as an event of its own
 
     def __init__(
         self,
@@ -127,7 +128,8 @@ class MqttTarget:
 
     def tell(self, event: Event) -> None:
         camera = level(event.camera)
-        self._publish(f"{self._topic}/{camera}/event", as_json(event), retain=False)
+        if self.wanted(event):
+            self._publish(f"{self._topic}/{camera}/event", as_json(event), retain=False)
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
             self._keep(f"{camera}/state", state)
