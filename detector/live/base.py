@@ -14,8 +14,6 @@ CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
 EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
-
-
 LAST_S = 253402214400.0  # the last day of the year 9999
 
 

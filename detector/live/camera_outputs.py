@@ -202,19 +202,17 @@ class CameraEvents:
         """Raises UsageError and OutputError for a receiver that cannot be had."""
         self.rules = EventRules(time.perf_counter_ns(), time.time())
         self._snapshots, self._filters = None, filters
-        self._days: EventDays | None = None
         with ExitStack() as made:
-            targets = []
+            self._targets: list[EventTarget] = []
             for target in _targets(folder, wanted, notice, filters):
                 made.callback(target.close)
-                targets.append(target)
-                self._days = target if isinstance(target, EventDays) else self._days
+                self._targets.append(target)
             if folder is not None:
                 from detector.live.events.snapshots import Snapshots
 
                 self._snapshots = Snapshots(folder, notice)
             made.pop_all()
-        self._hub = EventHub([*targets, *more])
+        self._hub = EventHub([*self._targets, *more])
         self.tell = self._hub.tell
 
     def add_snapshot(self, event: Event, picture: Callable[[], Image]) -> Event:
@@ -234,8 +232,9 @@ class CameraEvents:
 
     def take_back(self) -> None:
         """Removes the files of events that this run began; who was told otherwise knows."""
-        if self._days is not None:
-            self._days.take_back()
+        for target in self._targets:
+            if isinstance(target, EventDays):
+                target.take_back()
 
 
 def _targets(

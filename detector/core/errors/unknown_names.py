@@ -9,13 +9,12 @@ from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
 
 
-def refuse_unknown(where: object, what: str, names: Iterable[object], known: Sequence[str]) -> None:
-    """Raise UsageError for the first of ``names`` that is not known. ``what``: such as "key"."""
-    for name in names:
+def refuse_unknown(where: object, what: str, given: Iterable[object], known: Sequence[str]) -> None:
+    """Raise UsageError for the first name that is not known. ``what``: such as "key"."""
+    for name in given:
         if name not in known:
             text = str(name)[:100]
             near = difflib.get_close_matches(text, known, 1, 0.5)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise UsageError(
-                f"{where}: unknown {what} {quote(text)}; {hint}known: {', '.join(known)}"
-            )
+            names = ", ".join(known)
+            raise UsageError(f"{where}: unknown {what} {quote(text)}; {hint}known: {names}")

@@ -129,9 +129,8 @@ class EventFilters:
         return result == PASSED
 
     def _has_room(self, key: tuple[str, str], wanted: EventFilter, event: Event) -> bool:
-        """Whether the camera is below its limit. A line or zone that was silent for a minute keeps
-        one event for itself: a busy one does not hold it back. Events of one moment share a picture
-        and count once."""
+        """Whether the camera is below its limit, of which a line or zone that was silent for a
+        minute keeps one event for itself. Events of one moment share a picture and count once."""
         if wanted.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]

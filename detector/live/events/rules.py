@@ -32,9 +32,6 @@ class _Presence:
     last_seen_ns: int = 0
     most: int = 0  # objects at once
 
-    def first_seen(self) -> Moment:
-        return next(moment for seen, moment in self.seen if seen)
-
 
 @dataclass(slots=True)
 class _Place:
@@ -81,7 +78,8 @@ class EventRules:
                 presence.last_seen_ns = arrival.arrived_ns
                 presence.most = max(presence.most, count)
             if not presence.there and sum(seen for seen, _ in presence.seen) >= SEEN:
-                presence.there, presence.since = True, presence.first_seen()
+                presence.there = True
+                presence.since = next(moment for seen, moment in presence.seen if seen)
                 since_s = presence.since.told_at(now)
                 events.append(Event(APPEARS, arrival.camera, now.utc_s, since_s, name, count))
             elif presence.there and arrival.arrived_ns - presence.last_seen_ns >= GONE_NS:
