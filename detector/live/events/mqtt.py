@@ -2,7 +2,7 @@
 
 TOPIC/available           online, or offline by the last will; retained
 TOPIC/CAMERA/state        up or down; retained
-TOPIC/CAMERA/event        every event, as JSON
+TOPIC/CAMERA/event        events, as JSON
 TOPIC/CAMERA/count/CLASS  objects of the class, 0 when it left; retained
 TOPIC/CAMERA/zone/NAME/in, out   crossings of a line today, from the first on; retained
 TOPIC/CAMERA/zone/NAME/inside    objects in a zone; retained
