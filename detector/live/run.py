@@ -52,6 +52,7 @@ from detector.live.camera_outputs import CameraEvents, CameraOutputs, MadeFolder
 from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
 from detector.live.canvas import picture_of_cameras
 from detector.live.day import FEED_ROWS, Books, Day, Decoded, begin_day
+from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
 from detector.live.hub import Controls
 from detector.live.roster import PATIENCE_S, Roster
@@ -65,7 +66,7 @@ from detector.live.zone_counts import ZoneCounts
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.loop.parts import Parts
-    from detector.live.base import EventTarget, LiveFigures
+    from detector.live.base import Event, EventTarget, LiveFigures
 
 SHAPE = (1920, 1080)  # of a camera, where --size 640 asks before one has told its own
 CLERK_S = 0.25
@@ -174,7 +175,12 @@ class _LiveRun:
             return make_feed(camera, asked.terms, decoders, wake)
 
         self._tiles = CameraTiles(plan)
-        self.roster = Roster(asked, plan, open_feed, around.say, self._tiles)
+        counting = [one.settings for one in plan.wanted if "counts" in one.kind.brings]
+        self._filters = EventFilters(
+            plan.network.names,
+            lambda camera: [name for one in counting for name in one.zones_of(camera)],
+        )
+        self.roster = Roster(asked, plan, open_feed, around.say, self._tiles, self._filters)
         self._collector = self.roster.collector
         self._source = LiveSource(self._collector, _path_of(asked.specs))
         self._status = LiveStatus(
@@ -188,19 +194,22 @@ class _LiveRun:
         style = plan.drawing.style
         self.outputs = CameraOutputs(
             *(asked.folder, asked.record, asked.encoding, around.say, style),
+            filters=self._filters,
             zones="counts" in plan.writing["brought"] or around.controls_to is not None,
             tracks=asked.tracks,
             hides=bool(plan.drawing.blurred),
         )
-        self._events = CameraEvents(asked.folder, asked.events, around.say, around.events_to)
+        self._events = CameraEvents(
+            *(asked.folder, asked.events, around.say, self._filters, around.events_to)
+        )
         hidden = plan.drawing.blurred
         self._router = Router(
             self.outputs.make,
             self._status,
             watcher=around.watcher,
             rules=self._events.rules,
-            tell=self._events.tell,
-            snapshot=None if asked.folder is None else self._events.add_snapshot,
+            tell=self._tell,
+            snapshot=self._events.add_snapshot,
             draw=partial(annotate, style=style),
             hide=partial(pixelate, class_ids=hidden) if hidden else None,
         )
@@ -221,7 +230,7 @@ class _LiveRun:
         self.roster.open(cameras, self._router)
         around = self._around
         if around.figures_to is not None:
-            around.figures_to(self._status.figures)
+            around.figures_to(self._figures)
         if around.controls_to is not None:
             start, stop = (partial(self.roster.switch, on=on) for on in (True, False))
             controls = Controls(self._listed, start, stop, self._draw)
@@ -229,6 +238,13 @@ class _LiveRun:
 
     def _listed(self) -> list[str]:
         return [one.name for one in self.roster.listed] if self.roster.lists else []
+
+    def _figures(self) -> LiveFigures:
+        return replace(self._status.figures(), events=self._filters.counts.copy())
+
+    def _tell(self, event: Event) -> None:
+        self.outputs.tell(event)
+        self._events.tell(event)
 
     # ------------------------------------------------------------------
     # Days.
@@ -434,7 +450,7 @@ class _LiveRun:
         self._router.close()
         if not self._told:
             self._told = True
-            self._notes += self._events.close()
+            self._notes += filter(None, [*self._events.close(), self._filters.line()])
 
 
 def _path_of(specs: Sequence[str]) -> str:

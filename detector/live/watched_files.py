@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from detector.core.timeline import INFER, WORK
 from detector.core.types import Detections, Frame, SourceInfo
 from detector.live.base import Ages, LiveFigures, StreamFigures
 from detector.live.hub import Hub
+from detector.live.sources.cameras import unique_name
 from detector.live.zone_counts import ZoneCounts
 
 LIVE, ENDED = "live", "ended"
@@ -161,14 +161,8 @@ class WatchedFiles:
 
 
 def stream_name(path: str, taken: set[str]) -> str:
-    """A file's name on the page, in camera-name characters, unique without regard to case."""
     last = path.rstrip("/").rpartition("/")[2]
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", last.rpartition(".")[0] or last).strip("-") or "file"
-    name, number = plain[:40], 1
-    while name.casefold() in taken:
-        number += 1
-        name = f"{plain[: 40 - len(str(number)) - 1]}-{number}"
-    return name
+    return unique_name(last.rpartition(".")[0] or last, taken, "file")
 
 
 def _reading(now: _Now, at_s: float) -> _Reading:

@@ -10,8 +10,9 @@ import yaml
 
 from detector.core.errors import UsageError
 from detector.core.errors.reading import read_text
+from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
-from detector.tracks.zones_file import Places, ZonesFile, check_keys, mapping, read_zones
+from detector.tracks.zones_file import Places, ZonesFile, mapping, read_zones
 
 DRAWN, KEPT = ("size", "lines", "zones"), ("classes", "stays")
 MARK = "# Drawn on the page of a run:\n"
@@ -27,7 +28,7 @@ def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, s
     content = parse_yaml(text, path) or {}
     where, cameras = f"{path}: cameras.{camera}", content.get("cameras") or {}
     drawn = mapping(where, "it", parse_yaml(drawing, f"{where}: the drawing"))
-    check_keys(where, drawn, DRAWN)
+    refuse_unknown(where, "key", drawn, DRAWN)
     own = cameras.get(camera)
     for group in DRAWN[1:]:
         old, new = (content if own is None else own).get(group) or {}, drawn.get(group) or {}

@@ -3,7 +3,6 @@ A section of ``cameras`` or ``clips`` inherits what stands above, except its lin
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
+from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 
 Point = tuple[float, float]
@@ -109,7 +109,7 @@ def read_zones(path: str, text: str | None = None) -> ZonesFile:
     content = parse_yaml(text, path)
     if not isinstance(content, dict):
         raise UsageError(f"{path}: is not a mapping with lines: and zones:; {EXAMPLE}")
-    check_keys(path, content, (*OPTIONS, "cameras", "clips"))
+    refuse_unknown(path, "key", content, (*OPTIONS, "cameras", "clips"))
     default = _places(path, content, {})
     own = {
         group: {
@@ -133,18 +133,10 @@ def mapping(path: str, where: str, value: Any) -> dict[Any, Any]:
     return value
 
 
-def check_keys(where: str, given: Mapping[Any, Any], known: Sequence[str]) -> None:
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            raise UsageError(f"{where}: unknown key {quote(key)}; {hint}")
-
-
 def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Places:
     """``above``: the whole file, whose options stand where the section says nothing."""
     if above:
-        check_keys(where, section, OPTIONS)
+        refuse_unknown(where, "key", section, OPTIONS)
         inherited = [key for key in OPTIONS if key in above and key not in section]
         if not {"lines", "zones"}.isdisjoint(section):  # its own shapes take the place of all
             inherited = [key for key in inherited if key not in ("lines", "zones")]
@@ -185,7 +177,8 @@ def _shape(
     if isinstance(given, list):
         given = {"points": given}
     given = mapping(where, "it", given)
-    check_keys(where, given, ("points", "classes", *(SIDES if is_line else ("stays",))))
+    keys = ("points", "classes", *(SIDES if is_line else ("stays",)))
+    refuse_unknown(where, "key", given, keys)
     points = _points(f"{where}.points", given.get("points"))
     if is_line:
         if len(points) != 2:

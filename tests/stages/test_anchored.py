@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from detector.core.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
+from tests.stages.test_heads import BROKEN, check_a_known_box, check_broken_outputs, raw
 
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 
 
 def layer(**more) -> AnchoredLayer:
     return AnchoredLayer(**{"anchors": ANCHORS, "classes": 2, "stride": 8, **more})
-
-
-def raw(height: int = 4, width: int = 5, classes: int = 2, seed: int = 0) -> np.ndarray:
-    values = np.random.default_rng(seed).normal(0, 2, (1, 3 * (5 + classes), height, width))
-    return values.astype(np.float32)
 
 
 def plain_rows(output: np.ndarray, one: AnchoredLayer) -> list[list[float]]:
@@ -85,29 +80,9 @@ def test_layers_follow_each_other(anchors):
 
 
 def test_a_box_at_a_known_place():
-    """One cell, logits of 0: centre in the middle of cell (x=2, y=1), size of the anchor, score 0.5
-    x 0.5.
-    """
-    output = np.full((1, 21, 4, 5), -50, np.float32)
-    output[0, 7:14, 1, 2] = 0
-    output[0, 13, 1, 2] = -1  # class 0 is better
-    boxes, scores, class_ids = anchor_maps([output], 0.25, [layer()])
-    np.testing.assert_allclose(
-        boxes, [[20 - 11.5, 12 - 13.5, 20 + 11.5, 12 + 13.5]]
-    )  # reaches out: not clipped
-    assert scores.tolist() == [0.25]  # at the threshold is kept
-    assert class_ids.tolist() == [0]
+    check_a_known_box(lambda maps: anchor_maps(maps, 0.25, [layer()]), 20, 12)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 60, 1e30, -1e30, 3e38])
+@pytest.mark.parametrize("value", BROKEN)
 def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(value):
-    for channel in (*range(7), slice(2, 4)):
-        output = np.full((1, 21, 4, 5), 2, np.float32)
-        output[0, channel] = value
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            boxes, scores, _ = anchor_maps([output], 0.25, [layer()])
-        assert np.isfinite(boxes).all()
-        assert np.isfinite(scores).all()
-        if np.isnan(value):
-            assert len(scores) == 2 * 4 * 5  # the other two anchors stand
+    check_broken_outputs(lambda maps: anchor_maps(maps, 0.25, [layer()]), value)

@@ -134,38 +134,47 @@ def test_maps_without_an_object_do_not_move_the_others(empty, anchors_last):
         np.testing.assert_array_equal(ours, wanted[kept])
 
 
-def test_a_box_at_a_known_place():
+def check_a_known_box(decode, x: float, y: float) -> None:
     """One cell, logits of 0: centre in the middle of cell (x=2, y=1), size of the anchor, score 0.5
     x 0.5.
     """
     output = np.full((1, 21, 4, 5), -50, np.float32)
     output[0, 7:14, 1, 2] = 0
     output[0, 13, 1, 2] = -1  # class 0 is better
-    boxes, scores, class_ids = darknet_yolo([output], 0.25, [layer()])
-    np.testing.assert_allclose(
-        boxes, [[40 - 11.5, 12 - 13.5, 40 + 11.5, 12 + 13.5]]
-    )  # reaches out: not clipped
+    boxes, scores, class_ids = decode([output])
+    # It reaches out: not clipped.
+    np.testing.assert_allclose(boxes, [[x - 11.5, y - 13.5, x + 11.5, y + 13.5]])
     assert scores.tolist() == [0.25]  # at the threshold is kept
     assert class_ids.tolist() == [0]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 60, 1e30, -1e30, 3e38])
-@pytest.mark.parametrize("kind", [{}, {"new_coords": True}])
-def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(value, kind):
-    one = layer(**kind)
+def test_a_box_at_a_known_place():
+    check_a_known_box(lambda maps: darknet_yolo(maps, 0.25, [layer()]), 40, 12)
+
+
+BROKEN = [np.nan, np.inf, -np.inf, 60, 1e30, -1e30, 3e38]
+
+
+def check_broken_outputs(decode, value: float) -> None:
     for channel in (*range(7), slice(2, 4)):  # each alone, and both sizes together
         output = np.full((1, 21, 4, 5), 2, np.float32)
         output[0, channel] = value
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            boxes, scores, _ = darknet_yolo([output], 0.25, [one])
+            boxes, scores, _ = decode([output])
         assert np.isfinite(boxes).all()
         assert np.isfinite(scores).all()
-        assert np.isfinite(
-            (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-        ).all()  # NMS needs areas
+        sides = boxes[:, 2:] - boxes[:, :2]
+        assert np.isfinite(sides.prod(axis=1)).all()  # NMS needs areas
         if np.isnan(value):
             assert len(scores) == 2 * 4 * 5  # the other two anchors stand
+
+
+@pytest.mark.parametrize("value", BROKEN)
+@pytest.mark.parametrize("kind", [{}, {"new_coords": True}])
+def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(value, kind):
+    one = layer(**kind)
+    check_broken_outputs(lambda maps: darknet_yolo(maps, 0.25, [one]), value)
 
 
 def test_sigmoid_is_right_at_both_ends_without_a_warning():

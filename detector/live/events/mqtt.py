@@ -2,7 +2,7 @@
 
 TOPIC/available           online, or offline by the last will; retained
 TOPIC/CAMERA/state        up or down; retained
-TOPIC/CAMERA/event        every event, as JSON
+TOPIC/CAMERA/event        events, as JSON
 TOPIC/CAMERA/count/CLASS  objects of the class, 0 when it left; retained
 TOPIC/CAMERA/zone/NAME/in, out   crossings of a line today, from the first on; retained
 TOPIC/CAMERA/zone/NAME/inside    objects in a zone; retained
@@ -48,6 +48,7 @@ class MqttTarget:
 
     name = "MQTT"
     subscribes = False
+    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # as an event of its own
 
     def __init__(
         self,
@@ -128,7 +129,8 @@ class MqttTarget:
 
     def tell(self, event: Event) -> None:
         place = f"{self._topic}/{level(event.camera)}"
-        self._publish(f"{place}/event", as_json(event), retain=False)
+        if self.wanted(event):
+            self._publish(f"{place}/event", as_json(event), retain=False)
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
             self._keep(f"{place}/state", state)

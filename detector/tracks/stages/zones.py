@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ZonesSettings:
-    """``classes``: those of --classes."""
+    """``classes``: those of --classes. Runs with cameras ask ``zones_of``."""
 
     file: ZonesFile
     classes: Sequence[str] | None
+
+    def zones_of(self, camera: str) -> Sequence[str]:
+        return [shape.name for shape in self.file.of_camera(camera).shapes]
 
 
 class ZonesStage(Stage):
