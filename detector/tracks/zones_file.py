@@ -92,7 +92,9 @@ class ZonesFile:
 
 
 def read_zones(path: str) -> ZonesFile:
-    content = parse_yaml(read_text(path, "a file of lines and zones"), path)
+    """``path``: of the file, or the content of one in braces, as from Python."""
+    text, path = (path, "zones") if path[:1] == "{" else (None, path)
+    content = parse_yaml(text or read_text(path, "a file of lines and zones"), path)
     if not isinstance(content, dict):
         raise UsageError(f"{path}: is not a mapping with lines: and zones:; {EXAMPLE}")
     _check_keys(path, content, (*OPTIONS, "cameras", "clips"))
