@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from detector.batch.split import Part
     from detector.core.config.schema import Config
     from detector.core.run.loading import LoadedModel
+    from detector.core.run.plan import Asked, Plan
     from detector.core.session.outcome import SourceRun
 
 MOST_CANVASES = 3  # that stay open beside the model's own: videos of a folder have few shapes
@@ -91,15 +92,28 @@ class OpenModel:
     digest: str
     has_shape_of_source: bool = False
     _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
+    _asked: Asked | None = None
+    _plan: Plan | None = None  # of the item before, which mostly fits the next one
+
+    def asked(self) -> Asked:
+        from detector.core.run.plan import Asked
+
+        self._asked = self._asked or Asked.of(self.config)
+        return self._asked
+
+    def plan_for(self, path: str) -> Plan:
+        loaded = self.loaded_for(path)
+        if self._plan is None or self._plan.loaded is not loaded:
+            self._plan = self.asked().on(loaded)
+        return self._plan
 
     def loaded_for(self, path: str) -> LoadedModel:
         from detector.core.run.canvas import find_canvas
         from detector.core.run.loading import load_model
-        from detector.core.run.reading import Reading
 
         if not self.has_shape_of_source:
             return self.loaded
-        picture = Reading.of(self.config).picture_size([spec_of(path)])
+        picture = self.asked().reading.picture_size([spec_of(path)])
         canvas = find_canvas(self.config, picture)
         if canvas is None:
             return self.loaded
@@ -240,7 +254,6 @@ def _refuse_sinks_of_files(task: Task, config: Config) -> None:
 
 def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceRun:
     from detector.core.run.detect import run_opened
-    from detector.core.run.plan import Asked
 
     done = 0
 
@@ -249,7 +262,7 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceR
         done += 1
         watch(done)
 
-    plan = Asked.of(model.config).on(model.loaded_for(task.path))
+    plan = model.plan_for(task.path)
     run = run_opened(spec_of(task.path), plan, scratch, plain=True, detected=count)
     shutil.rmtree(scratch / "session", ignore_errors=True)
     return run
