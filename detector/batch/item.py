@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from detector.batch.split import Part
     from detector.core.config.schema import Config
     from detector.core.run.loading import LoadedModel
-    from detector.core.run.plan import Asked, Plan
+    from detector.core.run.plan import Plan
     from detector.core.session.outcome import SourceRun
 
 MOST_CANVASES = 3  # that stay open beside the model's own: videos of a folder have few shapes
@@ -92,28 +92,25 @@ class OpenModel:
     digest: str
     has_shape_of_source: bool = False
     _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
-    _asked: Asked | None = None
     _plan: Plan | None = None  # of the item before, which mostly fits the next one
 
-    def asked(self) -> Asked:
+    def plan_for(self, path: str) -> Plan:
         from detector.core.run.plan import Asked
 
-        self._asked = self._asked or Asked.of(self.config)
-        return self._asked
-
-    def plan_for(self, path: str) -> Plan:
         loaded = self.loaded_for(path)
         if self._plan is None or self._plan.loaded is not loaded:
-            self._plan = self.asked().on(loaded)
+            self._plan = Asked.of(self.config).on(loaded)
         return self._plan
 
     def loaded_for(self, path: str) -> LoadedModel:
         from detector.core.run.canvas import find_canvas
         from detector.core.run.loading import load_model
+        from detector.core.run.reading import Reading
 
         if not self.has_shape_of_source:
             return self.loaded
-        picture = self.asked().reading.picture_size([spec_of(path)])
+        reading = Reading.of(self.config) if self._plan is None else self._plan.reading
+        picture = reading.picture_size([spec_of(path)])
         canvas = find_canvas(self.config, picture)
         if canvas is None:
             return self.loaded
@@ -224,6 +221,7 @@ def process_item(
         if look_at(task.path).version != before.version:
             raise SourceError(f"{task.path}: changed while being read; run the job again")
         facts = _facts_of(run) | _outputs(run.outputs, scratch)
+        facts["classes"] = _by_name(run.by_class, model)
         if why_whole:
             facts["notes"].append(f"{NOT_SPLIT}{why_whole}")
         record = _record(task, model, before, exit=exit_of([run]), **facts)
@@ -290,6 +288,11 @@ def _facts_of(run: SourceRun) -> dict[str, Any]:
         "notes": list(run.notes),
         "ledger": _ledger(run),
     }
+
+
+def _by_name(by_class: Mapping[int, int], model: OpenModel) -> dict[str, int]:
+    names = dict(enumerate(model.loaded.network.names))
+    return {names.get(one, str(one)): count for one, count in by_class.items()}
 
 
 def _outputs(outputs: Mapping[str, str | Path], scratch: Path) -> dict[str, Any]:
@@ -438,6 +441,7 @@ class _Step:
                 seconds=own.seconds + sum(each.seconds for each in done),
                 ledger=ledger,
                 notes=joined.notes,
+                classes=_by_name(joined.by_class, self._model),
                 **_outputs(joined.outputs, scratch),
             )
             if gather is not None:

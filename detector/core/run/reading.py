@@ -151,13 +151,16 @@ class Reading:
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
         """(width, height) of the first source that opens if the input follows it, else None."""
+        from detector.core.sources import find_claiming
+
         if not (self.shaped or self.longest):
             return None
-        if self.shaped and all(map(_holds_pictures, specs)):
-            return None  # pictures have a shape of their own, each
+        with suppress(DetectVideoError):  # whoever opens it says what is wrong
+            if self.shaped and all(find_claiming(spec).kind == "pictures" for spec in specs):
+                return None
         info = self._first_info(specs)
         if info is None or (self.shaped and info.kind == "pictures"):
-            return None
+            return None  # pictures have a shape of their own, each
         return info.width, info.height
 
     def first_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
@@ -183,14 +186,6 @@ class Reading:
             is_video = info.kind == "video"
             return f"{info.width}x{info.height} {info.codec}" if is_video else info.kind
         return None
-
-
-def _holds_pictures(spec: str) -> bool:
-    from detector.core import sources
-
-    with suppress(DetectVideoError):
-        return sources.find_claiming(spec).kind == "pictures"
-    return False
 
 
 def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
