@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import difflib
-import json
 import os
 import reprlib
 import threading
@@ -21,14 +20,13 @@ from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
 from detector.core.config.elsewhere import (
-    ABSENT,
     IN_PYTHON,
-    WORDS,
+    OF_DETECTORS,
     AnswersAttributes,
     answer_keyword,
 )
 from detector.core.config.schema import DrawingConfig, OutputConfig, TrackingConfig
-from detector.core.errors import EXIT_INTERRUPTED, EngineError, UsageError
+from detector.core.errors import STOPPED_CODES, EngineError, UsageError
 
 if TYPE_CHECKING:
     from typing import Never, Unpack
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from detector.core import types
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
-    from detector.core.config.schema import Config
     from detector.core.loop.parts import BatchRequest, InputShapes, Outputs, Progress
     from detector.core.session.document import Summary
     from detector.core.timeline import OffTimeline, Timeline
@@ -51,7 +48,6 @@ if TYPE_CHECKING:
 # What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
 KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
 FOR_A_CALL = frozenset(("conf", "classes"))
-# What ``process`` takes beside them.
 FOR_PROCESS = KEYWORDS.union(
     *(kind.__dataclass_fields__ for kind in (OutputConfig, DrawingConfig, TrackingConfig))
 )
@@ -118,9 +114,7 @@ class Detector(AnswersAttributes):
     file, each frame says what crossed, came and went: ``found.events``.
     """
 
-    answers = (
-        {word: f"use detect-video {ours}" for word, ours in WORDS.items()} | ABSENT | IN_PYTHON
-    )
+    answers = OF_DETECTORS
 
     def __init__(
         self,
@@ -130,6 +124,7 @@ class Detector(AnswersAttributes):
         track: str | bool | Tracker | None = None,
         **options: Unpack[Options],
     ) -> None:
+        from detector.core.config.levels import resolve_config
         from detector.core.run.plan import resolve
 
         _refuse_unknown(options, "Detector", Options.__annotations__)
@@ -141,7 +136,7 @@ class Detector(AnswersAttributes):
         given = {"model": os.fspath(model), "engine": engine or "auto", **options}
         given["track"], self._tracker = _tracker_of(track)
         with python_words(KEYWORDS):
-            config = _resolve_config(given)
+            config = resolve_config(None, given)
             if self._tracker is not None and config.tracking.infer_every is not None:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its picture, and one request on all threads answers soonest. With
@@ -346,24 +341,19 @@ class Detector(AnswersAttributes):
     ) -> Summary:
         """Writes what ``detect-video SOURCE -o OUTPUT`` writes: the annotated video, and its rows.
 
-        ``callback`` gets each frame once it is written, with its objects; the frame's picture is
-        lent until it returns, and may show the boxes. ``options``: further ones of the command for
-        this run, such as ``save=["csv"]`` and ``hide_scores=True``. As for the command the model is
-        loaded anew, with the input and the requests that suit this source. Returns what
-        summary.json holds: ``detections``, ``outputs``, ``zones``. Raises DetectVideoError.
+        ``callback`` gets each frame once it is written, with its objects; its picture is lent until
+        it returns, and may show the boxes. ``options``: further ones of the command, such as
+        ``save=["csv"]``. The model is loaded again, with an input that fits the source, as for the
+        command. Returns what summary.json holds. Raises DetectVideoError.
         """
-        from detector.core import sources
         from detector.core.api.results import Detections
+        from detector.core.config.levels import resolve_config
         from detector.core.run.detect import Hooks, detect
-        from detector.core.run.signals import Stopped, raise_if_stopped, raise_on_signals
 
         _refuse_closed(self._closed)
         _refuse_unknown(options, "process", FOR_PROCESS)
-        spec = _as_spec(source)
         if self._tracker is not None:
             raise UsageError("process() needs a built-in tracker; give its name to track")
-        if sources.find_claiming(spec).arrives:
-            raise UsageError(f"process() is for files; use detector.stream({spec!r})")
 
         def call(frame: Frame, found: types.Detections) -> None:
             if callback is not None:
@@ -372,16 +362,12 @@ class Detector(AnswersAttributes):
         given = {**self._given, **options, "output": None if output is None else os.fspath(output)}
         measured = self._as_measured
         hooks = Hooks(detected=call, measured=measured, timed=measured, tuned=measured)
-        with python_words(FOR_PROCESS), raise_on_signals():
-            try:
-                result = detect(_gather([spec]), _resolve_config(given), hooks=hooks)
-                raise_if_stopped(result.exit_code)
-            except Stopped as stopped:
-                if stopped.exit_code == EXIT_INTERRUPTED:
-                    raise KeyboardInterrupt from None
-                raise SystemExit(stopped.exit_code) from None
+        with python_words(FOR_PROCESS):
+            result = detect(_gather([_as_spec(source)]), resolve_config(None, given), hooks=hooks)
             for error in result.errors:
                 raise error
+        if result.exit_code in STOPPED_CODES:
+            raise KeyboardInterrupt
         return result.summary
 
     def _timeline(self) -> Timeline | OffTimeline:
@@ -439,14 +425,6 @@ def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
             f"{kind_of(track)}"
         )
     return None, cast("Tracker", track)
-
-
-def _resolve_config(given: Mapping[str, Any]) -> Config:
-    from detector.core.config.levels import resolve_config
-
-    zones = given.get("zones")
-    text = json.dumps(zones) if isinstance(zones, Mapping) else zones
-    return resolve_config(None, {**given, "zones": text})
 
 
 def _refuse_unknown(options: Mapping[str, Any], call: str, known: Collection[str]) -> None:

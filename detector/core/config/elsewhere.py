@@ -55,6 +55,7 @@ WORDS = {
     "what-if": "profile --only what_if",
     "what_if": "profile --only what_if",
     "layers": "profile --only layers",
+    "cfg": "config",
 }
 ABSENT = {
     "train": "training is not supported; train elsewhere and give the result with --model",
@@ -63,16 +64,12 @@ ABSENT = {
     "classify": "classification is not supported; models must give boxes",
     "solutions": "not a command; --zones counts, --blur pixelates, --save crops cuts objects out",
     "roofline": "not a command; detect-video profile prints it",
+    "version": "not a command; use detect-video --version",
+    "help": "not a command; use detect-video --help",
     "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",
 }
-# Of a keyword that is no option from Python, or an attribute that a Detector does not have: what to
-# write instead.
+# Of a keyword that is no option from Python: what to write instead.
 IN_PYTHON = {
-    "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
-    "track": 'use Detector(track="bytetrack") and detector.stream(source)',
-    "model": "detector.names has the classes; give other options to Detector(...)",
-    "to": 'use Detector(device="cuda")',
-    "fuse": "not needed; the engine does it",
     "source": "pass it to detector(picture) or detector.stream(source)",
     "input": "pass it to detector(picture) or detector.stream(source)",
     "save": "use found.save(path), which writes the picture with its boxes",
@@ -81,32 +78,24 @@ IN_PYTHON = {
     "stream": "use detector.stream(source) for videos and cameras",
     "save_txt": "use found.to_dict() or found.to_df() for the values",
 }
-# The same of attributes of what a Detector finds.
-IN_RESULTS = {
+# The same of attributes: of a Detector, and of what it finds.
+OF_DETECTORS = {
+    **{word: f"use detect-video {ours}" for word, ours in WORDS.items()},
+    **ABSENT,
+    "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
+    "track": 'use Detector(track="bytetrack") and detector.stream(source)',
+}
+OF_RESULTS = {
     "xyxy": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",
-    "xywh": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",
-    "conf": "use found.scores, or one.score in a loop",
-    "confidence": "use found.scores, or one.score in a loop",
-    "cls": "use found.class_ids, or one.class_id and one.name in a loop",
-    "class_id": "use found.class_ids, or one.class_id in a loop",
-    "id": "use found.track_ids",
-    "tracker_id": "use found.track_ids",
-    "boxes": "a picture's Detections have it (found = detector(picture)): use found.boxes",
-    "plot": "a picture's Detections have it (found = detector(picture)): use found.plot()",
+    **dict.fromkeys(("conf", "confidence"), "use found.scores, or one.score in a loop"),
+    **dict.fromkeys(("cls", "class_id"), "use found.class_ids; one.class_id, one.name in a loop"),
+    **dict.fromkeys(("id", "tracker_id"), "use found.track_ids"),
+    **dict.fromkeys(("boxes", "plot"), "what detector(picture) returns has it: use found.NAME"),
     "show": 'use found.save("out.jpg"), or cv2.imshow("found", found.plot())',
-    "data": "use found.boxes, found.scores and found.class_ids",
-    "orig_img": "keep the picture yourself; found.plot() draws into a copy",
-    "tojson": "use found.to_dict()",
-    "to_json": "use found.to_dict()",
+    **dict.fromkeys(("tojson", "to_json"), "use found.to_dict()"),
     "to_csv": "use found.to_df().to_csv(path)",
-    "save_txt": "use found.to_dict() or found.to_df() for the values",
-    "save_crop": 'use detector.process(source, save=["crops"])',
-    "cpu": "not needed; its arrays are NumPy's",
-    "numpy": "not needed; its arrays are NumPy's",
-    "with_nms": "not needed; NMS is done, and Detector(iou=...) sets its threshold",
     "masks": ABSENT["segment"],
     "keypoints": ABSENT["pose"],
-    "probs": ABSENT["classify"],
 }
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
@@ -128,10 +117,10 @@ class AnswersAttributes:
     """Names our attribute where a caller asks for another library's (``predict``, ``xyxy``)."""
 
     __slots__ = ()
-    answers: ClassVar[Mapping[str, str]] = IN_RESULTS
+    answers: ClassVar[Mapping[str, str]] = OF_RESULTS
     if not TYPE_CHECKING:  # which would take any name for an attribute
 
         def __getattr__(self, name):
-            answer = self.answers.get(name)
+            answer = self.answers.get(name, "").replace("NAME", name)
             said = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(f"{said}; {answer}" if answer else said, name=name, obj=self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -185,6 +186,8 @@ def _check(origin: str, name: str, value: Any) -> Any:
         Address(value, hide_path=name in SECRET_PATHS)  # its secrets are known before a message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
     kind, optional = _type_of(leaf)
+    if name == "zones" and isinstance(value, Mapping):
+        value = json.dumps(value)
     if value is None:
         if optional:
             return None
