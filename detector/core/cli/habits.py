@@ -32,11 +32,12 @@ def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str
     word = words[0]
     if os.path.lexists(word):
         return None
-    if word in ABSENT:
+    is_solution = word == "solutions" and len(words) > 1
+    if word in ABSENT and not is_solution:
         raise click.UsageError(f"'{word}': {ABSENT[word]}.", ctx)
     ours = WORDS.get(word, "")
     foreign = _assigns(word) or (ours and any(map(_is_foreign, words[1:])))
-    if word == "yolo" or " " in ours or foreign:
+    if word == "yolo" or is_solution or " " in ours or foreign:
         raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
     return ours or None
 
