@@ -9,6 +9,7 @@ A partition is written whole before its item's marker stands. DuckDB, Spark and 
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import importlib.util
 import json
@@ -26,7 +27,6 @@ from detector.batch.layout import CURE, output_errors
 from detector.core.errors import OutputError
 from detector.core.errors.text import as_cell
 from detector.core.errors.writing import put_in_place, whole_file
-from detector.core.sinks._rows import csv_lines
 
 FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
 ENDING = b"PAR1"  # of every whole file
@@ -96,17 +96,18 @@ def write_table(target: Path, rows: Path) -> None:
 
 
 def write_csv(target: Path, sources: Iterable[tuple[str, Path]]) -> None:
-    """All detections as one table, without pyarrow. ``sources``: path and rows of each."""
+    """All detections as one table, without pyarrow. ``sources``: name and rows of each."""
     with (
         whole_file(target, CURE, ours=True) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
-        file.write(csv_lines([("source", *COLUMNS[:4], *SIDES, *COLUMNS[5:])]))
-        for path, rows in sources:
+        table = csv.writer(file)
+        table.writerow(["source", *COLUMNS[:4], *SIDES, *COLUMNS[5:]])
+        for source, rows in sources:
             for columns in _blocks(rows):
                 for frame, time, name, score, box, *rest in zip(*columns.values(), strict=True):
                     what = frame, time, as_cell(name), score, *box.values()
-                    file.write(csv_lines([(as_cell(path), *what, rest[0], int(rest[1]))]))
+                    table.writerow([as_cell(source), *what, rest[0], int(rest[1])])
 
 
 def _schema(pyarrow: Any) -> Any:

@@ -85,7 +85,7 @@ def run_batch(
                     result = job.run(stop)
                     if request.one_csv and not stop.is_set():
                         done = (row for row in manifest.rows() if row.state == DONE)
-                        rows = ((one.path, Path(home, FILES, one.name, ROWS)) for one in done)
+                        rows = ((one.name, Path(home, FILES, one.name, ROWS)) for one in done)
                         table = Path(home, named("detections", ".csv", request.shard))
                         dataset.write_csv(table, rows)
                         watch.say(f"wrote {table}")

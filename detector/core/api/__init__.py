@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
-from detector.core.config.elsewhere import (
-    IN_PYTHON,
-    OF_DETECTORS,
-    AnswersAttributes,
-    answer_keyword,
-)
+from detector.core.config.elsewhere import OF_DETECTORS, AnswersAttributes, answer_keyword
 from detector.core.config.schema import DrawingConfig, OutputConfig, TrackingConfig
 from detector.core.errors import STOPPED_CODES, EngineError, UsageError
 
@@ -436,7 +431,7 @@ def _refuse_unknown(options: Mapping[str, Any], call: str, known: Collection[str
                 near = difflib.get_close_matches(name, known, 1, 0.5)
                 hint = f"did you mean {near[0]}?" if near else "see help(Detector)"
                 hint = f"unknown option in Python; {hint}"
-            elif known is FOR_A_CALL and name not in IN_PYTHON:
+            elif known is FOR_A_CALL and "=" in hint:
                 hint = f"a call takes only conf and classes; in Detector(...) {hint}"
             raise UsageError(f"{call}({name}=...): {hint}")
 
