@@ -310,8 +310,8 @@ class _LiveRun:
         from detector.core.stages import between
 
         folder, zones = self._asked.folder, self._plan.as_asked.tracking.zones
-        if zones is None and folder is None:
-            raise OutputError("this run writes no files; start it with --zones FILE")
+        if (zones is None and folder is None) or (zones or "").startswith("{"):
+            raise OutputError("this run has no file for lines; start it with --zones FILE")
         path = zones or f"{folder}/zones.yaml"
         if zones is None and os.path.islink(path):
             raise OutputError(f"{path}: is a link, and lines belong in a file; remove it")

@@ -104,7 +104,10 @@ class ZonesFile:
 
 
 def read_zones(path: str, text: str | None = None) -> ZonesFile:
-    """``text``: its content, if it is not there yet."""
+    """``path``: of the file, or its content in braces, as from Python. ``text``: the content, if
+    it is not there yet."""
+    if path.startswith("{"):
+        text, path = path, "zones"
     text = read_text(path, "a file of lines and zones") if text is None else text
     content = parse_yaml(text, path)
     if not isinstance(content, dict):

@@ -19,7 +19,7 @@ import pytest
 
 from detector.core import errors, sinks, wings
 from detector.core.cli.group import command_names
-from detector.core.cli.habits import HABITS, WORDS
+from detector.core.config.elsewhere import HABITS, WORDS
 from detector.lab.profile import list_passes
 from tests.checkpoints import random_checkpoint
 from tests.cli.command import detect_video

@@ -139,6 +139,11 @@ def test_a_later_source_is_kept_as_well(here: Path) -> None:
     assert (here / "out/in-null-detected.mp4").read_bytes() == before
 
 
+def test_a_name_with_a_number_says_why(here: Path) -> None:
+    words = [["in.mp4", *map(str, NULL), "--conf", conf] for conf in ("0.3", "0.4")]
+    assert ["is kept:" in cli_runner().invoke(cli, one).stdout for one in words] == [False, True]
+
+
 def test_pictures_are_not_written_among_what_is_read(here: Path) -> None:
     os.rename(here / "photos", here / "in-null-detected")
     before = tree(here)

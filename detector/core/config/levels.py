@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -182,6 +183,8 @@ def _check(origin: str, name: str, value: Any) -> Any:
     if isinstance(value, str):
         Address(value, hide_path=name in SECRET_PATHS)  # its secrets are known before a message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
+    if name == "zones" and isinstance(value, Mapping):
+        value = json.dumps(value)
     value = read_value(where, leaf, value)
     if name == "device":  # GPU.1 is OpenVINO's word for it, intel:gpu Ultralytics' word
         value = value.lower().removeprefix("intel:").replace(".", ":")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -250,8 +251,14 @@ def _written(summary: Summary) -> Iterator[str]:
         folders = sorted({str(Path(path).parent) for path in paths})
         yield f"-> {counted(len(paths), 'file')} in {', '.join(folders[:SOURCES_SHOWN])}"
     else:
-        yield from (f"-> {path}" for path in paths)
+        yield from (f"-> {path}{_why_numbered(path, paths)}" for path in paths)
     yield from _session(summary)
+
+
+def _why_numbered(path: str, paths: Sequence[str]) -> str:
+    plain = re.sub(r"(-detected)-\d+(?=\.\w+$|$)", r"\1", path)
+    is_kept = plain not in paths and os.path.exists(plain)
+    return f" ({Path(plain).name} is kept: not of these settings)" if is_kept else ""
 
 
 def _session(summary: Summary) -> Iterator[str]:

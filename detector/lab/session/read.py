@@ -53,6 +53,17 @@ def read_session(folder: str | Path) -> SavedSession:
     return SavedSession(place, document, spans, passes)
 
 
+def newest_runs(count: int = 1) -> list[str]:
+    """The folders of the last runs in runs/, the newest last. Raises UsageError."""
+    found = [path for path in Path("runs").glob("*/session.json") if path.is_file()]
+    if len(found) < count:
+        raise UsageError(
+            f"runs/: {len(found)} saved runs found; name the folder of a run: DIR/NAME"
+        )
+    found.sort(key=lambda path: path.stat().st_mtime)
+    return [str(path.parent) for path in found[-count:]]
+
+
 def read_picture(folder: Path, name: str) -> bytes:
     """A JPEG of the session. Raises UsageError, also for a name outside the session."""
     path = folder / name
