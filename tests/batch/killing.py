@@ -44,10 +44,15 @@ KillWorker = Callable[[subprocess.Popen[str], random.Random], bool]
 
 
 def make_clips(
-    videos: Path, folder: Path, count: int, width: int = 320, names: Sequence[str] = NAMES
+    videos: Path,
+    folder: Path,
+    count: int,
+    width: int = 320,
+    names: Sequence[str] = NAMES,
+    nasty: bool = True,
 ) -> list[Path]:
     """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders; and copy
-    the nasty ones, but those of 8192 pixels and more. Return all paths, sorted."""
+    the ``nasty`` ones, but those of 8192 pixels and more. Return all paths, sorted."""
     made: list[Path] = []
     moments = random.Random(0)
     sources = [_pictures(videos / name, width) for name in names]
@@ -59,7 +64,7 @@ def make_clips(
         path.parent.mkdir(parents=True, exist_ok=True)
         _encode(path, pictures[start : start + length])
         made.append(path)
-    for path in sorted((videos / "nasty").iterdir()):
+    for path in sorted((videos / "nasty").iterdir()) if nasty else ():
         if path.suffix not in (".md",) and path.name[:2] not in ("27", "28"):
             target = folder / "nasty" / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
