@@ -25,11 +25,6 @@ NO_PACKAGES = 3  # of scripts/get_nsys: Debian's packages cannot be had
 A_GPU = "machine: there is a GPU: run scripts/gpu_check itself"
 
 
-@pytest.fixture
-def rehearsal(monkeypatch) -> None:
-    monkeypatch.setattr(findings, "_rehearsing", True)
-
-
 def called(*words: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, str(SCRIPT), *words],
@@ -100,12 +95,6 @@ def test_near_the_end_what_cannot_be_done_is_left_out_and_the_small_is_still_don
     assert c.rows[-1]["value"] == "ended after 25 s, all that was left"
 
 
-def test_the_plan_says_what_is_certain_to_run():
-    lines = list(plan.table(steps(("a", 80, 5), ("b", 60, 40), ("c", 30, 5)), 100))
-    assert [line.split()[3] for line in lines[2:5]] == ["0", "-", "-"]
-    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
-
-
 def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
     for step in STEPS:
         assert callable(getattr(importlib.import_module(f"gpu.{step.group}"), step.name))
@@ -119,43 +108,6 @@ def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
 
 
 # ---- what is written, and when
-
-
-def test_the_findings_are_whole_after_every_row(tmp_path):
-    seen = []
-
-    def start(step, limit, tell):
-        for number in range(2):
-            tell(findings.row(f"row {number}", "a|b"))
-            document = json.loads((tmp_path / "findings.json").read_text())
-            seen.append([(one["state"], len(one["rows"])) for one in document["steps"]])
-        return True
-
-    rows = steps(("a", 30, 5), ("b", 30, 5))
-    found = findings.Findings(plan.sections(rows), tmp_path, True, 100)
-    page = (tmp_path / "findings.md").read_text()
-    assert page.count("not reached yet") == 2, "the files are there before anything ran"
-    plan.go_through(rows, 100, start, found, lambda *_: None)
-    assert seen == [
-        [("running", 1), ("waiting", 0)],
-        [("running", 2), ("waiting", 0)],
-        [("done", 2), ("running", 1)],
-        [("done", 2), ("running", 2)],
-    ]
-    document = json.loads((tmp_path / "findings.json").read_text())
-    assert (document["rehearsal"], document["counts"]) == (True, {"pass": 4})
-    page = (tmp_path / "findings.md").read_text()
-    assert "**a rehearsal without a GPU**" in page
-    assert page.splitlines()[-1] == "| b | row 1 | a/b | pass |"
-
-
-def test_a_row_says_what_it_is(monkeypatch):
-    states = [findings.row("a", "b", ok)["state"] for ok in (True, False, None)]
-    assert states == ["pass", "fail", "not run"]
-    monkeypatch.setattr(findings, "_rehearsing", True)
-    states = [findings.row("a", "b", ok)["state"] for ok in (True, False, None)]
-    assert states == ["rehearsed", "fail", "not run"]
-    assert findings.row("a", "b", real=True)["state"] == "pass"
 
 
 @pytest.mark.slow

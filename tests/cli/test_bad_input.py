@@ -91,6 +91,7 @@ def test_nasty_clip(folder, model, tmp_path, number):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # by day those made here, and tests/sources/test_nasty_clips.py reads these
 def test_real_nasty_clips(shared, model, tmp_path):
     clips = sorted((shared / "data/videos/nasty").glob("[012]*"))
     assert len(clips) == 29
