@@ -101,16 +101,6 @@ def test_real_nasty_clips(shared, model, tmp_path):
 
 
 @pytest.mark.slow
-def test_weeks_between_frames(tmp_path):
-    """MP4 cannot hold the time between them. It ended with "Not yet implemented in FFmpeg"."""
-    write_video(tmp_path / "gaps.mkv", [40 * n + 40_000 * n**4 for n in range(25)])
-    process = detect_video("gaps.mkv", "--engine", "null", "--json", cwd=tmp_path)
-    summary = summary_of(process)
-    assert (process.returncode, process.stderr) == (0, "")
-    assert summary["frames"]["read"] == len(decoded(tmp_path / summary["outputs"]["video"])) == 25
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "found"), [(300, 70), (360, 85)])
 def test_weights_that_are_too_short_or_of_another_cfg(model, clip, tmp_path, size, found):
     weights = model.with_suffix(".weights").read_bytes() + bytes(4)

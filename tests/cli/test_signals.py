@@ -26,7 +26,7 @@ from tests.sources.clips import write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-MOMENTS = 12  # of a run at night, and half of them by day
+MOMENTS = 12  # of a run at night, and a third of them by day
 STAYS = (".lock", ".ses", ".detect-video-session")  # whole files of their own
 
 
@@ -180,7 +180,7 @@ def test_a_signal_waits_until_a_library_in_cpp_is_imported() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", CODES)
 def test_a_signal_at_any_moment_of_a_run(tmp_path, number, pytestconfig):
-    moments = MOMENTS if pytestconfig.getoption("--nightly") else MOMENTS // 2
+    moments = MOMENTS if pytestconfig.getoption("--nightly") else MOMENTS // 3
     write_video(tmp_path / "in.mp4", 60)
     model = ("--model", write_network(tmp_path), "--engines-dir", tmp_path / "engines")
     run = ("in.mp4", "--engine", "ort", "--run-dir", "run", *model)
@@ -247,7 +247,8 @@ def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
 def test_two_signals_in_a_row(tmp_path, apart_s):
     """At once they are one (`timeout` sends two). Later the second one ends the run where it is.
     What stands under a final name is whole."""
-    options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run", "--batch", 48)
+    options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run")
+    options += ("--batch", 48, "--size", "320x192")  # a batch takes longer than they are apart
     write_video(tmp_path / "in.mp4", 800, codec="mpeg4")  # of which most are never read
     process = start(tmp_path, "in.mp4", *options, "-o", "out.mp4")
     wait_for(lambda: (tmp_path / "out.partial.mp4").exists())
