@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from gpu import children, findings, memory_steps, plan
@@ -18,6 +17,7 @@ from gpu.plan import STEPS, Step
 
 from detector.core.engines.trt import driver
 from tests.conftest import CHECKOUT, night
+from tests.processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
 SCRIPT = CHECKOUT / "scripts/gpu_check"
@@ -132,17 +132,9 @@ def test_a_kill_in_the_middle_leaves_valid_files_and_with_sigterm_no_process(tmp
     assert "not reached yet" in page
     pid = int((tmp_path / "pid").read_text())
     if number == signal.SIGTERM:
-        wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_gone(pid))
-    elif Path(f"/proc/{pid}").exists():
+        wait_for(lambda: not is_alive(pid))
+    elif is_alive(pid):
         os.kill(pid, signal.SIGKILL)
-
-
-def _is_gone(pid: int) -> bool:
-    """A process that nobody waits for stays in the list of processes where there is no init."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 # ---- a process for each step
@@ -180,7 +172,7 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path):
             break
     assert [one["what"] for one in rows] == ["a", "c"]
     pid = int((tmp_path / "pid").read_text())
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_gone(pid))
+    wait_for(lambda: not is_alive(pid))
 
 
 # ---- the command

@@ -304,6 +304,7 @@ def test_a_killed_run_may_leave_what_it_was_writing(tmp_path):
 LEAVES_A_PROCESS = """
 import os, time
 from tests.attacks import server
+from tests.processes import children_of
 server.GRACE_S = 0.2
 server._libc.prctl(server.SUBREAPER, 1)
 if os.fork() == 0:
@@ -311,7 +312,7 @@ if os.fork() == 0:
         time.sleep(60)
     os._exit(0)
 os.wait()
-print(len(server.collect_left()), len(server.children()))
+print(len(server.collect_left()), len(children_of(os.getpid())))
 """
 
 

@@ -27,6 +27,7 @@ from detector.batch.dataset import FOLDER, is_installed, partition
 from detector.batch.layout import FILES, MARKER, SCRATCH
 from detector.batch.manifest import DONE, FAILED, Manifest, manifests
 from detector.batch.pieces import PARTS, RECORD
+from tests.processes import children_of, command_line
 
 COMMAND = [sys.executable, "-m", "detector"]
 ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
@@ -212,20 +213,8 @@ def count_parts(out: Path) -> int:
     return sum(1 for _ in out.glob(f"{PARTS}*/part-*/{RECORD}"))
 
 
-def children_of(parent: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError):
-            fields = path.read_text().rsplit(")", 1)[1].split()
-            if int(fields[1]) == parent and fields[0] != "Z":
-                found.append(int(path.parent.name))
-    return found
-
-
 def is_worker(pid: int) -> bool:
-    with suppress(OSError):
-        return b"detector.batch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
+    return "detector.batch.worker" in command_line(pid)
 
 
 # ---- what must hold

@@ -22,6 +22,7 @@ from detector.core.run import signals
 from tests.cli.command import COMMAND, decoded, heeds_signals, interruptible
 from tests.cli.small import write_network
 from tests.conftest import night
+from tests.processes import SESSION, alive_with, children_of, is_alive
 from tests.sources.clips import write_video
 from tests.waiting import wait_for
 
@@ -50,32 +51,6 @@ def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[
         start_new_session=True,
         **more,  # type: ignore[call-overload]
     )
-
-
-def processes_of(session: int) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, its_session = path.read_text().rsplit(")", 1)[1].split()[:4]
-        except OSError:
-            continue
-        if int(its_session) == session and state != "Z":
-            found.append(path.parent.name)
-    return found
-
-
-def children_of(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-
-
-def lives(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def half_files(folder: Path) -> list[str]:
@@ -116,7 +91,7 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded:
     assert "Traceback" not in stderr + stdout, stderr
     assert "Exception" not in stderr, stderr
     assert len(stderr.splitlines()) <= 1, stderr
-    wait_for(lambda: not processes_of(process.pid))
+    wait_for(lambda: not alive_with(SESSION, process.pid))
     assert half_files(folder) == []
 
 
@@ -224,7 +199,7 @@ def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
     children = children_of(process.pid)
     process.kill()
     process.communicate()
-    wait_for(lambda: not any(map(lives, children)))
+    wait_for(lambda: not any(map(is_alive, children)))
     wait_for(lambda: half_files(tmp_path) == [])
 
 
@@ -258,7 +233,7 @@ def test_two_signals_in_a_row(tmp_path, apart_s):
     _, stderr = process.communicate(timeout=240)
     assert process.returncode == 143, stderr
     assert "Traceback" not in stderr
-    wait_for(lambda: not processes_of(process.pid))
+    wait_for(lambda: not alive_with(SESSION, process.pid))
     if (tmp_path / "out.mp4").exists():
         assert len(decoded(tmp_path / "out.mp4")) > 0
 
