@@ -158,21 +158,10 @@ sections = st.sampled_from(
     ["convolutional", "maxpool", "route", "shortcut", "upsample", "avgpool", "dropout", "yolo"]
 )
 keys = st.sampled_from(
-    [
-        "filters",
-        "size",
-        "stride",
-        "stride_x",
-        "pad",
-        "padding",
-        "dilation",
-        "groups",
-        "group_id",
-        "layers",
-        "from",
-        "batch_normalize",
-        "activation",
-    ]
+    (
+        "filters size stride stride_x pad padding dilation groups group_id layers "
+        "from batch_normalize activation"
+    ).split()
 )
 values = st.one_of(
     st.integers(-3, 9).map(str), st.sampled_from(["leaky", "mish", "linear", "-1,-2", "-1,0", "-2"])

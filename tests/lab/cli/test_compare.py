@@ -258,9 +258,7 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
     made.picture(tmp_path / "pictures" / "c.jpg", 64, 48)
     (tmp_path / "map.yaml").write_text("classes: {person: [pedestrian]}\n")
     process = detect_video(
-        "compare",
-        "pictures",
-        "--labels",
+        *"compare pictures --labels".split(),
         labels,
         *"--mapping map.yaml --engine null --rounds 1 --json".split(),
         cwd=tmp_path,
@@ -406,12 +404,7 @@ def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, cod
     command = [
         "compare",
         str(CLIP),
-        "--engine",
-        "ort,null",
-        "--rounds",
-        "1000",
-        "--engines-dir",
-        "engines",
+        *"--engine ort,null --rounds 1000 --engines-dir engines".split(),
     ]
     process = start(*command, cwd=tmp_path, env=own_tmp)
     try:
