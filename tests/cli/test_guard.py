@@ -187,15 +187,10 @@ def test_an_output_is_no_file_of_the_session(here: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "session.json",
-        "summary.json",
-        "detections.jsonl",
-        "error.log",
-        "passes/mine.json",
-        "passes/notes.txt",
-        "source-0.jsonl",
-    ],
+    (
+        "session.json summary.json detections.jsonl error.log passes/mine.json "
+        "passes/notes.txt source-0.jsonl"
+    ).split(),
 )
 def test_files_of_somebody_else_in_a_run_dir(here: Path, name: str) -> None:
     (here / "o/passes").mkdir(parents=True)
