@@ -7,15 +7,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, SourceError, UsageError
-from detector.core.errors.guard import keep_listed, refuse_kept
+from detector.core.errors.guard import keep_listed
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.run.inputs import is_camera
@@ -25,7 +27,7 @@ from detector.core.sources._unclaimed import is_live
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
-STILL = "__STILL__"  # in the page: what follows its assignment is replaced
+ABOUT, CODE = '"__ABOUT__"', "__DRAW__"  # in a page: what it shows and the code for drawing
 GRID_LINES = 10  # along the longer side, about
 ENDINGS = (".yaml", ".png", ".html")
 SHADE, INK = (60, 220, 255), (0, 0, 0)  # BGR
@@ -67,7 +69,7 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
     frame = _first_frame(spec, config)
     stem = frame.arrival.camera if frame.arrival else stem_of(spec)
     name = Address(spec).shown if live else Path(spec).name
-    paths = _choose_paths(stem, output)
+    paths = choose_paths(f"{stem}-zones", ENDINGS, output)
     picture = frame.image
     height, width = picture.shape[:2]
     yaml, still, page = paths
@@ -79,28 +81,23 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
     )
     contents = (text.encode(), _encode(with_grid(picture), ".png"), _page(picture, name, yaml))
     for path, content in zip(paths, contents, strict=True):
-        refuse_kept(path)
         write_whole(path, content)
     return paths
 
 
-def _choose_paths(stem: str, output: str | None) -> list[Path]:
-    """No file is replaced: the template is edited by hand. Raises UsageError, OutputError."""
+def choose_paths(stem: str, endings: Sequence[str], output: str | None) -> list[Path]:
+    """Names of new files: no file is replaced. Raises UsageError, OutputError."""
+    names = [stem, *(f"{stem}-{number}" for number in range(2, MOST_NAMES))]
     if output is not None:
-        target = Path(output)
-        if target.suffix not in (".yaml", ".yml"):
-            raise UsageError(f"--output {output}: not a YAML file; give -o zones.yaml")
-        paths = [target, *(target.with_suffix(ending) for ending in ENDINGS[1:])]
-        for path in paths:
-            if os.path.lexists(path):
-                raise OutputError(f"{path}: already exists; choose another file with -o")
-        return paths
-    for number in range(1, MOST_NAMES):
-        added = "" if number == 1 else f"-{number}"
-        paths = [Path(f"{stem}-zones{added}{ending}") for ending in ENDINGS]
+        given = Path(output)
+        if given.suffix.replace(".yml", ".yaml") != endings[0]:
+            raise UsageError(f"--output {output}: give a name that ends in {endings[0]}")
+        names, endings = [str(given.with_suffix(""))], (given.suffix, *endings[1:])
+    for name in names:
+        paths = [Path(f"{name}{ending}") for ending in endings]
         if not any(os.path.lexists(path) for path in paths):
             return paths
-    raise OutputError(f"too many files named {stem}-zones; use -o")
+    raise OutputError(f"{names[0]}{endings[0]}: already exists; choose another name with -o")
 
 
 def _first_frame(spec: str, config: Config) -> Frame:
@@ -150,12 +147,11 @@ def _encode(picture: Image, suffix: str) -> bytes:
 def _page(picture: Image, name: str, file: Path) -> bytes:
     height, width = picture.shape[:2]
     still = base64.b64encode(_encode(picture, ".jpg")).decode()
-    about = {
-        "still": f"data:image/jpeg;base64,{still}",
-        "width": width,
-        "height": height,
-        "name": name,
-        "file": file.name,
-    }
+    about = {"width": width, "height": height, "name": name, "file": file.name}
+    return fill_page(PAGE, {"still": f"data:image/jpeg;base64,{still}", **about})
+
+
+def fill_page(page: Path, about: Mapping[str, Any]) -> bytes:
     safe = json.dumps(about).replace("<", "\\u003c")
-    return PAGE.read_text(encoding="utf-8").replace(f'"{STILL}"', safe).encode()
+    text, code = (page.with_name(one).read_text("utf-8") for one in (page.name, "draw.js"))
+    return text.replace(CODE, code).replace(ABOUT, safe).encode()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, Key, Tally
+from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, History, Key, Tally
+from detector.tracks.zones_file import Shape
 
 if TYPE_CHECKING:
     from detector.core.session.document import SceneHistory, ZoneTotals
@@ -20,21 +21,24 @@ def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:
     from detector.core.session.document import DwellFigures, ZoneTotals
 
     found = []
-    for number, shape in enumerate(counter.places.shapes):
-        tallies = {
-            counter.name_of(class_id): counter.total[at, class_id]
-            for at, class_id in sorted(counter.total)
-            if at == number
-        }
-        stays = [seconds for one in tallies.values() for seconds in one.stays]
+    for shape, keys in _by_name(counter):
+        tallies = {name: [counter.total[key] for key in some] for name, some in keys.items()}
+        stays = [seconds for some in tallies.values() for one in some for seconds in one.stays]
         found.append(
             ZoneTotals(
                 name=shape.name,
                 kind="line" if shape.is_line else "zone",
                 camera=camera,
                 sides=list(shape.sides),
-                counts={name: dict(tally.counts) for name, tally in tallies.items()},
-                most={name: tally.most for name, tally in tallies.items() if not shape.is_line},
+                counts={
+                    name: {kind: sum(one.counts[kind] for one in some) for kind in some[0].counts}
+                    for name, some in tallies.items()
+                },
+                most={
+                    name: max(one.most for one in some)
+                    for name, some in tallies.items()
+                    if not shape.is_line
+                },
                 dwell_s=DwellFigures(
                     visits=len(stays),
                     mean=round(statistics.fmean(stays), DECIMALS),
@@ -51,24 +55,26 @@ def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:
 def history_of(camera: str, counter: Counter) -> SceneHistory:
     from detector.core.session.document import SceneHistory, ZoneSeries
 
-    history, series = counter.history, []
-    for key in sorted(counter.total):
-        shape = counter.places.shapes[key[0]]
-        kinds = list(counter.total[key].counts)
-        series.append(
-            ZoneSeries(
-                zone=shape.name,
-                kind="line" if shape.is_line else "zone",
-                class_name=counter.name_of(key[1]),
-                counts={kind: _counts(history.slots, key, kind) for kind in kinds},
-                mean=[]
-                if shape.is_line
-                else [
-                    round(slot[key].seconds / history.every_s, DECIMALS) if key in slot else 0.0
-                    for slot in history.slots
-                ],
-            )
+    history = counter.history
+    series = [
+        ZoneSeries(
+            zone=shape.name,
+            kind="line" if shape.is_line else "zone",
+            class_name=name,
+            counts={
+                kind: [sum(one.counts[kind] for one in slot) for slot in _slots(history, keys)]
+                for kind in counter.total[keys[0]].counts
+            },
+            mean=[]
+            if shape.is_line
+            else [
+                round(sum(one.seconds for one in slot) / history.every_s, DECIMALS)
+                for slot in _slots(history, keys)
+            ],
         )
+        for shape, named in _by_name(counter)
+        for name, keys in named.items()
+    ]
     return SceneHistory(
         camera=camera,
         began_s=round(history.began_s, DECIMALS),
@@ -94,5 +100,17 @@ def _clock_of(counter: Counter) -> list[tuple[float, float]]:
     return marks
 
 
-def _counts(slots: Sequence[dict[Key, Tally]], key: Key, kind: str) -> list[int]:
-    return [slot[key].counts[kind] if key in slot else 0 for slot in slots]
+def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
+    """Each line and zone with its keys of each class. One that was moved while the run lasted is
+    one with what it counted before."""
+    shapes = counter.places.shapes
+    for (name, is_line), shape in {(one.name, one.is_line): one for one in shapes}.items():
+        keys: dict[str, list[Key]] = {}
+        for key in sorted(counter.total):
+            if (shapes[key[0]].name, shapes[key[0]].is_line) == (name, is_line):
+                keys.setdefault(counter.name_of(key[1]), []).append(key)
+        yield shape, keys
+
+
+def _slots(history: History, keys: Sequence[Key]) -> Iterator[list[Tally]]:
+    return ([slot[key] for key in keys if key in slot] for slot in history.slots)

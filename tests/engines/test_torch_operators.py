@@ -132,6 +132,7 @@ CASES = {
     "MaxPool, padded and rounded up": lambda s: s.add(
         "MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1
     ),
+    "Transpose without an order": lambda s: s.add("Transpose", "x"),
     "Where": lambda s: s.add(
         "Where",
         s.add(
@@ -170,6 +171,17 @@ def test_a_slice_that_torch_does_not_make_is_refused():
         given = dict(zip(("start", "end", "step"), map(whole, bounds), strict=True))
         with pytest.raises(EngineError):
             OPERATORS["Slice"](Node(proto, given))
+
+
+def test_what_torch_does_not_make_is_refused_by_name():
+    from detector.core.engines.torch.graph import graph_module
+
+    pooled, reduced = Sketch(), Sketch()
+    places = pooled.add("MaxPool", "x", outputs=2, name="pool", kernel_shape=[2, 2])[1]
+    nothing = reduced.add("ReduceSum", "x", whole(), name="sum", noop_with_empty_axes=1)
+    for model, node in ((pooled.model(places), "pool"), (reduced.model(nothing), "sum")):
+        with pytest.raises(EngineError, match=f"node {node} .*use --engine ort"):
+            graph_module(model)
 
 
 @pytest.mark.parametrize("axis", [-1, 2])

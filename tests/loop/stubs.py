@@ -156,6 +156,8 @@ def stub_parts(
         call.calls = 0
         return call
 
+    if "track" in fail:
+        more["between"] = {"track": stage("track", lambda frame, found: found)}
     return Parts(
         source=StubSource(frames, lambda: work("read"), fail.get("read")),
         requests=[

@@ -91,9 +91,9 @@ def test_device_time_is_the_sum_over_batches(loop):
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(
-    "stage", ["read", "preprocess", "infer", "head", "nms", "annotate", "write"]
+    "stage", ["read", "preprocess", "infer", "head", "nms", "track", "annotate", "write"]
 )
-@pytest.mark.parametrize(("concurrency", "drawers"), [(1, 0), (3, 0), (1, 1)])
+@pytest.mark.parametrize(("concurrency", "drawers"), [(1, 0), (3, 0), (1, 2)])
 def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrency, drawers):
     before = threading.active_count()
     parts = stub_parts(50, concurrency=concurrency, fail={stage: 7}, drawers=drawers)
@@ -103,7 +103,7 @@ def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrenc
     written = [row[0] for row in parts.sinks[0].rows]
     assert written == list(range(len(written)))
     assert len(written) <= 7
-    if concurrency == 1 and stage in ("head", "nms", "annotate", "write"):
+    if concurrency == 1 and stage in ("head", "nms", "track", "annotate", "write"):
         assert len(written) == 7, "the frames before it are written"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -13,6 +14,7 @@ from detector.core.sinks.counts import local_text
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.counting import HISTORY, LOST_S, Counter, History, Tally
 from detector.tracks.trackers import find
+from detector.tracks.zone_figures import history_of, totals_of
 from detector.tracks.zones_file import Places, Shape
 from tests.tracks.crossings import KINDS, NAMES, SIZE, Faults, count, counted, make_scene
 
@@ -314,3 +316,53 @@ def test_intervals_of_cameras_begin_as_the_local_clock_says(
         time.tzset()
     clock = [f"{one[11:13]}{one[19:].removesuffix(':00')}" for one in began]
     assert clock[: len(shown.split())] == shown.split()
+
+
+def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
+    gate = Shape("gate", ((700, 300), (900, 300)), True)
+    counter = Counter(Places((LINE, gate, YARD)), NAMES)
+
+    def see(time_s: float, *feet: tuple[float, float]) -> tuple[list[str], dict[str, list[int]]]:
+        boxes = np.array([[x - 10, y - 40, x + 10, y] for x, y in feet])
+        ids, classes = np.arange(1, len(feet) + 1), np.zeros(len(feet), np.int64)
+        events, rows = counter.update(ids, classes, boxes, time_s, SIZE)
+        return names(events), {row.zone: [*row.counts.values()] for row in rows}
+
+    see(0.0, (300, 200), (800, 200), (200, 500))
+    assert see(0.5, (300, 250), (800, 400), (200, 500))[0] == ["gate crosses in"]
+    moved = replace(gate, points=((700, 380), (900, 380)))
+    down, pit = replace(LINE, sides=("down", "up")), replace(YARD, name="pit")
+    events, rows = counter.redraw(Places((pit, moved, down)), [None] * 3)
+    assert names(events) == ["yard ends", "pit appears"]
+    over = {row.zone: [*row.counts.values()] for row in rows}  # is written up to here
+    assert over == {"door": [0, 0], "gate": [1, 0], "yard": [0, 0, 1, 1]}
+    seen = ["pit enters", "door crosses in"], {}  # the door was sure of its side before
+    assert see(1.0, (300, 400), (800, 300), (200, 500)) == seen
+    assert see(1.5, (300, 400), (800, 450), (200, 500)) == (["gate crosses in"], {})
+    _, rows = see(61.0, (300, 400), (800, 450), (200, 500))
+    assert rows == {"door": [1, 0], "gate": [1, 0], "pit": [1, 0, 1, 0]}
+    totals = {one.name: one.counts["person"] for one in totals_of("", counter)}
+    assert totals["gate"] == {"in": 2, "out": 0}, "before it was moved, and since"
+    assert totals["yard"]["ended"] == 1
+    series = {(one.zone, one.class_name): one.counts for one in history_of("", counter).series}
+    assert len(series) == 4, "of each name one curve"
+    assert series["gate", "person"]["in"] == [2]
+
+
+def test_rows_of_zeros_end_and_begin_with_a_drawing() -> None:
+    gate = Shape("gate", ((700, 300), (900, 300)), True)
+    counter = Counter(Places((LINE, gate)), NAMES, listed=(0, 1))
+    nobody = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
+    for time_s in (0.0, 9.0):
+        assert counter.update(*nobody, time_s, SIZE) == ([], [])
+    _, before = counter.redraw(Places((LINE, YARD)), [None, frozenset({1})])
+    _, after = counter.update(*nobody, 60.0, SIZE)
+    assert [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in before] == [
+        (0.0, 9.0, zone, name, 2) for zone in ("door", "gate") for name in NAMES[:2]
+    ]
+    told = [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in after]
+    listed = [("door", NAMES[0]), ("door", NAMES[1]), ("yard", NAMES[1])]
+    assert told == [(9.0, 60.0, *one, 0) for one in listed]
+    counter.update(*nobody, 61.0, SIZE)
+    _, last = counter.finish()
+    assert {(one.zone, one.frames) for one in last} == {("door", 2), ("yard", 2)}

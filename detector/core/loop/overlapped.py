@@ -151,19 +151,29 @@ class _Crew:
 
     def draw(self, track: AnyTrack) -> Pairs:
         """Annotate frames, as many at once as there are drawers, and yield them in order. A
-        finished frame never waits for one that has not arrived."""
+        finished frame never waits for one that has not arrived, nor is it lost with one that
+        fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))
             return
         ahead: deque[tuple[int, Frame, Detections, Pending[None]]] = deque()
-        for at, pair in enumerate(self.results(track)):
-            ahead.append((at, *pair, drawers.submit(partial(annotate, *pair))))
-            while len(ahead) > (self._parts.drawers if self._has_more() else 0):
+        results, failure = enumerate(self.results(track)), None
+        while failure is None:
+            try:
+                at, pair = next(results)
+            except StopIteration:
+                return
+            except Exception as error:
+                failure = error
+            else:
+                ahead.append((at, *pair, drawers.submit(partial(annotate, *pair))))
+            while len(ahead) > (self._parts.drawers if not failure and self._has_more() else 0):
                 number, frame, detections, drawn = ahead.popleft()
                 with track.span(ANNOTATE, number):
                     drawn.result()
                 yield frame, detections
+        raise failure
 
     def _has_more(self) -> bool:
         """Whether the writer can take another frame at once."""

@@ -7,19 +7,51 @@ from typing import Any
 import click
 
 from detector.core.cli.command import subcommand
-from detector.core.cli.help import Files
+from detector.core.cli.help import Files, HelpfulCommand
 from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo
-from detector.core.errors import EXIT_DONE
+
+
+@subcommand(examples=("detect-video zones check in.counts.csv in.mp4   # in-check.html",))
+@click.argument("counts", type=Files(), metavar="COUNTS.csv")
+@click.argument("video", type=Files(), metavar="VIDEO")
+@click.option("--zones", type=Files(), metavar="FILE", help="The lines. Default: IN-zones.yaml.")
+@click.option(
+    "--sample", default=100, type=click.IntRange(1, 1000), help="Crossings to judge (100)."
+)
+@click.option(
+    "--stretch", default=30, type=click.IntRange(1, 1000), help="Seconds to count in (30)."
+)
+@click.option("--output", "-o", metavar="FILE.html", help="Default: IN-check.html.")
+def check(**given: Any) -> None:
+    """Write a page on which you judge counted crossings and count a stretch by hand."""
+    from detector.tracks.check import write_check
+
+    path, shown, counted = write_check(**given)
+    echo(f"-> {path}")
+    echo(f"open it in a browser; it has {shown} of {counted} crossings, drawn at random")
+
+
+class ZonesCommand(HelpfulCommand):
+    """``zones SOURCE``, and ``zones check``; a source of that name is ./check."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["check"]:
+            return check.make_context(f"{info_name} check", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 @subcommand(
+    cls=ZonesCommand,
     options=config_options("input", only=("start", "decoder", "video_track")),
     examples=(
         "detect-video zones in.mp4                   # in-zones.yaml, .png and .html",
         "detect-video zones in.mp4 --start 1:30      # a still of that moment",
         "detect-video zones rtsp://10.0.0.5/stream1  # a still from a camera",
         "detect-video in.mp4 --zones in-zones.yaml   # count",
+        "detect-video zones check in.counts.csv in.mp4  # verify",
     ),
 )
 @click.argument("source", type=Files(), metavar="SOURCE")
@@ -30,18 +62,15 @@ from detector.core.errors import EXIT_DONE
     help="Where to write the template; .png and .html go next to it. Default: IN-zones.yaml in "
     "the current folder.",
 )
-def command(source: str, output: str | None, **flags: Any) -> int:
+def command(source: str, output: str | None, **flags: Any) -> None:
     """Write a template for --zones and a page to draw it on."""
     from detector.core.config.levels import resolve_config
-    from detector.core.errors.guard import guarded
     from detector.tracks.template import write_template
 
-    with guarded():
-        written = write_template(source, resolve_config(None, flags), output)
+    written = write_template(source, resolve_config(None, flags), output)
     for path in written:
         echo(f"-> {path}")
     echo(
         f"draw in {written[-1]}, save, move the saved file to {written[0]} (or edit that one), "
         f"then run with --zones {written[0]}"
     )
-    return EXIT_DONE

@@ -18,6 +18,7 @@ from detector.core.engines.openvino.compiling import (
     notes_of,
 )
 from detector.core.engines.openvino.devices import open_core
+from detector.core.engines.openvino.differing import LIMITS, find_differing
 from detector.core.engines.openvino.quantised import expect, from_elsewhere, is_unlike, is_wide
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
@@ -75,6 +76,8 @@ class OpenOpenvino(Engine):
             self.notes = notes_of(self._compiled, wanted, options.precision)
             if wanted.target.kind == "cpu" and from_elsewhere(network):
                 self.notes += self._prove(core, wanted, options.requests)
+            elif (node := find_differing(network)) is not None:
+                self._compare(node)
 
     def _compile(self, core: Any, wanted: Compilation, requests: int, built: str | None) -> None:
         self._compiled: Any = (
@@ -103,6 +106,14 @@ class OpenOpenvino(Engine):
             f"engine openvino: in integers it computes other boxes or scores of {name} than ONNX "
             "Runtime, so the run computes in float; --engine ort runs the file as it is"
         ]
+
+    def _compare(self, node: str) -> None:
+        limits = {"limits": LIMITS} if self.precision == "fp32" else {}
+        if is_unlike(self._network, expect(self._network), self.requests[:1], **limits):
+            raise EngineError(
+                f"engine openvino: it computes other boxes or scores of {self._network.name} than "
+                f"ONNX Runtime, for it reads node {node} otherwise; use --engine ort"
+            )
 
     def execution(self) -> list[LayerExecution]:
         if self._compiled is None:

@@ -60,7 +60,10 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
                 values[name] = graph.get_attr(place)
         # The first output that is read has the node's name; the others are numbered.
         place = proto.name
-        for at, part in enumerate(module if isinstance(module, list) else [module]):
+        parts = module if isinstance(module, list) else [module]
+        if not read.isdisjoint(proto.output[len(parts) :]):
+            raise node.error("its further outputs are not supported")
+        for at, part in enumerate(parts):
             if proto.output[at] in read:
                 attach(root, place, part)
                 values[proto.output[at]] = graph.call_module(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +19,17 @@ class ToType(nn.Module):
 
 
 class Permute(nn.Module):
-    """A view; with ``copies``, a copy laid out in the order of its dimensions."""
+    """A view; with ``copies``, a copy laid out in the order of its dimensions. An empty order
+    reverses them."""
 
     copies = False
 
-    def __init__(self, order: list[int]) -> None:
+    def __init__(self, order: Sequence[int]) -> None:
         super().__init__()
-        self.order = order
+        self.order = list(order)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.permute(self.order)
+        x = x.permute(self.order or list(range(x.ndim))[::-1])
         return x.contiguous() if self.copies else x
 
 

@@ -385,7 +385,7 @@ def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[
         given = node.attributes.get("axes") or (
             node.numbers(1) if len(node.inputs) > 1 and node.inputs[1] else None
         )
-        if given is None:
+        if not given:
             raise node.error("a reduction must name its axes")
         axes, keep = [int(axis) for axis in given], bool(node.attributes.get("keepdims", 1))
         return modules.Called(lambda x: function(x, axes, keep)), node.inputs[:1]
@@ -563,6 +563,6 @@ OPERATORS: dict[str, Callable[[Node], Made]] = (
         "Softplus": _plain(nn.Softplus),
         "Sum": _plain(modules.Sum),
         "Tanh": _plain(nn.Tanh),
-        "Transpose": lambda node: (modules.Permute(list(node.attributes["perm"])), node.inputs),
+        "Transpose": lambda node: (modules.Permute(node.attributes.get("perm", [])), node.inputs),
     }
 )

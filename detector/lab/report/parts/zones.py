@@ -149,7 +149,7 @@ HOW = How(
     "lines and zones",
     "Of each box one point counts: by default the middle of its lower edge. It changes side only "
     "once it is well past the line. Objects not seen leaving count as ended in the zone.",
-    "Lines and zones",
-    "docs/tracks.md",
+    "What is counted",
+    "docs/counting.md",
 )
 PARTS = (Part("zones", "Lines and zones", 17, zones, how=HOW),)

@@ -1,0 +1,165 @@
+"""What ``detect-video zones check`` writes: a page on which a person judges counted crossings, and
+counts a stretch of the video by hand."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.config.schema import Config
+from detector.core.errors import SourceError, UsageError
+from detector.core.errors.reading import read_text
+from detector.core.errors.text import from_cell
+from detector.core.errors.writing import write_whole
+from detector.core.run.outputs import stem_of
+from detector.core.run.reading import Reading
+from detector.core.stages.outlines import draw_outlines
+from detector.tracks import counting
+from detector.tracks.book import outlines
+from detector.tracks.template import SHADE, choose_paths, fill_page
+from detector.tracks.zones_file import SIDES, read_zones
+
+PAGE = Path(__file__).with_name("site") / "check.html"
+TEXTS, NUMBERS = ("source", "zone", "event", "direction", "class", "side"), ("time_s", "x", "y")
+LARGEST = 1 << 28  # bytes of a file
+SEED = 0  # of the sample
+AROUND_S = np.arange(-6, 3) * 0.25  # the pictures of a crossing, which was decided at 0
+STRETCH_STEP_S = 0.2
+ROUNDED_S = 0.001  # times in files have three digits
+ACROSS, QUALITY = 400, [cv2.IMWRITE_JPEG_QUALITY, 75]  # pixels; of a JPEG
+
+Crossing = dict[str, Any]  # TEXTS and NUMBERS of the events file, and "place": line and side
+
+
+def write_check(
+    counts: str, video: str, zones: str | None, output: str | None, sample: int, stretch: int
+) -> tuple[Path, int, int]:
+    """The new page, and how many of how many crossings it shows. ``zones``: the file that they were
+    counted with; ``stretch``: seconds. Raises UsageError, SourceError, OutputError."""
+    (target,) = choose_paths(f"{stem_of(video)}-check", (".html",), output)
+    crossings = read_crossings(counts, video)
+    footage = Footage(video, zones or f"{stem_of(video)}-zones.yaml", crossings)
+    chance = random.Random(SEED)
+    chosen = sorted(chance.sample(range(len(crossings)), min(sample, len(crossings))))
+    first_s, last_s = crossings[0]["time_s"], crossings[-1]["time_s"]
+    from_s = max(0.0, chance.uniform(first_s, max(first_s, last_s - stretch)) + AROUND_S[0])
+    counted = Counter(one["place"] for one in crossings if 0 <= one["time_s"] - from_s < stretch)
+    about = {
+        "video": Path(video).name,
+        "file": target.with_suffix(".json").name,
+        "drawn": f"{len(chosen)} of {len(crossings)} crossings, drawn at random (seed {SEED})",
+        "from_s": from_s,
+        "crossings": [footage.show_around(crossings[one]) for one in chosen],
+        "counted": {place: counted[place] for place in footage.places},
+        "stretch": footage.show(np.arange(from_s, from_s + stretch, STRETCH_STEP_S)),
+    }
+    write_whole(target, fill_page(PAGE, about))
+    return target, len(chosen), len(crossings)
+
+
+def read_crossings(counts: str, video: str) -> list[Crossing]:
+    """Those of the events file next to the counts, by time. Raises UsageError if they are of
+    another video, or are not those that were counted."""
+    events = counts.replace(".counts.csv", ".events.csv")
+    if events == counts or not os.path.exists(events):
+        raise UsageError(f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times")
+    found = []
+    for row in _rows(events, TEXTS, NUMBERS):
+        if Path(row["source"]).name != Path(video).name:
+            raise UsageError(f"{counts}: was counted in {row['source']}; give that video")
+        if row["event"] == "crosses":
+            found.append({**row, "place": f"{row['zone']} {row['side'] or row['direction']}"})
+    if not found:
+        raise UsageError(f"{counts}: nothing crossed a line, so there is nothing to check")
+    counted = sum((Counter(row) for row in _rows(counts, (), SIDES)), Counter[str]())
+    if counted != Counter(one["direction"] for one in found):
+        raise UsageError(f"{counts}: has other sums than {events}; count again")
+    return sorted(found, key=lambda one: float(one["time_s"]))
+
+
+def _rows(path: str, texts: Sequence[str], numbers: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """These columns of a CSV file of --zones. Raises UsageError."""
+    text = read_text(path, "a file that --zones writes", limit=LARGEST)
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        for row in table:
+            values = {name: float(Fraction(row[name] or 0)) for name in numbers}  # no NaN
+            yield {name: from_cell(row[name]) for name in texts} | values
+    except (KeyError, AttributeError, ValueError, ArithmeticError, csv.Error) as error:
+        raise UsageError(f"{path}:{table.line_num}: not a row of --zones; count again") from error
+
+
+class Footage:
+    """Small pictures of a video, with its lines. Raises UsageError, SourceError, also for crossings
+    of another video or of other lines."""
+
+    def __init__(self, video: str, zones: str, crossings: Sequence[Crossing]) -> None:
+        if not os.path.exists(zones):
+            raise UsageError(f"{zones}: not there; give the file of these counts: --zones FILE")
+        places, self._reading = read_zones(zones).of_clip(video), Reading.of(Config())
+        with self._reading.open(video) as source:
+            info = source.info
+        if info.kind != "video":
+            raise UsageError(f"{video}: not a video, so it has no times to look at")
+        self._video, self._begins_s = video, info.start_pts * info.time_base
+        self._size = size = info.width, info.height
+        lines = tuple(shape for shape in places.shapes if shape.is_line)
+        self.places = [f"{line.name} {side}" for line in lines for side in line.sides]
+        counter = counting.Counter(replace(places, shapes=lines), ())
+        drawn = zip(outlines(counter, size), lines, strict=True)
+        self._lines = [outline._replace(text=line.name) for outline, line in drawn]
+        for one in crossings:
+            if one["place"] not in self.places:
+                raise UsageError(f"{zones}: has no {one['place']}; give the file of these counts")
+            if one["x"] > size[0] or one["y"] > size[1]:
+                raise UsageError(f"{video}: smaller than what was counted; give that video")
+        self.show(crossings[-1]["time_s"] + np.zeros(1))
+
+    def show_around(self, one: Crossing) -> dict[str, Any]:
+        """In the pictures is a quarter of the video's, mostly above the point that crossed."""
+        width, height = self._size
+        left = int(min(max(one["x"] - width / 4, 0), width / 2))
+        top = int(min(max(one["y"] - height / 3, 0), height / 2))
+        part = slice(top, top + (height + 1) // 2), slice(left, left + (width + 1) // 2)
+        return {**one, "pictures": self.show(one["time_s"] + AROUND_S, part, one)}
+
+    def show(
+        self, times: NDArray[np.float64], part: Any = ..., one: Crossing | None = None
+    ) -> list[str]:
+        """The frames at these times, as addresses of JPEGs, with a ring where ``one`` crossed."""
+        start_s = Fraction(times[0] - ROUNDED_S) - self._begins_s
+        reading = replace(self._reading, start_s=max(start_s, Fraction(0)))
+        (width, height), unit = self._size, max(1, self._size[0] // 400)
+        size = ACROSS, max(1, ACROSS * height // width)
+        found, ahead = [], times - ROUNDED_S
+        with suppress(SourceError), reading.open(self._video) as source:
+            for frame in source:
+                if frame.time_s < ahead[0]:
+                    continue
+                image = frame.image.copy()
+                draw_outlines(image, self._lines, unit, unit / 2)
+                if one is not None and abs(frame.time_s - one["time_s"]) < ROUNDED_S:
+                    cv2.circle(image, (round(one["x"]), round(one["y"])), 6 * unit, SHADE, unit)
+                small = cv2.resize(image[part], size)
+                jpeg = base64.b64encode(cv2.imencode(".jpg", small, QUALITY)[1].tobytes())
+                found.append(f"data:image/jpeg;base64,{jpeg.decode()}")
+                ahead = ahead[ahead > frame.time_s]
+                if not len(ahead):
+                    break
+        if not found:
+            raise SourceError(f"{self._video}: ends before {times[0]:.1f} s; give the whole video")
+        return found
