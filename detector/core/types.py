@@ -235,9 +235,7 @@ class SourceInfo:
     has_subtitles: bool = False
     has_data: bool = False  # tracks of measurements and the like
     tags: dict[str, str] = field(default_factory=dict)  # of the container: title, location...
-    longest_gap_s: float = (
-        LONGEST_GAP_S  # between two frames, seconds; what is more is damage, not a pause
-    )
+    longest_gap_s: float = LONGEST_GAP_S  # between two frames; more is damage, not a pause
     # Sound and subtitles, where the file cannot be opened once more for them.
     tracks: tuple[PipedTrack, ...] = field(default=(), compare=False, repr=False)
 
@@ -329,8 +327,8 @@ class ZoneEvent(NamedTuple):
 
 
 class ZoneCount(NamedTuple):
-    """What a line or zone counted of one class in an interval. ``mean`` and ``most``: objects in a
-    zone at once; None of a line."""
+    """What a line or zone counted of one class in an interval, of "" where it knows none yet.
+    ``mean``, ``most``: objects in a zone at once; None of a line. ``start_s``: Unix time at 0 s."""
 
     from_s: float
     to_s: float
@@ -340,6 +338,8 @@ class ZoneCount(NamedTuple):
     mean: float | None
     most: int | None
     sides: tuple[str, str] = ("in", "out")  # what a line calls in and out
+    frames: int = 0  # that were looked at
+    start_s: float | None = None
 
 
 class Outline(NamedTuple):

@@ -27,9 +27,14 @@ def utc_text(time_s: float) -> str:
     return moment_of(time_s).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def local_of(time_s: float) -> datetime:
+    """Unix seconds in this machine's time zone, as ``moment_of``."""
+    return moment_of(time_s).astimezone()
+
+
 def day_text(time_s: float) -> str:
-    """The day in UTC: 2026-11-22."""
-    return moment_of(time_s).date().isoformat()
+    """The day in this machine's time zone: 2026-11-22."""
+    return local_of(time_s).date().isoformat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class ZoneFigures:
     shape: ZoneShape
     counts: Mapping[str, tuple[int, int]]  # class -> in and out, of the whole run
     inside: int | None  # objects in a zone now; None of a line
-    hours: tuple[tuple[int, int], ...]  # in and out of each hour of today (UTC)
+    hours: tuple[tuple[int, int], ...]  # in and out of each hour of today
 
     @property
     def today(self) -> tuple[int, int]:

@@ -73,6 +73,11 @@ def free_file(folder: Path, stem: str, suffix: str) -> str:
     raise OSError(f"{folder / stem}: {MOST_NAMES} files with that name already exist")
 
 
+def names_of_day(stem: str, day: str, suffix: str) -> list[str]:
+    """Of a day's file, and of further ones, begun where those before have other columns."""
+    return [f"{stem}-{day}{more}{suffix}" for more in ("", *(f"-{n}" for n in range(2, 10)))]
+
+
 def hold(path: Path, depth: int = 1) -> int:
     """``enter``, and hold the folder until the descriptor is closed. Raises OutputError."""
     try:

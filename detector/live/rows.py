@@ -21,7 +21,7 @@ from detector.core.errors.writing import utf8
 from detector.core.sinks.jsonl import encode_row, row
 from detector.core.types import Detections, Frame
 from detector.live.base import day_text, utc_text
-from detector.live.camera_folder import append_whole, hold, is_at, open_file
+from detector.live.camera_folder import append_whole, hold, is_at, names_of_day, open_file
 from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
@@ -83,16 +83,26 @@ class DayRows:
 
     def _open(self, day: str) -> None:
         self._close_file()
-        path = self._folder / f"{self.stem}-{day}{self.suffix}"
-        fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK, held=self._lock)
-        try:
-            self._repair(fd, path)
-            if self.head and not os.fstat(fd).st_size:
-                os.write(fd, self.head)
-        except BaseException:
+        for name in names_of_day(self.stem, day, self.suffix):
+            path = self._folder / name
+            fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK, held=self._lock)
+            try:
+                self._repair(fd, path)
+                if self.head and not os.fstat(fd).st_size:
+                    os.write(fd, self.head)
+                fits = os.pread(fd, len(self.head), 0) == self.head
+            except BaseException:
+                os.close(fd)
+                raise
+            if fits:
+                self._fd, self._day, self._path = fd, day, path
+                return
             os.close(fd)
-            raise
-        self._fd, self._day, self._path = fd, day, path
+            self._notice(
+                f"{path}: has the columns of another version of detect-video; rows go to a new "
+                "file beside it"
+            )
+        raise OSError(f"{path}: has other columns, as all others of that day; remove one")
 
     def _is_whole(self, rest: bytes) -> bool:
         """Whether a last line lacks its line end alone."""

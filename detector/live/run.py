@@ -5,7 +5,7 @@
     feeds              each camera's own
     the clerk          twice a second: figures, cameras that come and go, a new day
 
-At midnight (UTC) the loop ends and begins again with a new timeline, so that every day has a
+At midnight (local) the loop ends and begins again with a new timeline, so that every day has a
 session of its own; feeds and outputs go on.
 """
 

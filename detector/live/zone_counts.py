@@ -1,7 +1,7 @@
 """Counts of lines and zones, now and on earlier days.
 
 A zone counts objects that come (enter or appear) and that go (leave or end). Days and hours
-are UTC. Today's counts begin with those of earlier runs; they and earlier days are read from the
+are local. Today's counts begin with those of earlier runs; they and earlier days are read from the
 files that ``zone_rows.py`` writes.
 """
 
@@ -13,15 +13,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
 from detector.core.errors.text import from_cell
 from detector.core.types import Scene, ZoneBook
-from detector.live.base import Event, ZoneFigures, ZoneShape, day_text, moment_of
-from detector.live.camera_folder import open_to_read
+from detector.live.base import Event, ZoneFigures, ZoneShape, day_text, local_of
+from detector.live.camera_folder import names_of_day, open_to_read
 
 COMES = ("in", "enters", "appears")  # directions and events; all others but "stays" count as out
 IN_COLUMNS, OUT_COLUMNS = ("in", "entered", "appeared"), ("out", "left", "ended")
@@ -95,7 +96,7 @@ class ZoneCounts:
                 self._hours = Counter({k: n for k, n in self._hours.items() if k[1] >= day})
                 self._day = day
             self._run[camera, zone, class_name, comes] += 1
-            self._hours[camera, day, moment_of(time_s).hour, zone, comes] += 1
+            self._hours[camera, day, local_of(time_s).hour, zone, comes] += 1
             self._inside[camera, zone] += 1 if comes else -1
 
     def _hours_of(self, camera: str, zone: str, comes: bool, time_s: float) -> list[int]:
@@ -128,24 +129,30 @@ class ZoneCounts:
 
 
 def read_hours(folder: Path, camera: str, day: str) -> Counter[tuple[int, str, bool]]:
-    """Hour, line or zone, and whether in -> objects, of the file of a day; none where it is not
-    there."""
-    path = folder / camera / f"zone-counts-{day}.csv"
+    """Hour, line or zone, and whether in -> objects, of the files of a day; none where it has
+    none."""
     hours: Counter[tuple[int, str, bool]] = Counter()
-    try:
-        with open(path, newline="", errors="replace", opener=open_to_read) as file:
+    for path in _files(folder, camera, day):
+        # No such file, or not ours: what was read counts.
+        with (
+            suppress(OSError, KeyError, ValueError, csv.Error),
+            open(path, newline="", errors="replace", opener=open_to_read) as file,
+        ):
             for row in csv.DictReader(file):
-                hour, zone = int((row["from_utc"] or "")[11:13]), from_cell(row["zone"] or "")
+                began, zone = datetime.fromisoformat(row["from_utc"]), from_cell(row["zone"] or "")
                 for comes, columns in ((True, IN_COLUMNS), (False, OUT_COLUMNS)):
-                    hours[hour, zone, comes] += sum(int(row[one] or 0) for one in columns)
-    except (OSError, KeyError, ValueError, csv.Error):  # none, or not ours: what was read counts
-        pass
+                    count = sum(int(row[one] or 0) for one in columns)
+                    hours[began.astimezone().hour, zone, comes] += count
     return hours
+
+
+def _files(folder: Path, camera: str, day: str) -> list[Path]:
+    return [folder / camera / name for name in names_of_day("zone-counts", day, ".csv")]
 
 
 def days_before(now_s: float, count: int) -> list[str]:
     """The last ``count`` days that are over, the last one yesterday."""
-    today = moment_of(now_s).date()
+    today = local_of(now_s).date()
     return [(today - timedelta(back)).isoformat() for back in range(count, 0, -1)]
 
 
@@ -163,20 +170,21 @@ def read_days(
     return found
 
 
-def _stamp(folder: Path, camera: str, day: str) -> tuple[int, int]:
-    try:
-        stat = os.lstat(folder / camera / f"zone-counts-{day}.csv")
-    except OSError:
-        return 0, 0
-    return stat.st_mtime_ns, stat.st_size
+def _stamp(folder: Path, camera: str, day: str) -> tuple[tuple[Path, int, int], ...]:
+    stamps = []
+    for path in _files(folder, camera, day):
+        with suppress(OSError):
+            stat = os.lstat(path)
+            stamps.append((path, stat.st_mtime_ns, stat.st_size))
+    return tuple(stamps)
 
 
 @lru_cache(4096)
 def _sums_of_day(
-    folder: Path, camera: str, day: str, stamp: tuple[int, int]
+    folder: Path, camera: str, day: str, stamp: tuple[tuple[Path, int, int], ...]
 ) -> dict[str, tuple[int, int]]:
-    """``stamp``: a file that has changed since is read again."""
+    """``stamp``: files that have changed since are read again."""
     sums: Counter[tuple[str, bool]] = Counter()
-    for (_, zone, comes), count in (read_hours(folder, camera, day) if stamp[1] else {}).items():
+    for (_, zone, comes), count in (read_hours(folder, camera, day) if stamp else {}).items():
         sums[zone, comes] += count
     return {zone: (sums[zone, True], sums[zone, False]) for zone, _ in sums}

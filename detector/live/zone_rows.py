@@ -1,7 +1,7 @@
 """Rows of lines and zones.
 
-``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv`` (--zones). Days and
-times are UTC.
+``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv`` (--zones). Days are
+those of this machine's time zone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from detector.core.errors.writing import utf8
+from detector.core.run.selection import class_ids
 from detector.core.sinks import counts, events
 from detector.core.sinks._rows import csv_lines
 from detector.core.types import Detections, Frame, ZoneBook, ZoneCount, ZoneEvent
@@ -21,7 +22,7 @@ from detector.live.sources.base import Camera
 
 
 def _header(columns: Sequence[str]) -> bytes:
-    """Times are UTC in ISO 8601: ``time_utc`` for ``time_s``."""
+    """Times are UTC in ISO 8601: ``time_utc`` for ``time_s``; counts have local ones, too."""
     return utf8(csv_lines([[re.sub("_s$", "_utc", name) for name in columns]]))
 
 
@@ -47,7 +48,8 @@ class ZoneRows:
     name: ClassVar[str] = "zones"
 
     def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
-        self._camera = camera.name
+        self._camera, self._classes = camera.name, camera.classes
+        self._kept: set[str] | None = None  # names of the camera's own classes, if it has some
         self._events = _EventRows(folder, camera, notice)
         self._counts = _CountRows(folder, camera, notice)
         self._book: ZoneBook | None = None
@@ -61,6 +63,8 @@ class ZoneRows:
             if self._book is not None:
                 self._add(*self._book.finish())
             self._book = scene.book
+            ids = class_ids("classes", self._classes, detections.names)
+            self._kept = None if ids is None else {"", *(detections.names[one] for one in ids)}
         self._shift_s = frame.arrival.utc_s - frame.time_s
         self._add(scene.events, scene.counts)
 
@@ -72,7 +76,8 @@ class ZoneRows:
             )
             self._events.add(cells, event.time_s + self._shift_s)
         for row in rows:
-            self._counts.add(counts.count_cells(self._camera, row, utc_text), row.from_s)
+            if self._kept is None or row.class_name in self._kept:
+                self._counts.add(counts.count_cells(self._camera, row, utc_text), row.from_s)
 
     def counts(self) -> dict[str, int]:
         """What was written and lost, of both files."""

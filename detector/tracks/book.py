@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter as Counts
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, 
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Places, Shape, ZonesFile
 
+FEW = 10  # classes of a model, all of which have rows if nobody says which to count
 JUMP_S = 1.0  # of a wall clock that was set; one that is slewed gains or loses less between frames
 
 
@@ -104,7 +106,7 @@ class Books:
         else:
             places = file.of_clip(info.path)
             places.check_size(file.path, info.width, info.height)
-            self._open("", places)
+            self._open("", places, None if info.kind == "pictures" else places.start_of(info.path))
 
     def change(self, camera: str, file: ZonesFile) -> None:
         """Use its lines and zones from the camera's next frame on. Any thread may call it."""
@@ -122,8 +124,10 @@ class Books:
             book.drawn = places, self._classes_of(places)
         return book if book.counter.places.shapes or book.drawn else None
 
-    def _open(self, camera: str, places: Places) -> Book:
-        book = Book(camera, Counter(places, self._names, self._classes_of(places)))
+    def _open(self, camera: str, places: Places, start_s: float | None = 0.0) -> Book:
+        listed = listed_ids(self._classes, self._names)
+        counter = Counter(places, self._names, self._classes_of(places), listed, start_s)
+        book = Book(camera, counter)
         self._by_camera[camera] = book
         self._all.append(book)
         return book
@@ -139,10 +143,9 @@ class Books:
         from detector.tracks.zone_figures import history_of, totals_of
 
         books = [book for book in self._all if book.counter.places.shapes]
-        counted = [(book.camera, book.counter, self._names) for book in books]
         return {
-            "zones": [zone for one in counted for zone in totals_of(*one)],
-            "scenes": [history_of(*one) for one in counted],
+            "zones": [zone for one in books for zone in totals_of(one.camera, one.counter)],
+            "scenes": [history_of(one.camera, one.counter) for one in books],
         }
 
 
@@ -162,24 +165,22 @@ def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
         shape = counter.places.shapes[number]
         points = outline_of(shape, counter.places.size, size)
         tallies = [one for (at, _), one in counter.total.items() if at == number]
-        sums = {kind: sum(one.counts[kind] for one in tallies) for kind in _kinds(tallies)}
+        sums = Counts[str]()
+        for one in tallies:
+            sums.update(one.counts)
         if shape.is_line:
             strokes = [points, arrow_of(points, max(size))]
             come, gone = shape.sides
-            text = f"{shape.name}: {come} {sums.get(IN, 0)}, {gone} {sums.get(OUT, 0)}"
+            text = f"{shape.name}: {come} {sums[IN]}, {gone} {sums[OUT]}"
             x, y = points[int(points[1, 1] < points[0, 1])]
         else:
             strokes = [np.concatenate([points, points[:1]])]
-            came = sums.get(ENTERED, 0) + sums.get(APPEARED, 0)
-            text = f"{shape.name}: {sum(one.now for one in tallies)} now, {came} in all"
+            now, came = sum(one.now for one in tallies), sums[ENTERED] + sums[APPEARED]
+            text = f"{shape.name}: {now} now, {came} in all"
             x, y = points[np.argmin(points[:, 1])]
         whole = tuple(stroke.astype(np.float32) for stroke in strokes)
         drawn.append(Outline(whole, text, float(x), float(y)))
     return drawn
-
-
-def _kinds(tallies: Sequence[Any]) -> Sequence[str]:
-    return list(tallies[0].counts) if tallies else []
 
 
 def arrow_of(line: Any, longest: int) -> Any:
@@ -213,3 +214,9 @@ def class_ids_of(
             )
         found.append(None if ids is None else frozenset(ids))
     return found
+
+
+def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
+    """Classes with rows also before one was counted: those of --classes, or all of a few."""
+    seen = class_ids("--classes", classes, names)
+    return seen if seen is not None else range(len(names)) if len(names) <= FEW else ()

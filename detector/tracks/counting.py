@@ -11,9 +11,10 @@ track not seen for ``LOST_S`` ended where it was seen last, as do all at a cut.
 from __future__ import annotations
 
 import math
+import time
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -28,6 +29,8 @@ from detector.tracks.zones_file import BOTTOM, Places, Shape
 LEAST_MARGIN = 1.0  # pixels
 MOST_OF_ZONE = 0.25  # of the width of a zone, so that small ones have an inside
 SAMPLES = 17  # of the way between two edges of a zone, the middle one of them
+DAY_MS = 86_400_000
+NO_CLASS = -1  # of rows from before any class was counted
 MOST_EMPTY = 10_000  # intervals in a row without a frame; a clock that jumps by years makes more
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
 HISTORY = 500  # intervals; behind that, two become one
@@ -101,6 +104,8 @@ class _Seen(NamedTuple):
 
 class Counter:
     """Counts of one source or camera. ``classes``: of each shape, ids that it counts, None: all.
+    ``listed``: those with rows from the beginning on, where all count; others have them from when
+    any shape first counts them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
     ``active``: numbers of the shapes that count now; ``places`` keeps those from before, too."""
 
     def __init__(
@@ -108,11 +113,15 @@ class Counter:
         places: Places,
         names: Sequence[str],
         classes: Sequence[frozenset[int] | None] | None = None,
+        listed: Iterable[int] = (),
+        start_s: float | None = None,
     ) -> None:
-        self.places, self._names = replace(places, shapes=()), names
+        self.places, self._names, self.start_s = replace(places, shapes=()), names, start_s
         self.active: list[int] = []
         self._classes: list[frozenset[int] | None] = []
+        self._listed = tuple(listed)
         self._table = _Table()
+        self._is_zone = np.zeros(0, bool)
         self._size: tuple[int, int] | None = None
         self._outlines: list[Floats] = []
         self._widths: list[float] = []
@@ -122,6 +131,7 @@ class Counter:
         self._interval: dict[Key, Tally] = {}
         self._began_s = self._ends_s = 0.0
         self._now_s: float | None = None
+        self._by_wall, self._frames = False, 0
         self._behind_s = 0.0  # by which the frames' clock was set back
         self.history = History(places.every_s)
         self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds that objects were there
@@ -149,11 +159,13 @@ class Counter:
         rows = self._cut_interval()
         self.places = replace(places, shapes=tuple(shapes), every_s=self.places.every_s)
         self.active = active
+        self._is_zone = np.array([not one.is_line for one in shapes], bool)
         table.widen(len(shapes))
         if self._size is not None:
             self._scale(self._size)
         for number in range(first, len(shapes)):
-            for one in sorted(self._classes[number] or ()):
+            asked = self._classes[number]
+            for one in sorted(self._listed if asked is None else asked):
                 self._tally(self.total, (number, one))
             # No side of a line is sure before the next sighting.
             events += self._place(number, everyone, np.full(len(everyone), np.inf), time_s)
@@ -178,9 +190,12 @@ class Counter:
         if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock begins anew
             ended = self.end()
             self._behind_s += self.time_s - time_s
+            if wall is None:
+                self.start_s = None
             self.time_s = time_s
         self.time_s = time_s = time_s if self.time_s is None else max(time_s, self.time_s)
         over = self._move_interval(time_s + self._behind_s, wall)
+        self._frames += 1
         if size != self._size:
             self._scale(size)
         events = ended + self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
@@ -360,10 +375,9 @@ class Counter:
                 tally.counts[kind] += 1
                 if event in ("leaves", "ends") and since_s is not None and until_s is not None:
                     tally.stays.append(until_s - since_s)
-        name = self._names[class_id] if class_id < len(self._names) else str(class_id)
         x, y = table.points[row].tolist()
         return ZoneEvent(
-            *(time_s, self.places.shapes[number].name, event, direction, name),
+            *(time_s, self.places.shapes[number].name, event, direction, self.name_of(class_id)),
             *(int(table.ids[row]), x, y, since_s, until_s),
             side=_side(self.places.shapes[number], direction),
         )
@@ -392,9 +406,8 @@ class Counter:
         """How many are in each zone; those who are looked for are."""
         table = self._table
         present: dict[Key, int] = defaultdict(int)
-        for row, number in np.argwhere((table.sure > 0) & table.counts).tolist():
-            if not self.places.shapes[number].is_line:
-                present[number, int(table.classes[row])] += 1
+        for row, number in np.argwhere((table.sure > 0) & table.counts & self._is_zone).tolist():
+            present[number, int(table.classes[row])] += 1
         for tallies in (self.total, self._interval):
             for key in {*present, *tallies}:
                 tally = self._tally(tallies, key)
@@ -409,12 +422,11 @@ class Counter:
             self._now_s = max(now_s, self._now_s)
             return self._close_intervals(self._now_s)
         over = self._cut_interval()
-        origin_s = 0.0 if wall is None else now_s - now_s % 86400
-        steps = math.floor((now_s - origin_s) / every)
-        self._began_s = origin_s + steps * every if wall is None else now_s
-        self._ends_s = origin_s + (steps + 1) * every
+        self._by_wall = wall is not None
+        self._began_s = now_s if self._by_wall else math.floor(now_s / every) * every
+        self._ends_s = self._end_after(self._began_s)
         if self._now_s is None:
-            self.history.began_s = self._began_s
+            self.history.began_s = self._ends_s - every
         self._now_s = now_s
         return over
 
@@ -430,33 +442,47 @@ class Counter:
             if now_s < self._ends_s:
                 return over
             over += self._close_interval(self._ends_s)
-            self._ends_s += every
+            self._ends_s = self._end_after(self._ends_s)
         self._began_s += math.floor((now_s - self._began_s) / every) * every
-        self._ends_s = self._began_s + every
+        self._ends_s = self._end_after(self._began_s)
         return over
 
+    def _end_after(self, at_s: float) -> float:
+        every = self.places.every_s
+        return _next_mark(at_s, every) if self._by_wall else at_s + every
+
     def _close_interval(self, to_s: float) -> list[ZoneCount]:
-        """A row for each line and zone, and each class that it has ever counted."""
+        """A row for each line and zone, and each class that it counts and that is known so far."""
         from_s, interval = self._began_s, self._interval
+        counted = {class_id for _, class_id in self.total}
+        for number in self.active:
+            for class_id in counted if self._classes[number] is None else ():
+                self._tally(self.total, (number, class_id))
         for key, tally in self.total.items():
             if key not in interval and key[0] in self.active:
-                self._tally(interval, key).now = tally.now
-                interval[key].most = tally.now
+                self._tally(interval, key).most = tally.now
+        for number in set(self.active) - {number for number, _ in interval}:
+            self._tally(interval, (number, NO_CLASS))
         rows = [self._row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
         self.history.add(from_s, to_s, interval)
-        self._began_s, self._interval = to_s, {}
+        self._began_s, self._interval, self._frames = to_s, {}, 0
         for key, tally in self.total.items():
             if tally.now:  # who is there now was there when the next one began
                 self._tally(self._interval, key).most = tally.now
         return rows
 
+    def name_of(self, class_id: int) -> str:
+        known = 0 <= class_id < len(self._names)
+        return self._names[class_id] if known else "" if class_id == NO_CLASS else str(class_id)
+
     def _row(self, from_s: float, to_s: float, key: Key, tally: Tally) -> ZoneCount:
         shape = self.places.shapes[key[0]]
-        name = self._names[key[1]] if key[1] < len(self._names) else str(key[1])
         mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
         most = None if shape.is_line else tally.most
-        counts = dict(tally.counts)
-        return ZoneCount(from_s, to_s, shape.name, name, counts, mean, most, shape.sides)
+        return ZoneCount(
+            *(from_s, to_s, shape.name, self.name_of(key[1]), dict(tally.counts)),
+            *(mean, most, shape.sides, self._frames, self.start_s),
+        )
 
     def _warm(self, points: Floats, passed: Floats) -> None:
         assert self._size is not None
@@ -469,6 +495,23 @@ class Counter:
         self._size = size
         self._outlines = [outline_of(shape, self.places.size, size) for shape in self.places.shapes]
         self._widths = [_width(outline) for outline in self._outlines]
+
+
+def _next_mark(at_s: float, every_s: float) -> float:
+    """When the local clock next shows midnight, or a multiple of ``every_s`` since then."""
+    at, every = round(at_s * 1000), round(every_s * 1000)
+    past = _local_ms(at) % DAY_MS
+    end = at + min(every - past % every, DAY_MS - past)
+    if _local_ms(end) % DAY_MS % every:  # summer time begins or ends in between
+        moved = end - (_local_ms(end) - end) + (_local_ms(at) - at)
+        if moved > at and not _local_ms(moved) % DAY_MS % every:
+            end = moved
+    return end / 1000
+
+
+def _local_ms(unix_ms: int) -> int:
+    """What the local clock shows, in milliseconds since 1970 began there."""
+    return unix_ms + time.localtime(unix_ms / 1000).tm_gmtoff * 1000
 
 
 class History:
@@ -495,6 +538,8 @@ def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
     joined: dict[Key, Tally] = {}
     for one in several:
         for key, tally in one.items():
+            if not (tally.seconds or any(tally.counts.values())):
+                continue
             into = joined.setdefault(key, Tally(dict.fromkeys(tally.counts, 0)))
             for kind, count in tally.counts.items():
                 into.counts[kind] += count

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, Key, Tally
+from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, History, Key, Tally
+from detector.tracks.zones_file import Shape
 
 if TYPE_CHECKING:
     from detector.core.session.document import SceneHistory, ZoneTotals
@@ -14,33 +17,27 @@ if TYPE_CHECKING:
 DECIMALS = 3  # of seconds
 
 
-def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneTotals]:
+def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:
     from detector.core.session.document import DwellFigures, ZoneTotals
 
     found = []
-    # A line that was moved while the run lasted is one with what it counted before.
-    shapes = {(one.name, one.is_line): one for one in counter.places.shapes}
-    for (name, is_line), shape in shapes.items():
-        tallies: dict[str, list[Tally]] = {}
-        for (number, class_id), tally in sorted(counter.total.items()):
-            one = counter.places.shapes[number]
-            if (one.name, one.is_line) == (name, is_line):
-                tallies.setdefault(_name(class_id, names), []).append(tally)
-        stays = [seconds for some in tallies.values() for tally in some for seconds in tally.stays]
+    for shape, keys in _by_name(counter):
+        tallies = {name: [counter.total[key] for key in some] for name, some in keys.items()}
+        stays = [seconds for some in tallies.values() for one in some for seconds in one.stays]
         found.append(
             ZoneTotals(
-                name=name,
-                kind="line" if is_line else "zone",
+                name=shape.name,
+                kind="line" if shape.is_line else "zone",
                 camera=camera,
                 sides=list(shape.sides),
                 counts={
-                    key: {kind: sum(one.counts[kind] for one in some) for kind in some[0].counts}
-                    for key, some in tallies.items()
+                    name: {kind: sum(one.counts[kind] for one in some) for kind in some[0].counts}
+                    for name, some in tallies.items()
                 },
                 most={
-                    key: max(one.most for one in some)
-                    for key, some in tallies.items()
-                    if not is_line
+                    name: max(one.most for one in some)
+                    for name, some in tallies.items()
+                    if not shape.is_line
                 },
                 dwell_s=DwellFigures(
                     visits=len(stays),
@@ -55,27 +52,29 @@ def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneT
     return found
 
 
-def history_of(camera: str, counter: Counter, names: Sequence[str]) -> SceneHistory:
+def history_of(camera: str, counter: Counter) -> SceneHistory:
     from detector.core.session.document import SceneHistory, ZoneSeries
 
-    history, series = counter.history, []
-    for key in sorted({key for slot in history.slots for key in slot}):
-        shape = counter.places.shapes[key[0]]
-        kinds = list(counter.total[key].counts)
-        series.append(
-            ZoneSeries(
-                zone=shape.name,
-                kind="line" if shape.is_line else "zone",
-                class_name=_name(key[1], names),
-                counts={kind: _counts(history.slots, key, kind) for kind in kinds},
-                mean=[]
-                if shape.is_line
-                else [
-                    round(slot[key].seconds / history.every_s, DECIMALS) if key in slot else 0.0
-                    for slot in history.slots
-                ],
-            )
+    history = counter.history
+    series = [
+        ZoneSeries(
+            zone=shape.name,
+            kind="line" if shape.is_line else "zone",
+            class_name=name,
+            counts={
+                kind: [sum(one.counts[kind] for one in slot) for slot in _slots(history, keys)]
+                for kind in counter.total[keys[0]].counts
+            },
+            mean=[]
+            if shape.is_line
+            else [
+                round(sum(one.seconds for one in slot) / history.every_s, DECIMALS)
+                for slot in _slots(history, keys)
+            ],
         )
+        for shape, named in _by_name(counter)
+        for name, keys in named.items()
+    ]
     return SceneHistory(
         camera=camera,
         began_s=round(history.began_s, DECIMALS),
@@ -84,12 +83,34 @@ def history_of(camera: str, counter: Counter, names: Sequence[str]) -> SceneHist
         heat_columns=HEAT_COLUMNS,
         heat_rows=HEAT_ROWS,
         heat_s=[round(one, 2) for one in counter.heat.ravel().tolist()],
+        clock=_clock_of(counter),
     )
 
 
-def _counts(slots: Sequence[dict[Key, Tally]], key: Key, kind: str) -> list[int]:
-    return [slot[key].counts[kind] if key in slot else 0 for slot in slots]
+def _clock_of(counter: Counter) -> list[tuple[float, float]]:
+    if counter.start_s is None:
+        return []
+    began_s = counter.start_s + counter.history.began_s
+    marks, before = list[tuple[float, float]](), None
+    for at_s in range(0, math.ceil(len(counter.history.slots) * counter.history.every_s), 60):
+        offset_s = time.localtime(began_s + at_s).tm_gmtoff
+        if offset_s != before:
+            marks.append((at_s, began_s + at_s + offset_s))
+        before = offset_s
+    return marks
 
 
-def _name(class_id: int, names: Sequence[str]) -> Any:
-    return names[class_id] if class_id < len(names) else str(class_id)
+def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
+    """Each line and zone with its keys of each class. One that was moved while the run lasted is
+    one with what it counted before."""
+    shapes = counter.places.shapes
+    for (name, is_line), shape in {(one.name, one.is_line): one for one in shapes}.items():
+        keys: dict[str, list[Key]] = {}
+        for key in sorted(counter.total):
+            if (shapes[key[0]].name, shapes[key[0]].is_line) == (name, is_line):
+                keys.setdefault(counter.name_of(key[1]), []).append(key)
+        yield shape, keys
+
+
+def _slots(history: History, keys: Sequence[Key]) -> Iterator[list[Tally]]:
+    return ([slot[key] for key in keys if key in slot] for slot in history.slots)

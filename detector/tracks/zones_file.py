@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -21,11 +22,12 @@ Point = tuple[float, float]
 
 SIDES = ("in", "out")  # of a line: from its left to its right hand, and back
 BOTTOM, CENTRE = "bottom", "centre"
-OPTIONS = ("size", "point", "margin", "every", "classes", "lines", "zones")
+OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
 INTERVAL_S = 60.0
 MARGIN = 0.15  # of the mean side of a box: errors of a detector's boxes grow with them
+OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # of recordings of cameras
 DIGITS = 4  # of shares of the picture: a page that shows a line rounds more finely
 EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
@@ -47,13 +49,32 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``size``: width and height that the points are of; (1, 1): shares of it; None: pixels."""
+    """``size``: width and height that the points are of; (1, 1): shares of it; None: pixels.
+    ``start``: how a clip's name says when it begins, as for ``strptime``."""
 
     shapes: tuple[Shape, ...] = ()
     size: tuple[float, float] | None = None
     point: str = BOTTOM
     every_s: float = INTERVAL_S
     margin: float = MARGIN
+    start: str = OWN_NAMES
+
+    def start_of(self, source: str) -> float | None:
+        """Unix time at which a clip begins; None: unknown. Raises UsageError."""
+        name = Path(source).name
+        try:
+            began = datetime.strptime(name, self.start)
+        except ValueError as error:
+            if self.start == OWN_NAMES:
+                return None
+            raise UsageError(
+                f"{name}: the name does not fit start: {self.start}; add a start for it to clips:"
+            ) from error
+        if not 1970 <= began.year < 9999:
+            return None
+        # Local time, without an offset, may be that of two moments, as summer time ends.
+        is_twice = not began.tzinfo and began.timestamp() != began.replace(fold=1).timestamp()
+        return None if is_twice else began.timestamp()
 
     def share(self, point: Point) -> Point:
         """A point as shares of ``size``."""
@@ -151,6 +172,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     if not _is_number(margin) or not 0 <= margin <= 1:
         raise UsageError(f"{where}: margin: {quote(margin)} is not a fraction of a box, 0 to 1")
     every_s = _seconds(f"{where}: every", section.get("every", INTERVAL_S))
+    start = str(section.get("start", OWN_NAMES))
     size = _size(where, section.get("size"))
     classes = _classes(where, section.get("classes"))
     shapes = [
@@ -169,7 +191,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     for shape in shapes if size is not None else ():
         assert size is not None
         _check_inside(f"{where}: {shape.name}", shape.points, size)
-    return Places(tuple(shapes), size, point, every_s, float(margin))
+    return Places(tuple(shapes), size, point, every_s, float(margin), start)
 
 
 def _shape(

@@ -13,12 +13,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import av
 import numpy as np
@@ -28,7 +29,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.stages import between
 from detector.core.timeline import OffTimeline
 from detector.core.types import Arrival, Detections, SourceInfo
-from detector.live.base import utc_text
+from detector.live.base import day_text
 from detector.live.events.days import EventDays
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
@@ -52,6 +53,7 @@ HOURS = 25  # of a case
 KEEP_S = 6 * HOUR
 SEEN = 6  # pictures of a crossing, 0.2 s apart
 TICK = Fraction(1, 90_000)
+NAMES = ("person", "vehicle")
 ZONES = """every: 1h
 lines: {door: {points: [[0.5, 0], [0.5, 1]]}}
 zones: {right: {points: [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}}
@@ -194,6 +196,7 @@ class Rig:
     def __init__(self, folder: Path, world: World) -> None:
         self.world, self.folder, self.day = world, folder, ""
         self.said: list[str] = []
+        self.zones: set[str] = set()
         self.sessions = Counter[str]()
         (folder / "zones.yaml").write_text(ZONES)
         asked = {"track": "bytetrack", "zones": str(folder / "zones.yaml")}
@@ -213,23 +216,24 @@ class Rig:
 
     def make(self, one: Any, feed: Any) -> list[Output]:
         self.rows = CameraRows(self.folder, one, self.said.append, clock=lambda: self.world.ns)
-        zones = ZoneRows(self.folder, one, self.said.append)
+        people = replace(one, classes=("person",))  # so that vehicles have no rows
+        zones = ZoneRows(self.folder, people, self.said.append)
         sinks = {"jsonl": self.rows, "zones": zones, "recording": self.recorder}
         return [Output(name, sink, self.folder) for name, sink in sinks.items()]
 
     def turn(self) -> None:
         """As the clerk at midnight, who comes a little late: another loop, with other stages."""
-        if (day := utc_text(self.world.utc_s)[:10]) != self.day:
+        if (day := day_text(self.world.utc_s)) != self.day:
             self.end_day()
             self.day = day
             self.status.begin_day(OffTimeline())
             info = SourceInfo("rtsp://a", "live", WIDTH, HEIGHT, Fraction(25), TICK)
-            self.stages = [one.kind(one.settings, info, ("person",), 0.25) for one in self.wanted]
+            self.stages = [one.kind(one.settings, info, NAMES, 0.25) for one in self.wanted]
 
     def end_day(self) -> None:
         if self.day:
             self.stages[1].close()
-            (stream,) = self.status.summaries(("person",), {})
+            (stream,) = self.status.summaries(NAMES, {})
             self.sessions.update(received=stream.received, processed=stream.processed)
 
     def pass_an_hour(self) -> None:
@@ -240,7 +244,7 @@ class Rig:
             frame.arrival.inferred_ns = self.world.ns
             x = 40.0 + 34 * step
             box = np.array([[x - 30, 10, x + 30, 60]], np.float32)
-            found = Detections(box, np.array([0.9], np.float32), np.array([0]), ("person",))
+            found = Detections(box, np.array([0.9], np.float32), np.array([0]), NAMES)
             for stage in self.stages:
                 found = stage(frame, found)
             self.router.wanted(frame)
@@ -268,6 +272,7 @@ def test_a_day_adds_up(case: str, tmp_path: Path, local_time: object) -> None:
     held = []
     for hour in range(HOURS):
         happens.get(hour, lambda world: None)(world)
+        rig.zones.add(os.environ["TZ"])
         rig.pass_an_hour()
         if hour in (2, HOURS - 1):
             gc.collect()
@@ -288,9 +293,15 @@ def test_a_day_adds_up(case: str, tmp_path: Path, local_time: object) -> None:
 def rows_of(rig: Rig, stem: str) -> list[dict[str, Any]]:
     paths = sorted((rig.folder / "yard").glob(f"{stem}-*.jsonl"))
     rows = [(path, json.loads(line)) for path in paths for line in path.read_text().splitlines()]
-    assert all(row["time_utc"][:10] == path.stem[-10:] for path, row in rows)
+    days = [(path.stem[-10:], seconds(row["time_utc"])) for path, row in rows]
+    assert all(day in days_of(time_s, rig.zones) for day, time_s in days)
     assert all(row["time_utc"].endswith("Z") for _, row in rows)
     return [row for _, row in rows]
+
+
+def days_of(time_s: float, zones: set[str]) -> set[str]:
+    """The local day, in each of the time zones that the machine had."""
+    return {datetime.fromtimestamp(time_s, ZoneInfo(one)).date().isoformat() for one in zones}
 
 
 def check_rows(rig: Rig) -> None:
@@ -303,7 +314,12 @@ def check_rows(rig: Rig) -> None:
 def check_counts(rig: Rig) -> None:
     def read(stem: str) -> list[list[dict[str, str]]]:
         paths = sorted((rig.folder / "yard").glob(f"{stem}-*.csv"))
-        return [list(csv.DictReader(path.read_text().splitlines())) for path in paths]
+        read = [list(csv.DictReader(path.read_text().splitlines())) for path in paths]
+        for path, rows in zip(paths, read, strict=True):
+            for row in rows:
+                began_s = seconds(row.get("from_utc", "") or row["time_utc"])
+                assert path.stem[-10:] in days_of(began_s, rig.zones), row
+        return read
 
     days, world = read("zone-counts"), rig.world
     intervals = [row for rows in days for row in rows if row["zone"] == "door"]
@@ -313,6 +329,7 @@ def check_counts(rig: Rig) -> None:
     for row in intervals:
         there = sum(row["from_utc"] <= at < row["to_utc"] for at in crossings)
         assert there == int(row["in"]) + int(row["out"]) or world.back_s, row
+        assert seconds(row["to_local"]) == int(seconds(row["to_utc"])), row
     spans = sorted((seconds(row["from_utc"]), seconds(row["to_utc"])) for row in intervals)
     gaps = [b[0] - a[1] for a, b in pairwise(spans)]
     assert sum(-gap for gap in gaps if gap < 0) <= world.back_s

@@ -28,7 +28,7 @@ def counted(tmp_path: Path) -> Path:
         (one, "in.mp4", "door", "crosses", "out", "<b>cat", 7, 20.5, 9, "", "", "gone")
         for one in TIMES_S
     ]
-    sums = (0, 4, "in.mp4", "door", "<b>cat", 0, 9)
+    sums = (0, 4, "", "", "in.mp4", "door", "<b>cat", 0, 9)
     (tmp_path / "in.events.csv").write_text(csv_lines([events.COLUMNS, *happened]))
     (tmp_path / "in.counts.csv").write_text(csv_lines([counts.COLUMNS[: len(sums)], sums]))
     return tmp_path

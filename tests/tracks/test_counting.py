@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 import numpy as np
 import pytest
 
+from detector.core.sinks.counts import local_text
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.counting import HISTORY, LOST_S, Counter, History, Tally
 from detector.tracks.trackers import find
-from detector.tracks.zone_figures import totals_of
+from detector.tracks.zone_figures import history_of, totals_of
 from detector.tracks.zones_file import Places, Shape
 from tests.tracks.crossings import KINDS, NAMES, SIZE, Faults, count, counted, make_scene
 
@@ -21,15 +24,19 @@ Walk = Sequence[tuple[float, float, float] | None]  # seconds, x, y of the lower
 
 
 def walk(
-    way: Walk, *shapes: Shape, every_s: float = 60.0, point: str = "bottom", track: int = 1
+    way: Walk,
+    *shapes: Shape,
+    every_s: float = 60.0,
+    point: str = "bottom",
+    listed: Sequence[int] = (),
 ) -> tuple[Counter, list[ZoneEvent], list[ZoneCount]]:
-    counter = Counter(Places(shapes or (LINE, YARD), None, point, every_s), NAMES)
+    counter = Counter(Places(shapes or (LINE, YARD), None, point, every_s), NAMES, listed=listed)
     events: list[ZoneEvent] = []
     rows: list[ZoneCount] = []
     for at in way:
         t, x, y = at or (0.0, 0.0, 0.0)
         boxes = np.array([[x - 10, y - 40, x + 10, y]] if at else []).reshape(-1, 4)
-        ids = np.full(len(boxes), track, np.int64)
+        ids = np.ones(len(boxes), np.int64)
         time_s = t if at else (counter.time_s or 0.0) + 0.1
         got = counter.update(ids, np.zeros(len(boxes), np.int64), boxes, time_s, SIZE)
         events += got[0]
@@ -258,6 +265,59 @@ def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
     assert [row.most for row in rows] == [1, 1]
 
 
+@pytest.mark.parametrize("listed", [(), (1,), (0, 1)])
+def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> None:
+    """Nobody comes for 4.5 s; then a person crosses the door, and nobody the gate."""
+    before = [NAMES[one] for one in listed] or [""]
+    way = [*[None] * 45, *((5 + t, x, y) for t, x, y in straight(200, 400, 3.9))]
+    gate = Shape("gate", ((700, 300), (800, 300)), True)
+    _, _, rows = walk(way, LINE, gate, every_s=3.0, listed=listed)
+    told = [(one.from_s, one.zone, one.class_name, one.counts["in"]) for one in rows]
+    after = sorted({"person", *before} - {""})
+    assert told[: 2 * len(before)] == [(0, at, one, 0) for at in ("door", "gate") for one in before]
+    assert told[-2 * len(after) :] == [
+        (6, at, one, int((at, one) == ("door", "person")))
+        for at in ("door", "gate")
+        for one in after
+    ]
+    assert sum({one.from_s: one.frames for one in rows}.values()) == len(way)
+
+
+CHANGES = {  # zone, first frame (UTC), interval in hours -> what the clock shows as intervals begin
+    "an hour twice": ("Europe/Berlin", "2026-10-25T00:00", 1, "02+02 02+01 03+01 04+01"),
+    "an hour missing": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
+    "a day of 25 hours": ("Europe/Berlin", "2026-10-24T22:00", 6, "00+02 06+01 12+01 18+01 00+01"),
+    "a day of 23 hours": ("Europe/Berlin", "2026-03-28T23:00", 6, "00+01 06+02 12+02 18+02 00+02"),
+    "within a missing hour": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
+    "not a whole hour": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
+    "midnight missing": ("Asia/Beirut", "2026-03-27T22:00", 24, "00+02 01+03"),
+    "not a part of a day": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_intervals_of_cameras_begin_as_the_local_clock_says(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone, first, hours, shown = CHANGES[case]
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        counter = Counter(Places((LINE,), None, every_s=hours * 3600), NAMES)
+        start_s = datetime.fromisoformat(f"{first}+00:00").timestamp()
+        nobody = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
+        began = []
+        for after_s in range(0, 60 * 3600, 600):
+            wall = start_s + after_s, False
+            _, rows = counter.update(*nobody, float(after_s), SIZE, wall)
+            began += [local_text(row.from_s) for row in rows]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    clock = [f"{one[11:13]}{one[19:].removesuffix(':00')}" for one in began]
+    assert clock[: len(shown.split())] == shown.split()
+
+
 def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
     gate = Shape("gate", ((700, 300), (900, 300)), True)
     counter = Counter(Places((LINE, gate, YARD)), NAMES)
@@ -275,12 +335,34 @@ def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
     events, rows = counter.redraw(Places((pit, moved, down)), [None] * 3)
     assert names(events) == ["yard ends", "pit appears"]
     over = {row.zone: [*row.counts.values()] for row in rows}  # is written up to here
-    assert over == {"gate": [1, 0], "yard": [0, 0, 1, 1]}
+    assert over == {"door": [0, 0], "gate": [1, 0], "yard": [0, 0, 1, 1]}
     seen = ["pit enters", "door crosses in"], {}  # the door was sure of its side before
     assert see(1.0, (300, 400), (800, 300), (200, 500)) == seen
     assert see(1.5, (300, 400), (800, 450), (200, 500)) == (["gate crosses in"], {})
     _, rows = see(61.0, (300, 400), (800, 450), (200, 500))
     assert rows == {"door": [1, 0], "gate": [1, 0], "pit": [1, 0, 1, 0]}
-    totals = {one.name: one.counts["person"] for one in totals_of("", counter, NAMES)}
+    totals = {one.name: one.counts["person"] for one in totals_of("", counter)}
     assert totals["gate"] == {"in": 2, "out": 0}, "before it was moved, and since"
     assert totals["yard"]["ended"] == 1
+    series = {(one.zone, one.class_name): one.counts for one in history_of("", counter).series}
+    assert len(series) == 4, "of each name one curve"
+    assert series["gate", "person"]["in"] == [2]
+
+
+def test_rows_of_zeros_end_and_begin_with_a_drawing() -> None:
+    gate = Shape("gate", ((700, 300), (900, 300)), True)
+    counter = Counter(Places((LINE, gate)), NAMES, listed=(0, 1))
+    nobody = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
+    for time_s in (0.0, 9.0):
+        assert counter.update(*nobody, time_s, SIZE) == ([], [])
+    _, before = counter.redraw(Places((LINE, YARD)), [None, frozenset({1})])
+    _, after = counter.update(*nobody, 60.0, SIZE)
+    assert [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in before] == [
+        (0.0, 9.0, zone, name, 2) for zone in ("door", "gate") for name in NAMES[:2]
+    ]
+    told = [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in after]
+    listed = [("door", NAMES[0]), ("door", NAMES[1]), ("yard", NAMES[1])]
+    assert told == [(9.0, 60.0, *one, 0) for one in listed]
+    counter.update(*nobody, 61.0, SIZE)
+    _, last = counter.finish()
+    assert {(one.zone, one.frames) for one in last} == {("door", 2), ("yard", 2)}

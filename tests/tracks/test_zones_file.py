@@ -169,6 +169,18 @@ def test_a_polygon_that_sections_inherit_is_checked_once(tmp_path, monkeypatch):
     assert 0 < len(asked) < len(points) ** 2
 
 
+def test_a_name_says_when_a_clip_begins(tmp_path: Path) -> None:
+    (path := tmp_path / "zones.yaml").write_text(LINE)
+    ours = read_zones(str(path)).default
+    assert ours.start_of("front/video/20260131T235959Z.mp4") == 1769903999
+    assert ours.start_of("door.mp4") is None
+    path.write_text(f"start: door-%Y%m%d-%H%M%S%z.mp4\n{LINE}")
+    theirs = read_zones(str(path)).default
+    assert theirs.start_of("door-20260131-235959+0000.mp4") == 1769903999
+    with pytest.raises(UsageError):
+        theirs.start_of("other.mp4")
+
+
 OURS = """\
 # of the gate
 every: 5   # seconds

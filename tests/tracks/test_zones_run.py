@@ -7,6 +7,8 @@ import json
 import pickle
 import re
 from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import cv2
@@ -124,6 +126,12 @@ def test_session_and_report_have_them(run: Path) -> None:
     drawn = part.drawn(session)
     assert "mid" in drawn
     assert "<svg" in drawn
+    assert scene.clock == [], "nobody knows when street.mp4 began"
+    local_s = datetime(2026, 10, 25, 2, 59, 58, tzinfo=UTC).timestamp()
+    dated = replace(scene, clock=[(0.0, local_s), (2.0, local_s + 2 - 3600)])
+    drawn = part.drawn(replace(session, document=replace(session.document, scenes=[dated])))
+    clock = re.findall(r">(\d\d:\d\d:\d\d)<", drawn)
+    assert clock[:3] == ["02:59:58", "02:59:59", "02:00:00"], "as summer time ends"
 
 
 def test_they_are_drawn_without_an_object_too() -> None:

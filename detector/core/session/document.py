@@ -272,7 +272,8 @@ class ZoneSeries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneHistory:
     """Lines and zones of a source or camera over time. ``began_s``: of its clock. ``heat_s``:
-    seconds that the objects were in each cell of the picture, row by row."""
+    seconds that the objects were in each cell of the picture, row by row. ``clock``: (seconds
+    since the beginning, local seconds since 1970), also where summer time changes; if known."""
 
     camera: str
     began_s: float
@@ -281,6 +282,7 @@ class SceneHistory:
     heat_columns: Size
     heat_rows: Size
     heat_s: list[Amount]
+    clock: list[tuple[Duration, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

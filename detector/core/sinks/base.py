@@ -35,9 +35,7 @@ class Sink:
         "video",
         "pictures",
     )  # the SourceInfo.kind that it can write
-    alone: ClassVar[bool] = (
-        True  # whether -o FILE with its suffix writes FILE only, no defaults beside
-    )
+    alone: ClassVar[bool] = True  # whether -o FILE with its suffix writes only FILE
     # Sinks are opened, written and closed by ascending ``order``. Cheap rows come first: the disk
     # then fills up under the video, and the rows of all of its frames are there.
     order: ClassVar[int] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
 from detector.core.errors.text import as_cell
@@ -12,21 +13,30 @@ from detector.core.types import Scene, ZoneBook, ZoneCount
 
 KINDS = ("in", "out", "entered", "left", "appeared", "ended")
 COLUMNS = (
-    *("from_s", "to_s", "source", "zone", "class", *KINDS, "mean", "most"),
-    *("in_name", "out_name"),
+    *("from_s", "to_s", "from_local", "to_local", "source", "zone", "class", *KINDS),
+    *("mean", "most", "in_name", "out_name", "frames"),
 )
+
+
+def local_text(time_s: float) -> str:
+    """Unix seconds as ISO 8601 in this machine's time zone: 2026-11-29T14:00:00+01:00."""
+    text = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(round(time_s, 3)))
+    return f"{text[:-2]}:{text[-2:]}"
 
 
 def count_cells(
     source: str, row: ZoneCount, when: Callable[[float], object] = rounded
 ) -> tuple[object, ...]:
     """A row under ``COLUMNS``. ``when`` writes a moment of the source's clock."""
+    span, start_s = (row.from_s, row.to_s), row.start_s
     return (
-        *(when(row.from_s), when(row.to_s)),
+        *map(when, span),
+        *("" if start_s is None else local_text(start_s + one) for one in span),
         *(as_cell(source), as_cell(row.zone), as_cell(row.class_name)),
         *(row.counts.get(kind, "") for kind in KINDS),
         *("" if row.mean is None else round(row.mean, 3), "" if row.most is None else row.most),
         *(map(as_cell, row.sides) if row.sides != KINDS[:2] else ("", "")),
+        row.frames,
     )
 
 

@@ -96,9 +96,7 @@ def _found(summary: Summary) -> Iterator[str]:
 def zone_lines(summary: Summary) -> Iterator[str]:
     """A line for each line and zone, with what it counted (--zones)."""
     several = len(summary.each) > 1
-    shown = [
-        (source, zone) for source in summary.each if source.zones for zone in source.zones or ()
-    ]
+    shown = [(source, zone) for source in summary.each for zone in source.zones or ()]
     for source, zone in shown[:ZONES_SHOWN]:
         where = f"{_name(source)}: " if several else f"{zone.camera}: " if zone.camera else ""
         called = dict(zip(("in", "out"), zone.sides, strict=True))
@@ -107,7 +105,8 @@ def zone_lines(summary: Summary) -> Iterator[str]:
             for name, sums in zone.counts.items()
             if any(sums.values())
         ]
-        most = f"; at most {sum(zone.most.values())} at once" if len(zone.most) == 1 else ""
+        there = [count for count in zone.most.values() if count]
+        most = f"; at most {there[0]} at once" if len(there) == 1 else ""
         yield f"{where}{zone.name}: {'; '.join(told) or 'nothing'}{most}"
     if len(shown) > ZONES_SHOWN:
         yield f"and {len(shown) - ZONES_SHOWN} more lines and zones; see summary.json"

@@ -1,4 +1,4 @@
-"""The events of each camera in a file a day: ``CAMERA/events-YYYY-MM-DD.jsonl``, in UTC."""
+"""The events of each camera in a file a day: ``CAMERA/events-YYYY-MM-DD.jsonl``."""
 
 from __future__ import annotations
 

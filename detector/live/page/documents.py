@@ -36,7 +36,7 @@ class SumsDocument(msgspec.Struct, frozen=True):
 class ZoneDocument(msgspec.Struct, frozen=True):
     """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``:
     what a line calls in and out. ``inside``: objects in a zone now, null for a line. ``today`` and
-    its ``hours`` (UTC) include earlier runs; ``classes`` are of this run."""
+    its ``hours`` (local) include earlier runs; ``classes`` are of this run."""
 
     name: str
     kind: Literal["line", "zone"]
@@ -57,7 +57,7 @@ class ZoneDaysDocument(msgspec.Struct, frozen=True):
 
 
 class CountsDocument(msgspec.Struct, frozen=True):
-    """What lines and zones counted on the days (UTC) before today, the last one yesterday."""
+    """What lines and zones counted on the days (local) before today, the last one yesterday."""
 
     schema: int
     days: list[str]

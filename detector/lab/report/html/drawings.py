@@ -203,14 +203,16 @@ def lines(
     height: int = 200,
     width: int = WIDTH,
     dense: bool = False,
+    below: Mapping[float, str] | None = None,
 ) -> str:
     """Curves on axes from 0, with the classes ``series-0``, ... ``at``: a word -> x of an
-    upright line. Few points get marks unless ``dense``."""
+    upright line. Few points get marks unless ``dense``. ``below``: x -> what the axis says."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
     marked = len(places) <= FEW and not dense
-    shapes = [axes.drawn(x_unit, y_unit, places if marked else None)]
+    shapes = [axes.drawn(x_unit, y_unit, below or (places if marked else None))]
+    where = "" if below else f" at {{}} {x_unit}"
     for number, (name, points) in enumerate(series.items()):
         line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
         kind = f"series-{number % SERIES}"
@@ -218,7 +220,7 @@ def lines(
         if marked:
             shapes += [
                 f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
-                f"{_title(f'{name}: {_short(y)} {y_unit} at {_short(x)} {x_unit}')}</circle>"
+                f"{_title(f'{name}: {_short(y)} {y_unit}{where.format(_short(x))}')}</circle>"
                 for x, y in points
             ]
     for word, x in (at or {}).items():
@@ -364,14 +366,16 @@ class Axes:
             value, low, high = math.log10(max(value, 1e-12)), math.log10(low), math.log10(high)
         return (value - low) / (high - low) if high > low else 0.0
 
-    def drawn(self, x_unit: str, y_unit: str, places: Sequence[float] | None = None) -> str:
-        """``places``: where the marks below stand; round numbers where it does not say."""
+    def drawn(self, x_unit: str, y_unit: str, places: Iterable[float] | None = None) -> str:
+        """``places``: where the marks below stand, and what they say, if it is a mapping; round
+        numbers where it does not say."""
         marks, low = powers if self.log else ticks, self.height - 7
         last = self.width - RIGHT - 12 * len(x_unit) - 24  # right of it stands the unit
         if places is not None:
             y_unit, x_unit, last = f"{y_unit}, by {x_unit}", "", self.width
         below = marks(self.x0, self.x1, 8) if places is None else places
-        shapes = [_tick(self.x(v), low, _short(v)) for v in below if self.x(v) < last]
+        said = places if isinstance(places, Mapping) else {}
+        shapes = [_tick(self.x(v), low, said.get(v, _short(v))) for v in below if self.x(v) < last]
         for value in marks(self.y0, self.y1, 4):
             if self.whole and value != int(value):
                 continue

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from detector.core.session.document import SceneHistory, SessionDocument, ZoneSeries, ZoneTotals
+from detector.core.session.document import SceneHistory, SessionDocument, ZoneTotals
 from detector.core.tables import Column, Table
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import figure, table, text
@@ -13,6 +14,7 @@ from detector.lab.report.part import How, Part
 from detector.lab.session.read import SavedSession
 
 KINDS = ("in", "out", "entered", "left", "appeared", "ended")
+STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200)
 SHAPE = (16, 9)  # of the heat map, where the picture's is not known
 HEAT_WIDTH = 640
 
@@ -42,7 +44,9 @@ def _rows(document: SessionDocument) -> Iterator[tuple[str, ZoneTotals, str]]:
 
 
 def _count(kind: str) -> Any:
-    return lambda row: row[1].counts.get(row[2], {}).get(kind)
+    """0 for a line or zone that counted nothing."""
+    none = {"line": dict.fromkeys(KINDS[:2], 0), "zone": dict.fromkeys(KINDS[2:], 0)}
+    return lambda row: row[1].counts.get(row[2], none[row[1].kind]).get(kind)
 
 
 def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
@@ -66,30 +70,45 @@ def _over_time(scene: SceneHistory, whose: str) -> list[str]:
     said, of = f"{scene.every_s:g} s", f"{whose}: " if whose else ""
     drawn = []
     flows = {
-        f"{one.zone} {kind}, {one.class_name}": _points(scene, counts)
+        f"{one.zone} {kind}, {one.class_name}": counts
         for one in scene.series
         for kind, counts in one.counts.items()
-        if one.kind == "line" and any(counts)
+        if one.kind == "line"
     }
     if flows:
-        drawn.append(_lines(flows, "crossings", f"{of}crossings of lines in each {said}"))
-    there = {_name(one): _points(scene, one.mean) for one in scene.series if any(one.mean)}
+        drawn.append(_lines(scene, flows, "crossings", f"{of}crossings of lines in each {said}"))
+    there = {f"{one.zone}, {one.class_name}": one.mean for one in scene.series if one.mean}
     if there:
-        drawn.append(_lines(there, "objects", f"{of}objects in zones, mean of each {said}"))
+        drawn.append(_lines(scene, there, "objects", f"{of}objects in zones, mean of each {said}"))
     return drawn
 
 
-def _name(series: ZoneSeries) -> str:
-    return f"{series.zone}, {series.class_name}"
-
-
-def _points(scene: SceneHistory, values: Sequence[float]) -> list[tuple[float, float]]:
-    return [((i + 0.5) * scene.every_s, float(value)) for i, value in enumerate(values)]
-
-
-def _lines(series: dict[str, list[tuple[float, float]]], unit: str, caption: str) -> str:
+def _lines(
+    scene: SceneHistory, values: Mapping[str, Sequence[float]], unit: str, caption: str
+) -> str:
+    """Without what is always 0, unless all is."""
+    series = {
+        name: [((i + 0.5) * scene.every_s, float(one)) for i, one in enumerate(values[name])]
+        for name in [name for name in values if any(values[name])] or values
+    }
     names = drawings.legend(list(series)) if len(series) > 1 else text(next(iter(series)))
-    return names + figure(drawings.lines(series, "s", unit), caption)
+    clock = _clock(scene, scene.every_s * len(next(iter(values.values()))))
+    unit_below = "local time" if clock else "s"
+    return names + figure(drawings.lines(series, unit_below, unit, below=clock), caption)
+
+
+def _clock(scene: SceneHistory, end_s: float) -> dict[float, str]:
+    """Seconds since the beginning -> round times of the local clock, about eight."""
+    step_s = next((one for one in STEPS_S if end_s / one <= 8), STEPS_S[-1])
+    found = {}
+    ends = [*(at_s for at_s, _ in scene.clock[1:]), end_s]
+    for (at_s, local_s), until_s in zip(scene.clock, ends, strict=False):
+        x = at_s + -local_s % step_s
+        while x < until_s:
+            shown = datetime.fromtimestamp(local_s + x - at_s, UTC)
+            found[x] = shown.strftime("%H:%M" if step_s >= 60 else "%H:%M:%S")
+            x += step_s
+    return found
 
 
 def _heat(scene: SceneHistory, whose: str, shape: tuple[float, float]) -> str:

@@ -411,8 +411,8 @@ function counts(tile) {
     say(now, `${one.sides[0]} ${count(one.today.in)}, ${one.sides[1]} ${count(one.today.out)}${known(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
     hours.toggleAttribute("hidden", tile.one.kind === "file");
     today.hidden = tile.one.kind === "file"; // which has its own time
-    fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00 UTC`);
-    say(today, `today by the hour (UTC), ${one.sides.join(" and ")}`);
+    fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00`);
+    say(today, `today by the hour (the machine's time), ${one.sides.join(" and ")}`);
     const old = past.sums.get(`${tile.name}\n${one.name}`);
     before.hidden = !old;
     days.toggleAttribute("hidden", !old);
