@@ -7,11 +7,14 @@ their place: files in ``WING/commands/``, ``WING/stages/`` and ``WING/trackers/`
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,18 @@ def find_files(folder: str, *of: str) -> Mapping[str, str]:
         for name in list_files(str(ROOT / wing / folder))
         if not name.startswith("_")
     }
+
+
+@cache
+def read_literal(module: str, name: str) -> Any:
+    """What a module or a class in it gives ``name``, as a literal on one line; None if it does not.
+    Read from its source: only the packages above it are imported."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    line = re.search(rf"^ *{name}(?:: .+)? = (.+)$", source, re.MULTILINE)
+    return None if line is None else ast.literal_eval(line[1])
 
 
 @cache

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import platform
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detector.core import wings
 from detector.core.engines.base import (
@@ -77,9 +78,20 @@ def _all() -> dict[str, type[Engine]]:
     return {name: find(name) for name in names()}
 
 
-def usable() -> dict[str, str | None]:
-    """Engine -> None, or the reason why it cannot be used here. Imports no library."""
-    return {name: _absence(engine) for name, engine in _all().items()}
+def _read(name: str, attribute: str) -> Any:
+    """What an engine's class says of itself (``Engine``), without importing it."""
+    return wings.read_literal(f"{__name__}.{name}", attribute)
+
+
+def libraries() -> list[str]:
+    """The modules that engines need, whether or not they are installed."""
+    return [library for name in names() if (library := _read(name, "library"))]
+
+
+def usable(*only: str) -> dict[str, str | None]:
+    """Engine -> None, or the reason why it cannot be used here. Imports no library. ``only``: asks
+    these alone, as far as there are any."""
+    return {name: _absence(find(name)) for name in names() if not only or name in only}
 
 
 def is_installed(name: str) -> bool:
@@ -281,11 +293,12 @@ def time_layers(
 
 
 def front_ends() -> dict[str, str]:
-    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs."""
+    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs.
+    Imports no engine."""
     return {
-        suffix: engine.model_front_end
-        for engine in _all().values()
-        for suffix in engine.model_suffixes
+        suffix: _read(name, "model_front_end")
+        for name in names()
+        for suffix in _read(name, "model_suffixes") or ()
     }
 
 
@@ -294,7 +307,9 @@ def only_engine(model: str) -> str | None:
 
     inside = files_in_folder(model)
     file = inside[0] if len(inside) == 1 else model
-    return next((name for name, each in _all().items() if each.reads_file(file)), None)
+    suffix = os.path.splitext(file)[1].lower()
+    asked = (name for name in names() if suffix in (_read(name, "model_suffixes") or ()))
+    return next((name for name in asked if find(name).reads_file(file)), None)
 
 
 def plan_refusal(name: str, plan: str) -> str:

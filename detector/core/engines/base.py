@@ -134,7 +134,10 @@ class Offer(NamedTuple):
 
 
 class Engine:
-    """``refusal``, ``best_concurrency``, ``start``, ``layer_profiler`` may import the library."""
+    """Runs read ``library``, ``model_suffixes`` and ``model_front_end`` from the sources of engines
+    that they do not use: each is a literal on one line.
+
+    ``refusal``, ``best_concurrency``, ``start``, ``layer_profiler`` may import the library."""
 
     # ---- what the engine is
     name: ClassVar[str]

@@ -20,18 +20,16 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
 
 from __future__ import annotations
 
-import ast
 import importlib
 import os
 import pkgutil
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
+from detector.core import wings
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import keep
 from detector.core.errors.holding import unchanged
@@ -47,7 +45,6 @@ MAX_BATCH = 1024
 WEIGHTS = (".weights", ".pt", ".safetensors")
 DESCRIPTIONS = (".cfg", ".yaml")
 NONE: Mapping[str, str] = MappingProxyType({})
-SUFFIXES_LINE = re.compile(r"^SUFFIXES = (\(.*\))$", re.MULTILINE)
 
 
 def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> Network:
@@ -108,12 +105,9 @@ def front_ends() -> Mapping[str, str]:
     """Suffix of a model file -> the module whose FRONT_END reads it. Imports none of them."""
     modules: dict[str, str] = {}
     for info in pkgutil.iter_modules(formats.__path__, f"{formats.__name__}."):
-        spec = find_spec(info.name)
-        assert spec is not None
-        assert spec.origin is not None
-        line = SUFFIXES_LINE.search(Path(spec.origin).read_text(encoding="utf-8"))
-        assert line is not None, f"{spec.origin}: needs a line SUFFIXES = (...)"
-        modules |= dict.fromkeys(ast.literal_eval(line[1]), info.name)
+        suffixes = wings.read_literal(info.name, "SUFFIXES")
+        assert suffixes is not None, f"{info.name}: needs a line SUFFIXES = (...)"
+        modules |= dict.fromkeys(suffixes, info.name)
     return MappingProxyType(modules)
 
 

@@ -217,10 +217,6 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan) -> None:
             modules.update(source.imports, outputs.imports(source.kind, spec))
     for module in sorted(modules):
         importlib.import_module(module)
-    from detector.core.stages import between
-
-    for module in between.places().values():  # each is asked whether it is wanted
-        importlib.import_module(module)
 
 
 def _open_stream(descriptor: int, outputs: OutputPlan, stop: Stop) -> RowStream | None:

@@ -36,6 +36,7 @@ class TrackSettings:
 class TrackStage(Stage):
     """Each camera has its own tracks, with ids from 1, which may give boxes (--infer-every)."""
 
+    turned_on_by = "tracking.track"
     what = "Tracking"
     advice = "a higher `--conf`"
 

@@ -42,12 +42,14 @@ class Schedule(Protocol):
 class Stage(ABC):
     """One stage for one source.
 
-    Its file imports nothing large: every run asks it whether it is wanted. ``what`` begins a
-    sentence of the verdict ("Following the objects"); ``advice`` says which options take work out
-    of it. Stages come by ``order``, then by name. One that can do without the network in some
-    frames has a ``schedule``: for the others it gets no detections.
+    ``turned_on_by``: the option, as GROUP.NAME and a literal in its file, without which no run has
+    it or imports it; None: every run asks it. ``what`` begins a sentence of the verdict ("Following
+    the objects"); ``advice`` says which options take work out of it. Stages come by ``order``, then
+    by name. One that can do without the network in some frames has a ``schedule``: for the others
+    it gets no detections.
     """
 
+    turned_on_by: ClassVar[str | None] = None
     what: ClassVar[str]
     advice: ClassVar[str] = ""
     order: ClassVar[int] = 0
@@ -114,8 +116,15 @@ class Wanted(NamedTuple):
 
 def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
     """The stages of a run, in the order in which they are called. Raises UsageError."""
-    kinds = sorted(
-        ((name, find(name)) for name in places()), key=lambda one: (one[1].order, one[0])
-    )
+    asked = [name for name, place in places().items() if _is_turned_on(place, options)]
+    kinds = sorted(((name, find(name)) for name in asked), key=lambda one: (one[1].order, one[0]))
     found = (Wanted(name, kind, kind.settings(options)) for name, kind in kinds)
     return tuple(one for one in found if one.settings is not None)
+
+
+def _is_turned_on(place: str, options: Mapping[str, Any]) -> bool:
+    option = wings.read_literal(place, "turned_on_by")
+    if option is None:
+        return True
+    group, name = option.split(".")
+    return options[group][name] is not None
