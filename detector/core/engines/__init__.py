@@ -74,10 +74,6 @@ def find(name: str) -> type[Engine]:
     )
 
 
-def _all() -> dict[str, type[Engine]]:
-    return {name: find(name) for name in names()}
-
-
 def _read(name: str, attribute: str) -> Any:
     """What an engine's class says of itself (``Engine``), without importing it."""
     return wings.read_literal(f"{__name__}.{name}", attribute)
@@ -177,10 +173,11 @@ def _is_missing(name: str) -> bool:
 def suggest_library(device: str = "auto") -> str | None:
     """A line on a library or device that would make runs on this CPU faster, or None."""
     on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
-    for engine in _all().values():
+    every = [find(name) for name in names()]
+    for engine in every:
         if engine.gain and on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
             return f"{engine.library} is not installed: {engine.gain}; {engine.install}"
-    unused = (one.unused_device() for one in _all().values() if device == "auto")
+    unused = (one.unused_device() for one in every if device == "auto")
     return next(filter(None, unused), None)
 
 

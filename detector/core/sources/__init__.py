@@ -154,9 +154,9 @@ def files_of(spec: str) -> list[str]:
 def pictures_of(spec: str) -> list[str] | None:
     """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
     from detector.core.sources._specs import list_pictures
-    from detector.core.sources.pictures import PicturesSource
     from detector.core.sources.web import WebSource, picture_of
 
-    if is_web(spec) and find_claiming(spec) is WebSource:
+    source = find_claiming(spec)
+    if source is WebSource:
         return None if (path := picture_of(spec)) is None else [path]
-    return list_pictures(spec) if find_claiming(spec) is PicturesSource else None
+    return list_pictures(spec) if source.kind == "pictures" else None
