@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -62,9 +63,15 @@ def load(place: str) -> Any:
 
 @cache
 def list_files(*folders: str) -> tuple[str, ...]:
-    """Names of the modules in the folders of a package, sorted: ``list_files(*__path__)``. A run
-    asks tens of times for its engines and outputs, so each folder is read once."""
-    return tuple(sorted(info.name for info in pkgutil.iter_modules(folders)))
+    """Names of the modules in the folders of a package, sorted: ``list_files(*__path__)``; without
+    ``base`` and those that begin with "_". A run asks tens of times for its engines and outputs, so
+    each folder is read once."""
+    found = sorted(info.name for info in pkgutil.iter_modules(folders))
+    return tuple(name for name in found if name != "base" and not name.startswith("_"))
+
+
+def import_files(package: str, *folders: str) -> list[ModuleType]:
+    return [importlib.import_module(f"{package}.{name}") for name in list_files(*folders)]
 
 
 def find_files(folder: str, *of: str) -> Mapping[str, str]:
@@ -73,7 +80,6 @@ def find_files(folder: str, *of: str) -> Mapping[str, str]:
         name: f"detector.{wing}.{folder}.{name}"
         for wing in of or names()
         for name in list_files(str(ROOT / wing / folder))
-        if not name.startswith("_")
     }
 
 

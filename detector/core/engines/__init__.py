@@ -50,8 +50,7 @@ OTHER_NAMES = {
 
 
 def names() -> list[str]:
-    files = wings.list_files(*__path__)
-    return [name for name in files if name != "base" and not name.startswith("_")]
+    return list(wings.list_files(*__path__))
 
 
 def unknown(name: str) -> str:

@@ -134,10 +134,8 @@ class Offer(NamedTuple):
 
 
 class Engine:
-    """Runs read ``library``, ``model_suffixes`` and ``model_front_end`` from the sources of engines
-    that they do not use: each is a literal on one line.
-
-    ``refusal``, ``best_concurrency``, ``start``, ``layer_profiler`` may import the library."""
+    """``refusal``, ``best_concurrency``, ``start``, ``layer_profiler`` may import the library. Runs
+    of other engines read ``library`` and ``model_*`` from the source, as literals on one line."""
 
     # ---- what the engine is
     name: ClassVar[str]

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -104,10 +103,11 @@ def _weights_of(request: ModelRequest) -> list[Path | None]:
 def front_ends() -> Mapping[str, str]:
     """Suffix of a model file -> the module whose FRONT_END reads it. Imports none of them."""
     modules: dict[str, str] = {}
-    for info in pkgutil.iter_modules(formats.__path__, f"{formats.__name__}."):
-        suffixes = wings.read_literal(info.name, "SUFFIXES")
-        assert suffixes is not None, f"{info.name}: needs a line SUFFIXES = (...)"
-        modules |= dict.fromkeys(suffixes, info.name)
+    for name in wings.list_files(*formats.__path__):
+        module = f"{formats.__name__}.{name}"
+        suffixes = wings.read_literal(module, "SUFFIXES")
+        assert suffixes is not None, f"{module}: needs a line SUFFIXES = (...)"
+        modules |= dict.fromkeys(suffixes, module)
     return MappingProxyType(modules)
 
 

@@ -20,8 +20,7 @@ DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
 def names() -> list[str]:
-    files = wings.list_files(*__path__)
-    return [name for name in files if name != "base" and not name.startswith("_")]
+    return list(wings.list_files(*__path__))
 
 
 def find(name: str) -> type[Sink]:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    files = wings.list_files(*__path__)
-    here = {name for name in files if name != "base" and not name.startswith("_")}
+    here = set(wings.list_files(*__path__))
     return sorted(here.union(*(adds.sources for adds in wings.additions())))
 
 

@@ -6,7 +6,6 @@ its own examples: ``bad`` fires it, ``clean`` does not.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
@@ -54,8 +53,7 @@ class Rule:
 @cache
 def list_rules() -> tuple[Rule, ...]:
     package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
-    names = wings.list_files(str(FOLDER))
-    modules = [importlib.import_module(f"{package}.{name}") for name in names]
+    modules = wings.import_files(package, str(FOLDER))
     return tuple(rule for module in modules for rule in module.RULES)
 
 

@@ -39,7 +39,7 @@ Say = Callable[[str, bool], None]
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
 # Modules of this folder that are no pass.
-BESIDE = ("base", "batches", "memory_parts", "nvml", "recorder", "stand_ins")
+BESIDE = ("batches", "memory_parts", "nvml", "recorder", "stand_ins")
 
 
 def list_passes() -> list[str]:

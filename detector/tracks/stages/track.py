@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detector.core.errors import UsageError
 from detector.core.stages.between import Stage
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from detector.tracks.steady import Steady
     from detector.tracks.tracker import Tracker
     from detector.tracks.trails import Trails
+
+
+LONGEST_TRAIL_S = 60.0
 
 
 class _Place(NamedTuple):
@@ -33,10 +37,23 @@ class TrackSettings:
     every: int | None
 
 
+def _trail_seconds(text: str | None) -> float:
+    """Of --trails, 2s or 2; 0 for None. Raises UsageError."""
+    if text is None:
+        return 0.0
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= LONGEST_TRAIL_S:
+        raise UsageError(f"--trails {text}: give more than 0 and at most {LONGEST_TRAIL_S:.0f} s")
+    return seconds
+
+
 class TrackStage(Stage):
     """Each camera has its own tracks, with ids from 1, which may give boxes (--infer-every)."""
 
-    turned_on_by = "tracking.track"
+    turned_on_by = ("tracking", "track")
     what = "Tracking"
     advice = "a higher `--conf`"
 
@@ -45,12 +62,11 @@ class TrackStage(Stage):
         asked = options["tracking"]
         if asked["track"] is None:
             return None
-        from detector.core.run.drawing import trail_seconds
         from detector.core.run.following import parse_every
         from detector.tracks import trackers
 
         every = parse_every(asked["infer_every"])
-        trails_s = trail_seconds(asked["trails"])
+        trails_s = _trail_seconds(asked["trails"])
         return TrackSettings(trackers.find(asked["track"]), trails_s, asked["smooth"], every)
 
     @classmethod

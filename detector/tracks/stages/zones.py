@@ -23,7 +23,7 @@ class ZonesSettings:
 
 
 class ZonesStage(Stage):
-    turned_on_by = "tracking.zones"
+    turned_on_by = ("tracking", "zones")
     what = "Counting at lines and zones"
     advice = "fewer lines and zones"
     order = 1

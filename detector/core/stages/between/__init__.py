@@ -42,14 +42,14 @@ class Schedule(Protocol):
 class Stage(ABC):
     """One stage for one source.
 
-    ``turned_on_by``: the option, as GROUP.NAME and a literal in its file, without which no run has
-    it or imports it; None: every run asks it. ``what`` begins a sentence of the verdict ("Following
-    the objects"); ``advice`` says which options take work out of it. Stages come by ``order``, then
-    by name. One that can do without the network in some frames has a ``schedule``: for the others
-    it gets no detections.
+    ``turned_on_by``: group and name of the option without which no run imports it, as a literal in
+    its file; None: every run asks it. ``what`` begins a sentence of the verdict ("Following the
+    objects"); ``advice`` says which options take work out of it. Stages come by ``order``, then by
+    name. One that can do without the network in some frames has a ``schedule``: for the others it
+    gets no detections.
     """
 
-    turned_on_by: ClassVar[str | None] = None
+    turned_on_by: ClassVar[tuple[str, str] | None] = None
     what: ClassVar[str]
     advice: ClassVar[str] = ""
     order: ClassVar[int] = 0
@@ -124,7 +124,4 @@ def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
 
 def _is_turned_on(place: str, options: Mapping[str, Any]) -> bool:
     option = wings.read_literal(place, "turned_on_by")
-    if option is None:
-        return True
-    group, name = option.split(".")
-    return options[group][name] is not None
+    return option is None or options[option[0]][option[1]] is not None
