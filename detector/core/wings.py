@@ -29,9 +29,8 @@ class Adds:
     ``sources``: name -> a class of ``sources.base.Source``. ``guest``: a
     ``cli.guest.Guest``, which takes some runs of ``detect`` over and watches the others.
     ``sections``: functions of a session's document, each of which gives a ``tables.Section`` of the
-    HTML report, or None. ``closing``: functions
-    of a finished run's summary, each of which gives a line for the end of its output, or None; the
-    second argument says whether -v asked for all.
+    HTML report, or None. ``closing``: functions of a finished run's summary, each of which gives a
+    line for the end of its output, or None; the second argument says whether -v asked for all.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -43,11 +42,7 @@ class Adds:
 @cache
 def names() -> tuple[str, ...]:
     """The wings there are, sorted."""
-    return tuple(
-        folder.name
-        for _, folder in sorted((folder.name, folder) for folder in ROOT.iterdir())
-        if (folder / "wing.py").is_file()
-    )
+    return tuple(sorted(file.parent.name for file in ROOT.glob("*/wing.py")))
 
 
 @cache

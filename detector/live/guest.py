@@ -74,7 +74,7 @@ class Cameras:
             from detector.live.terminal.cameras import CameraTable
 
             table = CameraTable(console)
-        seen = Around(table, say=speak, state=speak if told else _keep_quiet)
+        seen = Around(table, say=speak, state=speak if told else lambda text: None)
         if (hub := around.hub) is not None:
             seen = replace(
                 seen,
@@ -90,10 +90,6 @@ class Cameras:
                 for error in result.errors
             ]
         return result
-
-
-def _keep_quiet(text: str) -> None:
-    """Says nothing."""
 
 
 def _no_picture(error: Exception) -> str:

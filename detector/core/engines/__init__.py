@@ -84,8 +84,7 @@ def libraries() -> list[str]:
 
 
 def usable(*only: str) -> dict[str, str | None]:
-    """Engine -> None, or the reason why it cannot be used here. Imports no library. ``only``: asks
-    these alone, as far as there are any."""
+    """Engine -> None, or why it cannot be used here. ``only``: of these. Imports no library."""
     return {name: _absence(find(name)) for name in names() if not only or name in only}
 
 
@@ -289,8 +288,7 @@ def time_layers(
 
 
 def front_ends() -> dict[str, str]:
-    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs.
-    Imports no engine."""
+    """Suffix -> module whose FRONT_END reads the files that only one engine runs; imports none."""
     return {
         suffix: _read(name, "model_front_end")
         for name in names()

@@ -20,7 +20,6 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -155,7 +154,7 @@ def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
             f"{path}: {f'{suffix} files' if suffix else 'files without a suffix'} cannot be read; "
             f"export the network to ONNX, or give one of: {', '.join(modules)}"
         )
-    front_end: FrontEnd = importlib.import_module(modules[suffix]).FRONT_END
+    front_end: FrontEnd = wings.load(f"{modules[suffix]}:FRONT_END")
     return front_end
 
 

@@ -73,8 +73,7 @@ def _list_libraries() -> list[str]:
     """Distributions whose versions a session records. A GPU build may have a name of its own."""
     from detector.core import engines
 
-    of_engines = [name for each in engines.libraries() for name in (each, f"{each}-gpu")]
-    return [*_LIBRARIES, *of_engines]
+    return [*_LIBRARIES, *(name for each in engines.libraries() for name in (each, f"{each}-gpu"))]
 
 
 def version_of(name: str) -> str | None:

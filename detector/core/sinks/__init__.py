@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +26,7 @@ def find(name: str) -> type[Sink]:
     """The class of a sink: ``VideoSink`` of ``video``. Raises UsageError for an unknown name."""
     if name not in names():
         raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())}")
-    return _import_class(name)
-
-
-def _import_class(name: str) -> type[Sink]:
-    module = importlib.import_module(f"{__name__}.{name}")
-    sink: type[Sink] = getattr(module, f"{name.capitalize()}Sink")
+    sink: type[Sink] = wings.load(f"{__name__}.{name}:{name.capitalize()}Sink")
     return sink
 
 

@@ -65,8 +65,8 @@ def print_run(
         return
     if written:
         one_picture = ("batch",) if summary.batch == 1 else ()
-        rates = tables.rates_table(summary).without("frames", *one_picture)
-        parts.append(draw_table(console, rates))
+        rates = tables.rates_table(summary)
+        parts.append(draw_table(console, rates.without("frames", *one_picture)))
         ledger = tables.ledger_table(summary, written, libraries=True)
         parts.append(Text(summary.verdict.sentence, style="bold"))
         parts.append(draw_table(console, ledger))

@@ -52,8 +52,7 @@ class Rule:
 
 @cache
 def list_rules() -> tuple[Rule, ...]:
-    package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
-    modules = wings.import_files(package, str(FOLDER))
+    modules = wings.import_files(f"{__name__.rpartition('.')[0]}.{FOLDER.name}", str(FOLDER))
     return tuple(rule for module in modules for rule in module.RULES)
 
 

@@ -11,7 +11,6 @@ have ``slowdown``; otherwise ``undisturbed`` gives the reason.
 
 from __future__ import annotations
 
-import importlib
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -57,7 +56,7 @@ def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[
 
 
 def open_pass(name: str) -> Pass[Any]:
-    found: Pass[Any] = importlib.import_module(f"{__name__}.{name}").PASS
+    found: Pass[Any] = wings.load(f"{__name__}.{name}:PASS")
     return found
 
 

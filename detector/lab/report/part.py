@@ -79,8 +79,7 @@ def stages_of(session: SavedSession) -> list[str]:
 
 @cache
 def list_parts() -> tuple[Part, ...]:
-    package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
-    modules = wings.import_files(package, str(FOLDER))
+    modules = wings.import_files(f"{__name__.rpartition('.')[0]}.{FOLDER.name}", str(FOLDER))
     return tuple(sorted((one for each in modules for one in each.PARTS), key=lambda one: one.place))
 
 

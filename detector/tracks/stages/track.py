@@ -37,10 +37,8 @@ class TrackSettings:
     every: int | None
 
 
-def _trail_seconds(text: str | None) -> float:
-    """Of --trails, 2s or 2; 0 for None. Raises UsageError."""
-    if text is None:
-        return 0.0
+def _trail_seconds(text: str) -> float:
+    """Of --trails, 2s or 2. Raises UsageError."""
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:
@@ -58,15 +56,13 @@ class TrackStage(Stage):
     advice = "a higher `--conf`"
 
     @classmethod
-    def settings(cls, options: Mapping[str, Any]) -> TrackSettings | None:
+    def settings(cls, options: Mapping[str, Any]) -> TrackSettings:
         asked = options["tracking"]
-        if asked["track"] is None:
-            return None
         from detector.core.run.following import parse_every
         from detector.tracks import trackers
 
         every = parse_every(asked["infer_every"])
-        trails_s = _trail_seconds(asked["trails"])
+        trails_s = 0.0 if asked["trails"] is None else _trail_seconds(asked["trails"])
         return TrackSettings(trackers.find(asked["track"]), trails_s, asked["smooth"], every)
 
     @classmethod

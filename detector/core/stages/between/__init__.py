@@ -7,7 +7,6 @@ NVTX ranges, the critical path, what-if, the verdict and the reports have it by 
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -100,9 +99,7 @@ def places() -> Mapping[str, str]:
 
 
 def find(name: str) -> type[Stage]:
-    made: type[Stage] = getattr(
-        importlib.import_module(places()[name]), f"{name.capitalize()}Stage"
-    )
+    made: type[Stage] = wings.load(f"{places()[name]}:{name.capitalize()}Stage")
     return made
 
 
