@@ -19,6 +19,15 @@ def open_network(model: str, **said: Any) -> Network:
     return models.open_network(request, engines.front_ends())
 
 
+def cfg_text(*sections: str) -> str:
+    """A darknet cfg of sections such as ``"yolo mask=0,1 classes=2"``."""
+    lines = []
+    for section in sections:
+        name, *keys = section.split()
+        lines += [f"[{name}]", *keys]
+    return "\n".join([*lines, ""])
+
+
 def parsed(graph: str, opset: int = 17) -> Any:
     from onnx import parser
 

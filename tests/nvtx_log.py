@@ -24,18 +24,7 @@ class Range:
 
 def build_probe(folder: Path) -> Path:
     library = folder / "libnvtx_probe.so"
-    command = [
-        "gcc",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(library),
-        str(PROBE),
-    ]
+    command = [*"gcc -O1 -Wall -Wextra -Werror -shared -fPIC -o".split(), str(library), str(PROBE)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return library
 

@@ -1,5 +1,6 @@
 """The Python API, and its example in the documents."""
 
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from detector import Detector, DetectVideoError
 from detector.core import api
 from detector.core.engines.null import NullEngine
 from detector.core.types import Detections
+from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -85,6 +87,43 @@ def test_each_picture_of_a_call_has_its_spans(monkeypatch):
         detector([PICTURE] * 3)
     for stage, count in (("preprocess", 3), ("infer", 2), ("head", 3), ("nms", 3)):
         assert [at for name, at in spans if name == stage] == list(range(count))
+
+
+@pytest.mark.slow
+def test_process_writes_what_the_command_writes(tmp_path):
+    zones, seen, crossed = {"lines": {"gate": [[480, 0], [480, 540]]}}, [], []
+    (tmp_path / "zones.yaml").write_text(json.dumps(zones))
+    given = ["--engine", "ort", "--size", "160x96", "--precision", "fp32", "--conf", "0.3"]
+    given += ["--frames", "60", "--save", "video,csv", "--zones", "zones.yaml", "-o", "their.mp4"]
+    assert detect_video(CLIP, *given, cwd=tmp_path).returncode == 0
+
+    def look(frame, found):
+        seen.extend((frame.index, one.name) for one in found)
+        crossed.extend(event for event in found.events if event.event == "crosses")
+
+    with Detector(**QUICK, conf=0.3, zones=zones) as detector:
+        out, runs = tmp_path / "our.mp4", tmp_path / "runs"
+        given = {"frames": 60, "save": ["video", "csv"], "run_dir": str(runs)}
+        summary = detector.process(CLIP, out, callback=look, **given)
+    for suffix in (".mp4", ".csv", ".events.csv", ".counts.csv"):
+        ours, theirs = (tmp_path / f"{name}{suffix}" for name in ("our", "their"))
+        assert ours.read_bytes() == theirs.read_bytes()
+    rows = (tmp_path / "our.csv").read_text().splitlines()[1:]
+    assert len(seen) == len(rows) == summary.detections.total > 100
+    [line] = summary.zones
+    assert len(crossed) == sum(sum(one.values()) for one in line.counts.values()) > 0
+
+
+def test_what_process_cannot_do_is_refused(tmp_path):
+    tracker = SimpleNamespace(update=lambda *_: [])
+    with Detector(engine="null") as detector, Detector(engine="null", track=tracker) as followed:
+        for call, said in (
+            (lambda: detector.process("rtsp://10.0.0.5/x"), "a camera, but this needs a file"),
+            (lambda: followed.process(CLIP), "built-in tracker"),
+            (lambda: detector.process(CLIP, tmp_path / "out.xyz"), "cannot write .xyz"),
+        ):
+            with pytest.raises(DetectVideoError, match=said):
+                call()
 
 
 @pytest.mark.slow
@@ -354,6 +393,26 @@ def test_the_example_file_runs(tmp_path):
     assert len(done.stdout.splitlines()) > 4
     assert (tmp_path / "annotated.png").stat().st_size > 10_000
     assert (tmp_path / "out.mp4").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("use", "answer"),
+    [
+        (lambda one: one.predict(PICTURE), r"detector\.stream\(source\)"),
+        (lambda one: one.export(), "detect-video build --to onnx"),
+        (lambda one: one(PICTURE, imgsz=320), r"in Detector\(\.\.\.\) use size=320"),
+        (lambda one: one(PICTURE, stream=True), r"detector\.stream\(source\)"),
+        (lambda one: one(PICTURE).boxes.xyxy, r"found\.boxes"),
+        (lambda one: one(PICTURE).confidence, r"found\.scores"),
+        (lambda one: one(PICTURE).show(), r"found\.plot\(\)"),
+        (lambda one: one(PICTURE).absent, "no attribute 'absent'$"),
+    ],
+)
+def test_attributes_of_other_libraries_are_answered(use, answer):
+    with Detector(engine="null") as detector:
+        with pytest.raises((AttributeError, DetectVideoError), match=answer):
+            use(detector)
+        assert not hasattr(detector(PICTURE), "xyxy")
 
 
 @pytest.mark.slow

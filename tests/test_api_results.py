@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from detector import Detections, Detector, DetectVideoError
+from detector.core import types
 from detector.core.api.options import Options
-from detector.core.api.results import WIDEST, Detection
+from detector.core.api.results import WIDEST
 from detector.core.config.reference import python_types
 from detector.core.config.schema import options
 from detector.core.sources import open as open_source
@@ -30,8 +31,8 @@ SUPERVISION = Path(sys.prefix, "supervision")
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
 
-def three() -> Detections:
-    return Detections(
+def three(kind=Detections) -> Detections:
+    return kind(
         np.array([[0, 0, 10, 10], [5, 5, 20, 20], [1, 2, 3.004, -0.001]], np.float32),
         np.array([0.9, 0.6, 0.3], np.float32),
         np.array([0, 1, 0]),
@@ -39,10 +40,12 @@ def three() -> Detections:
     )
 
 
-def test_detections_can_be_looped_over_indexed_and_filtered():
-    found = three()
+@pytest.mark.parametrize("kind", [Detections, types.Detections], ids=["public", "of sinks"])
+def test_detections_can_be_looped_over_indexed_and_filtered(kind):
+    found = three(kind)
     assert [one.name for one in found] == ["person", "vehicle", "person"]
-    assert isinstance(found[0], Detection)
+    assert isinstance(found[0], types.Detection)
+    assert type(found[:2]) is kind
     assert found[0].box == (0, 0, 10, 10)
     assert found[-1] == found[2]
     assert len(found[:2]) == 2

@@ -10,24 +10,19 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from gpu import carry, children, findings, memory_steps, plan
+from gpu import children, findings, memory_steps, plan
 from gpu.plan import STEPS, Step
 
 from detector.core.engines.trt import driver
 from tests.conftest import CHECKOUT, night
+from tests.processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
 SCRIPT = CHECKOUT / "scripts/gpu_check"
 NO_PACKAGES = 3  # of scripts/get_nsys: Debian's packages cannot be had
 A_GPU = "machine: there is a GPU: run scripts/gpu_check itself"
-
-
-@pytest.fixture
-def rehearsal(monkeypatch) -> None:
-    monkeypatch.setattr(findings, "_rehearsing", True)
 
 
 def called(*words: str, **environment: str) -> subprocess.CompletedProcess:
@@ -100,12 +95,6 @@ def test_near_the_end_what_cannot_be_done_is_left_out_and_the_small_is_still_don
     assert c.rows[-1]["value"] == "ended after 25 s, all that was left"
 
 
-def test_the_plan_says_what_is_certain_to_run():
-    lines = list(plan.table(steps(("a", 80, 5), ("b", 60, 40), ("c", 30, 5)), 100))
-    assert [line.split()[3] for line in lines[2:5]] == ["0", "-", "-"]
-    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
-
-
 def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
     for step in STEPS:
         assert callable(getattr(importlib.import_module(f"gpu.{step.group}"), step.name))
@@ -119,43 +108,6 @@ def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
 
 
 # ---- what is written, and when
-
-
-def test_the_findings_are_whole_after_every_row(tmp_path):
-    seen = []
-
-    def start(step, limit, tell):
-        for number in range(2):
-            tell(findings.row(f"row {number}", "a|b"))
-            document = json.loads((tmp_path / "findings.json").read_text())
-            seen.append([(one["state"], len(one["rows"])) for one in document["steps"]])
-        return True
-
-    rows = steps(("a", 30, 5), ("b", 30, 5))
-    found = findings.Findings(plan.sections(rows), tmp_path, True, 100)
-    page = (tmp_path / "findings.md").read_text()
-    assert page.count("not reached yet") == 2, "the files are there before anything ran"
-    plan.go_through(rows, 100, start, found, lambda *_: None)
-    assert seen == [
-        [("running", 1), ("waiting", 0)],
-        [("running", 2), ("waiting", 0)],
-        [("done", 2), ("running", 1)],
-        [("done", 2), ("running", 2)],
-    ]
-    document = json.loads((tmp_path / "findings.json").read_text())
-    assert (document["rehearsal"], document["counts"]) == (True, {"pass": 4})
-    page = (tmp_path / "findings.md").read_text()
-    assert "**a rehearsal without a GPU**" in page
-    assert page.splitlines()[-1] == "| b | row 1 | a/b | pass |"
-
-
-def test_a_row_says_what_it_is(monkeypatch):
-    states = [findings.row("a", "b", ok)["state"] for ok in (True, False, None)]
-    assert states == ["pass", "fail", "not run"]
-    monkeypatch.setattr(findings, "_rehearsing", True)
-    states = [findings.row("a", "b", ok)["state"] for ok in (True, False, None)]
-    assert states == ["rehearsed", "fail", "not run"]
-    assert findings.row("a", "b", real=True)["state"] == "pass"
 
 
 @pytest.mark.slow
@@ -180,17 +132,9 @@ def test_a_kill_in_the_middle_leaves_valid_files_and_with_sigterm_no_process(tmp
     assert "not reached yet" in page
     pid = int((tmp_path / "pid").read_text())
     if number == signal.SIGTERM:
-        wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_gone(pid))
-    elif Path(f"/proc/{pid}").exists():
+        wait_for(lambda: not is_alive(pid))
+    elif is_alive(pid):
         os.kill(pid, signal.SIGKILL)
-
-
-def _is_gone(pid: int) -> bool:
-    """A process that nobody waits for stays in the list of processes where there is no init."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 # ---- a process for each step
@@ -228,24 +172,16 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path):
             break
     assert [one["what"] for one in rows] == ["a", "c"]
     pid = int((tmp_path / "pid").read_text())
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_gone(pid))
+    wait_for(lambda: not is_alive(pid))
 
 
 # ---- the command
 
 
-def test_the_plan_and_what_to_carry_are_printed(tmp_path, monkeypatch):
+def test_the_plan_is_printed():
     done = called("--plan", "--minutes", "5")
     assert done.returncode == 0, done.stderr
     assert all(f" {step.name}: " in done.stdout for step in STEPS)
-    monkeypatch.setattr(carry, "WHEELS", tmp_path)
-    (tmp_path / "nvtx-0.2.17-cp312-cp312-manylinux_2_28_x86_64.whl").write_bytes(bytes(2_000_000))
-    lines = list(carry.what_to_carry())
-    assert next(line for line in lines if line.split()[0] == "nvtx").split()[1:3] == ["2.0", "MB"]
-    assert any("nvidia-ml-py" in line and "not in wheels/" in line for line in lines)
-    (download,) = (line for line in lines if "pip download" in line)
-    assert "nvidia-ml-py" in download.split()
-    assert "nvtx" not in download.split()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gpu import machine as here
-from gpu import memory_steps, trt_steps
+from gpu import memory_steps
 
 from tests.fakes.install import install
 
@@ -24,19 +24,6 @@ def few(monkeypatch) -> None:
     in_loop, pictures = here.in_loop, here.pictures
     monkeypatch.setattr(here, "pictures", lambda machine, _=2: pictures(machine, 2))
     monkeypatch.setattr(here, "in_loop", lambda machine, given, _=2: in_loop(machine, given, 2))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("name", ["bf16", "int8"])
-def test_the_check_of_tensorrt_in_few_bits(monkeypatch, tmp_path, name):
-    """Limits that the roundings keep, as far as the fake can tell."""
-    install(monkeypatch, 11)
-    limit, options = next((limit, own) for kind, limit, own in trt_steps.TRT if kind == name)
-    reference = here.ort_reference(str(tmp_path))
-    rows = list(here.variant("trt", name, str(tmp_path), reference, limit, **options))
-    assert [one for one in rows if one["state"] != "pass"] == []
-    assert f"'{name}'" in rows[-1]["value"]
 
 
 @pytest.mark.slow

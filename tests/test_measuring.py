@@ -1,11 +1,15 @@
-"""What scripts/bench counts of its own: detections whose partner lies below the threshold."""
+"""The arithmetic of scripts/bench: crossings of a threshold, rounds, limits. Runs are made up."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from measuring import limit
 from measuring.agreement import crossings
+from measuring.rounds import interleave
 
 from detector.core.types import Detections
+from tests.session.documents import DOCUMENT
 
 PLACES = {"a": [0, 0, 10, 10], "b": [20, 0, 30, 10], "a moved": [1, 0, 11, 10]}
 
@@ -45,3 +49,59 @@ def test_what_has_a_partner_above_or_none_at_all_is_none():
     assert crossed(found(("a", 0.9, 0)), found(("b", 0.1, 0))) == 0, "elsewhere"
     assert crossed(found(("a", 0.9, 0)), found(("a", 0.1, 1))) == 0, "of another class"
     assert crossed(found(), found()) == 0
+
+
+CORES = 2
+
+
+def test_a_round_of_warm_up_is_thrown_away_and_variants_take_turns():
+    order: list[str] = []
+
+    def one(name: str) -> dict[str, float]:
+        order.append(name)
+        return {"fps": float(len(order))}
+
+    rows = interleave({"a": lambda: one("a"), "b": lambda: one("b")}, 2)
+    assert order == ["a", "b"] * 3
+    assert rows == {"a": [{"fps": 3.0}, {"fps": 5.0}], "b": [{"fps": 4.0}, {"fps": 6.0}]}
+    assert len(interleave({"a": lambda: one("a")}, 1, warm_up=0)["a"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("serial", "lean_ms", "fps", "by"),
+    [
+        ({"infer": 4.0, "write": 10.0}, 16.0, 100.0, "write"),  # 8 ms spread, the writer takes 10
+        ({"infer": 4.0, "write": 5.0}, 16.0, 125.0, "all cores"),
+    ],
+)
+def test_the_limit_is_the_longer_of_the_two(serial, lean_ms, fps, by):
+    assert limit.limit_of(serial, lean_ms, CORES) == (pytest.approx(fps), by)
+
+
+@pytest.mark.parametrize(
+    ("others_s", "ready_s", "ms"),
+    [
+        (None, 1.0, 10.0),  # ready and not scheduled for half of its time; others are to blame
+        (0.0, 1.0, 20.0),  # nobody else was there: the stage waited for its own libraries
+        (None, 9.0, 5.0),  # of several threads, added up: not below its CPU time on both cores
+    ],
+)
+def test_a_plain_loop_is_without_what_others_did_to_it(others_s, ready_s, ms):
+    frames, times = 100, ("busy_s", "wait_input_s", "wait_output_s", "other_s", "wall_s")
+    libraries = {
+        "wall_s": 1.0,
+        "process_s": 1.8,
+        "unknown_s": 0.0,
+        "others_s": others_s,
+        "stages": {},
+    }
+    summary = DOCUMENT | {
+        "stages": {
+            "infer": {"thread": "main", "calls": frames, "busy_s": 2.0, "cpu_s": 1.0},
+            "annotate": {"thread": "", "calls": 0, "busy_s": 0.0, "cpu_s": 0.0},
+        },
+        "threads": {"main": dict.fromkeys(times, 0.0) | {"cpu_s": 1.0, "ready_s": ready_s}},
+        "cpu": DOCUMENT["cpu"] | {"stages_include_libraries": True, "libraries": libraries},
+        "frames": DOCUMENT["frames"] | {"written": frames},
+    }
+    assert limit.alone_ms(summary) == pytest.approx({"infer": ms})

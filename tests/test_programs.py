@@ -52,9 +52,7 @@ def make_program(folder: Path, *imports: str) -> Path:
 def bare(tmp_path: Path) -> list[str | Path]:
     return [
         Path(BASE, f"python{sys.version_info.major}.{sys.version_info.minor}"),
-        "-E",
-        "-s",
-        "-S",
+        *"-E -s -S".split(),
     ]
 
 

@@ -1,4 +1,5 @@
-"""OUT/detections: every detection of the job as one Parquet dataset, a partition a source.
+"""OUT/detections: every detection of the job as one Parquet dataset, a partition a source; and
+OUT/detections.csv, the same as one table (--one-csv).
 
     OUT/detections/source=cam1%2Fmonday.mp4/detections.parquet
 
@@ -8,6 +9,7 @@ A partition is written whole before its item's marker stands. DuckDB, Spark and 
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import importlib.util
 import json
@@ -21,14 +23,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from detector.batch.layout import output_errors
+from detector.batch.layout import CURE, output_errors
 from detector.core.errors import OutputError
-from detector.core.errors.writing import put_in_place
+from detector.core.errors.text import as_cell
+from detector.core.errors.writing import put_in_place, whole_file
 
 FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
 ENDING = b"PAR1"  # of every whole file
 LONGEST = 200  # bytes of a folder's name; a longer source is cut, and has a digest
 COLUMNS = ("frame", "time", "class", "score", "box", "track", "inferred")
+SIDES = ("x1", "y1", "x2", "y2")
 BLOCK = 50_000  # detections in memory at once
 
 
@@ -91,9 +95,24 @@ def write_table(target: Path, rows: Path) -> None:
             writer.write_table(pyarrow.table(columns, schema=schema))
 
 
+def write_csv(target: Path, sources: Iterable[tuple[str, Path]]) -> None:
+    """All detections as one table, without pyarrow. ``sources``: name and rows of each."""
+    with (
+        whole_file(target, CURE, ours=True) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
+        table = csv.writer(file)
+        table.writerow(["source", *COLUMNS[:4], *SIDES, *COLUMNS[5:]])
+        for source, rows in sources:
+            for columns in _blocks(rows):
+                for frame, time, name, score, box, *rest in zip(*columns.values(), strict=True):
+                    what = frame, time, as_cell(name), score, *box.values()
+                    table.writerow([as_cell(source), *what, rest[0], int(rest[1])])
+
+
 def _schema(pyarrow: Any) -> Any:
     number = pyarrow.float64()
-    box = pyarrow.struct([(side, number) for side in ("x1", "y1", "x2", "y2")])
+    box = pyarrow.struct([(side, number) for side in SIDES])
     return pyarrow.schema(
         [
             ("frame", pyarrow.int64()),

@@ -41,7 +41,7 @@ class ItemRecord:
     detected and written. ``outputs``: kind -> name in the item's folder. ``exit``: as of a single
     run; 7 if a part of the source was lost. ``parts``: number of parts that were joined, 0 for a
     single run; ``seconds`` and ``ledger`` are sums over all parts. ``sizes``: kind -> bytes, of the
-    outputs that are files.
+    outputs that are files. ``classes``: name -> detections.
     """
 
     schema: int = SCHEMA
@@ -62,6 +62,7 @@ class ItemRecord:
     finished: Duration = 0.0  # Unix time, seconds
     parts: Count = 0
     sizes: dict[str, Count] = field(default_factory=dict)
+    classes: dict[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,8 @@ class BatchReport:
     ``ledger``: of all items. ``between_s``: seconds of workers on an item outside its run (placing
     results, messages). ``stragglers``: the last items, or parts of items, that ran while other
     workers were idle. ``forecasts``: the effect of more workers; ``limit``: where scaling stops, in
-    words. ``cpu_share``: share of the workers' cores that the items used.
+    words. ``cpu_share``: share of the workers' cores that the items used. ``found``: class ->
+    detections; ``filled`` and ``empty``: items with and without any.
     """
 
     ledger: Ledger
@@ -229,6 +231,9 @@ class BatchReport:
     forecasts: list[Forecast]
     limit: str
     core_hours: Amount
+    found: dict[str, Count] = field(default_factory=dict)
+    filled: Count = 0
+    empty: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

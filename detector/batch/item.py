@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from detector.batch.split import Part
     from detector.core.config.schema import Config
     from detector.core.run.loading import LoadedModel
+    from detector.core.run.plan import Plan
     from detector.core.session.outcome import SourceRun
 
 MOST_CANVASES = 3  # that stay open beside the model's own: videos of a folder have few shapes
@@ -91,6 +92,15 @@ class OpenModel:
     digest: str
     has_shape_of_source: bool = False
     _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
+    _plan: Plan | None = None  # of the item before, which mostly fits the next one
+
+    def plan_for(self, path: str) -> Plan:
+        from detector.core.run.plan import Asked
+
+        loaded = self.loaded_for(path)
+        if self._plan is None or self._plan.loaded is not loaded:
+            self._plan = Asked.of(self.config).on(loaded)
+        return self._plan
 
     def loaded_for(self, path: str) -> LoadedModel:
         from detector.core.run.canvas import find_canvas
@@ -99,7 +109,8 @@ class OpenModel:
 
         if not self.has_shape_of_source:
             return self.loaded
-        picture = Reading.of(self.config).picture_size([spec_of(path)])
+        reading = Reading.of(self.config) if self._plan is None else self._plan.reading
+        picture = reading.picture_size([spec_of(path)])
         canvas = find_canvas(self.config, picture)
         if canvas is None:
             return self.loaded
@@ -210,6 +221,7 @@ def process_item(
         if look_at(task.path).version != before.version:
             raise SourceError(f"{task.path}: changed while being read; run the job again")
         facts = _facts_of(run) | _outputs(run.outputs, scratch)
+        facts["classes"] = _by_name(run.by_class, model)
         if why_whole:
             facts["notes"].append(f"{NOT_SPLIT}{why_whole}")
         record = _record(task, model, before, exit=exit_of([run]), **facts)
@@ -240,7 +252,6 @@ def _refuse_sinks_of_files(task: Task, config: Config) -> None:
 
 def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceRun:
     from detector.core.run.detect import run_opened
-    from detector.core.run.plan import Asked
 
     done = 0
 
@@ -249,7 +260,7 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceR
         done += 1
         watch(done)
 
-    plan = Asked.of(model.config).on(model.loaded_for(task.path))
+    plan = model.plan_for(task.path)
     run = run_opened(spec_of(task.path), plan, scratch, plain=True, detected=count)
     shutil.rmtree(scratch / "session", ignore_errors=True)
     return run
@@ -277,6 +288,11 @@ def _facts_of(run: SourceRun) -> dict[str, Any]:
         "notes": list(run.notes),
         "ledger": _ledger(run),
     }
+
+
+def _by_name(by_class: Mapping[int, int], model: OpenModel) -> dict[str, int]:
+    names = dict(enumerate(model.loaded.network.names))
+    return {names.get(one, str(one)): count for one, count in by_class.items()}
 
 
 def _outputs(outputs: Mapping[str, str | Path], scratch: Path) -> dict[str, Any]:
@@ -425,6 +441,7 @@ class _Step:
                 seconds=own.seconds + sum(each.seconds for each in done),
                 ledger=ledger,
                 notes=joined.notes,
+                classes=_by_name(joined.by_class, self._model),
                 **_outputs(joined.outputs, scratch),
             )
             if gather is not None:

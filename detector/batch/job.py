@@ -79,6 +79,7 @@ class Request:
     item_timeout: float | None = None
     prune: bool = False
     split: Split = AUTO
+    one_csv: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ class Job:
         if not dataset.is_installed():
             self.notes.append(
                 "skipped the dataset of all detections: pyarrow is not installed (pip install "
-                "'detect-video[batch]'); add it later with --resume"
+                "'detect-video[batch]'); add it later with --resume, or use --one-csv"
             )
 
     def _gather_missing(self, stop: Stop) -> None:
@@ -225,6 +226,10 @@ class Job:
                 chain_s=self._long.chain_s,
                 chain_of=self._long.chain_of,
             )
+        )
+        tally = self.tally
+        report = replace(
+            report, found=tally.found, filled=tally.done - tally.empty, empty=tally.empty
         )
         if self.tally.done:
             self.manifest.write_report(report)
@@ -321,6 +326,7 @@ class Job:
         self._take_back_parts(task)  # where they did not fit
         self._note_not_split(record)
         slow = _slow(record)
+        self.tally.count_found(record)
         self.tally.finish(slow, record.ledger, record.exit.code != EXIT_DONE)
         if self._dry is not None:
             self._stragglers.append(slow)
@@ -352,6 +358,7 @@ class Job:
             )
             return
         rest = self._long.finish_joined(task, wall_s)
+        self.tally.count_found(record)
         self.tally.finish_joined(_slow(record), record.exit.code != EXIT_DONE, rest)
         self.manifest.finish(record, task.tries)
 

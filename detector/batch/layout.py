@@ -19,7 +19,9 @@ FILES, MARKER, ROWS = "files", "done.json", "detections.jsonl"
 SCRATCH = ".detect-video-item-"  # a hidden folder for each item under way: the digest of its name
 LOCK = ".detect-video-batch"
 # What the job itself writes in its folder, and the folders of results and of the dataset.
-OWN = re.compile(r"files|detections|job\.json|settings\.yaml|(manifest|failures)[-\w]*\.\w+")
+OWN = re.compile(
+    r"files|detections([-\w]*\.csv)?|job\.json|settings\.yaml|(manifest|failures)[-\w]*\.\w+"
+)
 MARKER_BYTES = 4 << 20
 CURE = "choose another folder with -o"
 

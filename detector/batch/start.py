@@ -10,11 +10,11 @@ from typing import Any
 from detector.batch import dataset
 from detector.batch.documents import BatchResult, JobSettings
 from detector.batch.job import LOCAL, Job, Request, Watch
-from detector.batch.layout import locked, named
+from detector.batch.layout import FILES, ROWS, locked, named
 from detector.batch.listing import WHOLE, list_sources
 from detector.batch.local import Limits, LocalPool, share_cores
 from detector.batch.long_items import count_tasks
-from detector.batch.manifest import MANIFEST, known_names, open_manifest
+from detector.batch.manifest import DONE, MANIFEST, known_names, open_manifest
 from detector.batch.places import Outputs, make_output_folder, open_home, open_outputs
 from detector.batch.plan import make_plan, prune
 from detector.batch.pool import Pool
@@ -25,6 +25,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.errors.writing import temporary_folder
 from detector.core.run.signals import Stop, stop_on_signals
+from detector.core.sources._addresses import is_address, local_path
 
 PICTURES = 20  # sources that may decide the canvas
 TOKEN = ".detect-video-cluster"  # a hidden file in OUT: who reads it sees the OUT of the job
@@ -41,6 +42,8 @@ def run_batch(
         from detector.batch.cluster.pool import check_on
 
         check_on(request.on)
+    if request.one_csv and is_address(local_path(request.output)):
+        raise UsageError("--one-csv needs a folder on this machine as -o; omit it")
     home = open_home(request.output)
     settings = check_begin(request, home)
     sources, flags, config_file = given_or_kept(request, settings)
@@ -80,6 +83,12 @@ def run_batch(
                     job = Job(request, in_force, mine, plan, manifest, outputs, pool, watch)
                     job.begin(stop)
                     result = job.run(stop)
+                    if request.one_csv and not stop.is_set():
+                        done = (row for row in manifest.rows() if row.state == DONE)
+                        rows = ((one.name, Path(home, FILES, one.name, ROWS)) for one in done)
+                        table = Path(home, named("detections", ".csv", request.shard))
+                        dataset.write_csv(table, rows)
+                        watch.say(f"wrote {table}")
                 outputs.keep_home(request.shard, last=True)
                 return result
             finally:

@@ -132,15 +132,11 @@ def _folders(key: str) -> Iterator[str]:
 def _takes(relative: str, left_out: Counter[str]) -> bool:
     """By its suffix. Counts what is not taken, but hidden names and empty objects for folders."""
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
-    if hidden or _is_name_of_folder(relative):
+    if hidden or not relative or relative.endswith("/"):
         return False
     taken = relative.lower().endswith(VIDEOS)
     left_out[suffix_of(relative)] += not taken
     return taken
-
-
-def _is_name_of_folder(relative: str) -> bool:
-    return not relative or relative.endswith("/")
 
 
 def _is_own(place: Place, key: str, own: str) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -17,15 +16,15 @@ from detector.batch.documents import (
     BatchResult,
     DryRun,
     JobSettings,
-    SlowItem,
 )
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
-from detector.core.terminal.tables import draw_table, print_pieces
+from detector.core.terminal.tables import draw_table
 
 LINE_EVERY_S = 30.0  # in a pipe
 MOST_WORKERS = 16  # rows of the live table
+MOST_CLASSES = 20  # with their objects, at the end
 MOST_FAILURES = 20  # rows of the table at the end
 MOST_ITEMS = 20  # of a dry run
 
@@ -56,27 +55,10 @@ def clock_time(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-WORKERS = (
-    Column("worker"),
-    Column("done"),
-    Column("fps", "FPS", ".1f"),
-    Column("busy_share", "busy", ".0%", out=1),
-    Column("frames", value=lambda one: None if one.item is None else one.frames, out=2, absent=""),
-    Column("item", value=lambda one: one.state if one.item is None else one.item, longest=50),
-)
-
-
-def draw_progress(console: SafeConsole, progress: BatchProgress) -> Group:
-    table = Table("workers", WORKERS, progress.workers[:MOST_WORKERS])
-    more = len(progress.workers) - MOST_WORKERS
-    rest = [Text(f"... and {counted(more, 'worker')} more")] if more > 0 else []
-    return Group(Text(line(progress), no_wrap=True), draw_table(console, table), *rest)
-
-
 @contextmanager
 def live_progress(console: SafeConsole) -> Iterator[Callable[[BatchProgress], None]]:
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield lambda progress: live.update(draw_progress(console, progress), refresh=True)
+        yield lambda progress: live.update(line(progress), refresh=True)
 
 
 class PlainLines:
@@ -112,7 +94,7 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
     if result.settings is not None:
         console.print(Text(_settings(result.settings)))
     if result.running and result.progress is not None:
-        console.print(draw_progress(console, result.progress))
+        console.print(Text(line(result.progress)))
     if result.failures:
         console.print(draw_table(console, _failures(result)))
         if (more := len(result.failures) - MOST_FAILURES) > 0:
@@ -155,60 +137,22 @@ def _failures(result: BatchResult) -> Table:
 
 
 def print_report(console: SafeConsole, report: BatchReport) -> None:
-    print_pieces(console, (Table("workers", OF_WORKERS, report.workers), _ledger(report)))
-    for title, found in (("slowest files", report.slowest), ("stragglers", report.stragglers)):
-        if found:
-            console.print(draw_table(console, _files(title, found)))
-    if report.stragglers:
-        console.print(Text(f"For the last {report.straggling_s:.1f} s some workers were idle."))
-    if report.cpu_share is not None:
-        console.print(Text(f"Items used {report.cpu_share:.0%} of the job's CPU time."))
-    if report.forecasts:
-        console.print(draw_table(console, Table("forecasts", FORECASTS, report.forecasts)))
+    found = sorted(report.found.items(), key=lambda one: -one[1])
+    parts = [f"{objects:,} {name}" for name, objects in found[:MOST_CLASSES]]
+    more = [f"{len(found) - MOST_CLASSES} more classes"] if len(found) > MOST_CLASSES else []
+    console.print(Text(f"found: {', '.join([*parts, *more]) or 'nothing'}"))
+    console.print(Text(f"{counted(report.filled, 'file')} with objects, {report.empty} empty"))
+    if report.slowest:
+        console.print(draw_table(console, Table("files", SLOWEST, report.slowest)))
     console.print(Text(f"More workers: {report.limit}."))
 
 
-OF_WORKERS = (
-    Column("worker"),
-    Column("starts", out=1),
-    Column("items"),
-    Column("frames", out=2),
-    Column("load_s", "load", ".1f", "s"),
-    Column("busy_s", "busy", ".1f", "s"),
-    Column("idle_s", "idle", ".1f", "s"),
-    Column("utilisation", "busy", ".0%"),
+SLOWEST = (
+    Column("name", "slowest files"),
+    Column("seconds", form=".1f"),
+    Column("frames", out=1),
+    Column("fps", "FPS", ".1f"),
 )
-FORECASTS = (
-    Column("workers", "workers like these"),
-    Column("seconds", "time", value=lambda one: clock_time(one.seconds), right=True),
-    Column("speedup", "speed-up", value=lambda one: f"{one.speedup:.1f}x", right=True),
-    Column("read_mb_s", "MB/s read", ",.1f", out=1),
-)
-
-
-def _ledger(report: BatchReport) -> Table:
-    """Stages run side by side in a worker, so that their seconds add up to more than its own."""
-    columns = (
-        Column("stage", "all workers"),
-        Column("busy_s", "busy", ".1f", "s"),
-        Column("cpu_s", "CPU", ".1f", "s", absent=""),
-        Column("calls", out=1, absent=""),
-    )
-    rows: list[dict[str, object]] = [
-        {"stage": name, "busy_s": one.busy_s, "cpu_s": one.cpu_s, "calls": one.calls}
-        for name, one in report.ledger.stages.items()
-    ]
-    return Table("ledger", columns, [*rows, {"stage": "between items", "busy_s": report.between_s}])
-
-
-def _files(title: str, found: Sequence[SlowItem]) -> Table:
-    columns = (
-        Column("name", title),
-        Column("seconds", form=".1f"),
-        Column("frames", out=1),
-        Column("fps", "FPS", ".1f"),
-    )
-    return Table("files", columns, found)
 
 
 def print_dry_run(console: SafeConsole, plan: DryRun) -> None:

@@ -8,13 +8,13 @@ detections are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Image = NDArray[np.uint8]  # [h, w, 3] BGR, or [B, H, W, 3] RGB for a request's slot
 BACK_S = 1  # a larger step back is a clock that was set back; a smaller one is a wrong order
@@ -375,9 +375,19 @@ class Scene:
         return type(self), (self.outlines, self.events, self.counts, None)
 
 
+class Detection(NamedTuple):
+    """One object: ``box`` is x1, y1, x2, y2 in pixels of the picture."""
+
+    box: tuple[float, float, float, float]
+    score: float
+    class_id: int
+    name: str
+
+
 @dataclass(slots=True, eq=False)
 class Detections:
-    """The objects of one frame, best score first.
+    """The objects of one frame, best score first. A loop gives ``Detection``; so does ``found[0]``.
+    ``found[found.scores > 0.5]`` and ``found.of("person")`` keep some.
 
     ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, clipped to it; the origin
     is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
@@ -416,6 +426,44 @@ class Detections:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def __iter__(self) -> Iterator[Detection]:
+        return (self._one(i) for i in range(len(self)))
+
+    @overload
+    def __getitem__(self, key: int) -> Detection: ...
+
+    @overload
+    def __getitem__(self, key: slice | ArrayLike) -> Self: ...
+
+    def __getitem__(self, key: Any) -> Detection | Self:
+        """One by its number, or those of a slice, of a mask [M] or of a list of numbers."""
+        if isinstance(key, int | np.integer):
+            if not -len(self) <= key < len(self):
+                raise IndexError(f"no detection {key}; there are {len(self)}")
+            return self._one(int(key) % len(self))
+        rows = key if isinstance(key, slice) else np.asarray(key)
+        if not isinstance(rows, slice) and rows.size == 0 and rows.dtype != np.bool_:
+            rows = rows.astype(np.int64)
+        return self.only(rows)
+
+    def _one(self, i: int) -> Detection:
+        x1, y1, x2, y2 = self.boxes[i].tolist()
+        class_id = int(self.class_ids[i])
+        return Detection((x1, y1, x2, y2), float(self.scores[i]), class_id, self.name(i))
+
+    def of(self, *classes: str | int) -> Self:
+        """Those of these classes, given by name or id. Raises KeyError for an unknown name."""
+        unknown = [one for one in classes if isinstance(one, str) and one not in self.names]
+        if unknown:
+            raise KeyError(f"unknown class {unknown[0]!r}; known: {', '.join(self.names)}")
+        ids = [self.names.index(one) if isinstance(one, str) else one for one in classes]
+        return self[np.isin(self.class_ids, ids)]
+
+    @property
+    def events(self) -> tuple[ZoneEvent, ...]:
+        """What happened at lines and in zones in this frame (--zones)."""
+        return () if self.scene is None else self.scene.events
+
     def __eq__(self, other: object) -> bool:
         """Whether all values are the same. Results of two engines seldom are to the last bit."""
         if not isinstance(other, Detections):
@@ -438,7 +486,7 @@ class Detections:
             np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), names
         )
 
-    def only(self, rows: Any) -> Detections:
+    def only(self, rows: Any) -> Self:
         """Some of them, with all that is known of each: ``rows`` is a mask, numbers or a slice."""
         ids = None if self.track_ids is None else self.track_ids[rows]
         left = np.arange(len(self))[rows].tolist() if self.trails else []

@@ -2,7 +2,7 @@
 
 A wing is a folder beside the core with a file ``WING/wing.py``, whose ``ADDS`` names it. The core
 knows no wing by name and imports nothing of one before it is asked for. Other things are found by
-their place: files in ``WING/commands/``, ``WING/stages/`` and ``WING/trackers/``.
+their place: files in ``WING/commands/``, ``stages/``, ``trackers/``, and ``site/`` (of pages).
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, s
             keys = find_key_frames(session.document)
         except UsageError as error:
             absent["key frames"] = f"{first.video.path}: {error}"
-    return Known(moments, boxes, keys), absent
+    cores, used = session.document.environment.cpu.cores, first.verdict.others_cores
+    return Known(moments, boxes, keys, (used or 0.0) / (cores or 1)), absent
 
 
 def find_key_frames(document: SessionDocument) -> set[int]:

@@ -55,12 +55,9 @@ class Samples:
 
 
 def ages(histogram: Histogram) -> Ages:
-    p50, p90, p99 = (_ms(histogram.percentile(p)) for p in (50, 90, 99))
+    found = map(histogram.percentile, (50, 90, 99))
+    p50, p90, p99 = (None if ns is None else ns / 1e6 for ns in found)
     return Ages(p50, p90, p99, histogram.maximum / 1e6 if histogram.count else None)
-
-
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e6
 
 
 class AgeSums:

@@ -14,8 +14,6 @@ CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
 EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
-
-
 LAST_S = 253402214400.0  # the last day of the year 9999
 
 
@@ -129,13 +127,11 @@ class StreamFigures:
     next_try_s: float | None = None
     kind: str = "camera"  # or "file": an ordinary run, as a watcher sees it
     expected: int | None = None  # pictures that a file holds; None for cameras
-    zones: tuple[ZoneFigures, ...] = ()  # of cameras, with --zones
+    zones: tuple[ZoneFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
-    """A live run at one moment."""
-
     streams: tuple[StreamFigures, ...]
     uptime_s: float
     inference_fps: float | None
@@ -147,3 +143,4 @@ class LiveFigures:
     bottleneck: str = ""  # a sentence
     # Since the engine last finished a request; 0 where it has nothing to do.
     engine_age_s: float | None = None
+    events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # receiver, result

@@ -13,17 +13,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from detector.core.config.cameras import EventsConfig, RecordConfig
-from detector.core.errors import OutputError
+from detector.core.errors import OutputError, UsageError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
 from detector.live.asked import keeps_video
-from detector.live.base import Event, EventTarget
+from detector.live.base import APPEARS, ENDS, ENTERS, LEAVES, STAYS, Event, EventTarget
 from detector.live.camera_folder import take_back
 from detector.live.events import EventHub
 from detector.live.events.days import EventDays
+from detector.live.events.filters import CLIPS, MQTT, SNAPSHOTS, WEBHOOK, EventFilters
+from detector.live.events.home_assistant import HomeAssistant
 from detector.live.events.rules import EventRules
 from detector.live.recording import CameraRecorder, Quality, Retention
 from detector.live.routing import Output
@@ -62,7 +65,7 @@ class MadeFolder:
 class CameraOutputs:
     """Makes the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
     takes lines for the user, from any thread. ``style``: of the boxes next to copies, if any.
-    ``hides``: whether the drawing pixelates objects."""
+    ``hides``: whether the drawing pixelates objects. ``filters``: events that clips are around."""
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class CameraOutputs:
         notice: Callable[[str], None],
         style: Style | None = None,
         *,
+        filters: EventFilters | None = None,
         zones: bool = False,
         tracks: bool = False,
         hides: bool = False,
@@ -79,7 +83,8 @@ class CameraOutputs:
         self.made: set[str] = set()  # cameras whose folders this run made
         self._tracks, self._hides = tracks, hides
         self._folder, self._record, self._encoding = folder, record, encoding
-        self._notice, self._zones = notice, zones
+        self._notice, self._zones, self._filters = notice, zones, filters or EventFilters()
+        self._recordings: dict[str, _Recording] = {}
         self._style = None if record.no_overlay else style
         self._retention = (
             Retention(folder, record.keep_days, record.keep_gb)
@@ -92,44 +97,39 @@ class CameraOutputs:
         be written; those before it are closed again."""
         if self._folder is None:
             return []
+        outputs: list[Output] = []
         with ExitStack() as made:
+
+            def add(output: Output) -> None:
+                made.callback(output.sink.close)
+                outputs.append(output)
+
+            place = self._folder / camera.name
             rows = CameraRows(self._folder, camera, self._notice)
-            made.callback(rows.close)
+            add(Output(JSONL, rows, place, counts=rows.counts))
             if rows.made_folder:
                 self.made.add(camera.name)
-            outputs = [Output(JSONL, rows, self._folder / camera.name, counts=rows.counts)]
             if self._zones:
                 zones = ZoneRows(self._folder, camera, self._notice)
-                made.callback(zones.close)
-                place = self._folder / camera.name
-                outputs.append(Output(ZONES, zones, place, counts=zones.counts))
+                add(Output(ZONES, zones, place, counts=zones.counts))
             if self._tracks:
                 best = CameraTracks(self._folder, camera, self._notice)
-                made.callback(best.close)
-                outputs.append(
-                    Output(
-                        TRACKS,
-                        best,
-                        best.folder,
-                        drawn=lambda: self._hides,
-                        counts=best.counts,
-                        see=best.see,
-                    )
-                )
+                hides = self._hides
+                add(Output(TRACKS, best, best.folder, lambda: hides, best.counts, best.see))
             if self._retention is not None:
-                recording = _Recording(self._folder, camera, feed, self)
-                made.callback(recording.close)
-                outputs.append(
-                    Output(
-                        RECORDING,
-                        recording,
-                        self._folder / camera.name / "video",
-                        drawn=lambda: recording.recorder.wants_pictures,
-                        counts=recording.recorder.counts,
-                    )
-                )
+                recorder = self.recorder(camera)
+                recording = _Recording(recorder, camera, feed)
+                path, counts = place / "video", recorder.counts
+                add(Output(RECORDING, recording, path, lambda: recorder.wants_pictures, counts))
+                self._recordings[camera.name] = recording
+                if self._record.clips and self._filters.choose_clips(camera):
+                    recording.wanted = partial(self._filters.passes, CLIPS)
             made.pop_all()
             return outputs
+
+    def tell(self, event: Event) -> None:
+        if event.camera in self._recordings:
+            self._recordings[event.camera].tell(event)
 
     def recorder(self, camera: Camera) -> CameraRecorder:
         assert self._folder is not None
@@ -147,8 +147,12 @@ class CameraOutputs:
 class _Recording:
     """A recorder with the feed that it listens to: the camera's own, or one of its main stream."""
 
-    def __init__(self, folder: Path, camera: Camera, feed: Feed, outputs: CameraOutputs) -> None:
-        self.recorder = outputs.recorder(camera)
+    def __init__(self, recorder: CameraRecorder, camera: Camera, feed: Feed) -> None:
+        self.recorder = recorder
+        self.wanted: Callable[[Event], bool] | None = None  # a clip is around these; None: any
+        self._told = False
+        # Zone and object: where somebody is, the clip goes on.
+        self._there: set[tuple[str | None, int | str | None]] = set()
         feed.decode_all_while(lambda: self.recorder.wants_pictures)
         self._main: Feed | None = None
         if camera.record_address is not None and not self.recorder.wants_pictures:
@@ -162,7 +166,21 @@ class _Recording:
             feed.listen(self.recorder.listener)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        self.recorder.write(frame, detections)
+        found = None if self.wanted is None else self._told or bool(self._there)
+        self.recorder.write(frame, detections, found)
+        self._told = False
+
+    def tell(self, event: Event) -> None:
+        if self.wanted is None:
+            return
+        zone, thing = event.zone, event.class_name if event.track is None else event.track
+        if event.event in (LEAVES, ENDS):  # who leaves the view has left its zones
+            left = {one for one in self._there if one[1] == thing and zone in (None, one[0])}
+            self._there -= left
+        if self.wanted(event):
+            self._told = True
+            if event.event in (APPEARS, ENTERS, STAYS):
+                self._there.add((zone, thing))
 
     def close(self) -> None:
         deadline = time.monotonic() + CLOSE_S
@@ -179,28 +197,35 @@ class CameraEvents:
         folder: Path | None,
         wanted: EventsConfig,
         notice: Callable[[str], None],
+        filters: EventFilters,
         more: Sequence[EventTarget] = (),
     ) -> None:
         """Raises UsageError and OutputError for a receiver that cannot be had."""
         self.rules = EventRules(time.perf_counter_ns(), time.time())
-        self._snapshots = None
+        self._snapshots, self._filters = None, filters
         self._days: EventDays | None = None
+        self.home: HomeAssistant | None = None  # which looks at the run once a second
         with ExitStack() as made:
-            targets = []
-            for target in _targets(folder, wanted, notice):
+            self._targets: list[EventTarget] = []
+            for target in _targets(folder, wanted, notice, filters):
                 made.callback(target.close)
-                targets.append(target)
+                self._targets.append(target)
                 self._days = target if isinstance(target, EventDays) else self._days
+                self.home = target if isinstance(target, HomeAssistant) else self.home
             if folder is not None:
                 from detector.live.events.snapshots import Snapshots
 
                 self._snapshots = Snapshots(folder, notice)
+                if self.home is not None:
+                    self._snapshots.show = self.home.show
             made.pop_all()
-        self._hub = EventHub([*targets, *more])
+        self._hub = EventHub([*self._targets, *more])
         self.tell = self._hub.tell
 
-    def add_snapshot(self, event: Event, image: Image) -> Event:
-        return event if self._snapshots is None else self._snapshots.add_to(event, image)
+    def add_snapshot(self, event: Event, picture: Callable[[], Image]) -> Event:
+        if self._snapshots is None or not self._filters.passes(SNAPSHOTS, event):
+            return event
+        return self._snapshots.add_to(event, picture())
 
     def close(self) -> list[str]:
         """Gives every receiver a moment. Returns what was lost, a line for each."""
@@ -214,12 +239,13 @@ class CameraEvents:
 
     def take_back(self) -> None:
         """Removes the files of events that this run began; who was told otherwise knows."""
-        if self._days is not None:
-            self._days.take_back()
+        for target in self._targets:
+            if isinstance(target, EventDays):
+                target.take_back()
 
 
 def _targets(
-    folder: Path | None, wanted: EventsConfig, notice: Callable[[str], None]
+    folder: Path | None, wanted: EventsConfig, notice: Callable[[str], None], filters: EventFilters
 ) -> Iterator[EventTarget]:
     told = os.environ.get
     if folder is not None:
@@ -232,9 +258,19 @@ def _targets(
         from detector.live.events.webhook import Webhook, find_address
 
         address = find_address(wanted.webhook)
-        yield Webhook(address, told("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
+        webhook = Webhook(address, told("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
+        webhook.wanted = partial(filters.passes, WEBHOOK)
+        yield webhook
     if wanted.mqtt is not None:
         from detector.live.events.mqtt import MqttTarget
 
         user, password = told("DETECT_VIDEO_MQTT_USER"), told("DETECT_VIDEO_MQTT_PASSWORD")
-        yield MqttTarget(wanted.mqtt, user, password, complain=notice)
+        login = wanted.mqtt, user, password
+        if (prefix := wanted.mqtt_discovery) is None:
+            mqtt = MqttTarget(*login, complain=notice)
+        else:
+            mqtt = HomeAssistant(*login, prefix=prefix, complain=notice)
+        mqtt.wanted = partial(filters.passes, MQTT)
+        yield mqtt
+    elif wanted.mqtt_discovery is not None:
+        raise UsageError("--mqtt-discovery needs a broker; add --mqtt mqtt://HOST/TOPIC")

@@ -61,8 +61,6 @@ class Tally:
 
 @dataclass(slots=True)
 class Sample:
-    """All counters at one moment."""
-
     at_ns: int
     cpu_ns: int
     computer_ns: int | None  # by all programs
@@ -104,12 +102,9 @@ class Spent:
         if first.computer_ns is not None and last.computer_ns is not None:
             # Not cut off at 0 here: the system counts in ticks of 10 ms, the process exactly.
             self.others_ns += last.computer_ns - first.computer_ns - own
-        self.decoding_ns += last.decoding_ns - first.decoding_ns
-        self.written += last.written - first.written
-        self.received += last.received - first.received
-        self.undecoded += last.undecoded - first.undecoded
-        self.wanted += last.wanted - first.wanted
-        self.dropped += last.dropped - first.dropped
+        for name in ("decoding_ns", "written", "received", "undecoded", "wanted", "dropped"):
+            more = getattr(last, name) - getattr(first, name)
+            setattr(self, name, getattr(self, name) + more)
         for stage, ns in last.stages_ns.items():
             self.stages_ns[stage] += ns - first.stages_ns.get(stage, 0)
         self.workers = last.workers
@@ -249,7 +244,6 @@ class LiveStatus:
     # What is known.
 
     def figures(self) -> LiveFigures:
-        """The run at this moment."""
         now = self._clock()
         with self._lock:
             first, last = (self._samples[0], self._samples[-1]) if self._samples else (None, None)

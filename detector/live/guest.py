@@ -74,7 +74,7 @@ class Cameras:
             from detector.live.terminal.cameras import CameraTable
 
             table = CameraTable(console)
-        seen = Around(table, say=speak, state=speak if told else lambda text: None)
+        seen = Around(table, say=speak, state=speak if told else lambda line: None)
         if (hub := around.hub) is not None:
             seen = replace(
                 seen,
@@ -103,10 +103,10 @@ class Page:
     hub: Hub | None = None
     server: Server | None = None
 
-    def control(self, controls: Controls | None, recordings: Path | None) -> None:
-        """From now on the page starts and stops cameras, and hands out recordings."""
-        if self.server is not None:
-            self.server.controls, self.server.recordings = controls, recordings
+    def control(self, controls: Controls, recordings: Path | None) -> None:
+        """From now on the page changes the run, and hands out recordings."""
+        if self.server is not None and (page := self.server.page) is not None:
+            page.controls, page.recordings = controls, recordings
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
         if self.hub is None:

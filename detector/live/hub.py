@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import cv2
 
@@ -27,13 +26,15 @@ EVENTS_WAITING = 100  # of one subscriber: more are lost, oldest first, and coun
 FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture that nobody asks for any more is given back
 
 
-class Controls(Protocol):
-    def cameras(self) -> Collection[str]:
-        """The names that ``start`` and ``stop`` know."""
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What a watcher may change. ``cameras``: names that ``start`` and ``stop`` know. ``draw``
+    takes a camera's lines and zones; it returns what changed, and the file that keeps them."""
 
-    def start(self, camera: str) -> None: ...
-
-    def stop(self, camera: str) -> None: ...
+    cameras: Callable[[], Collection[str]]
+    start: Callable[[str], None]
+    stop: Callable[[str], None]
+    draw: Callable[[str, str], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detector.core.analysis.summary import live_memory_text
-from detector.core.session.document import AgeFigures, LiveMemory, SessionDocument, StreamSummary
+from detector.core.session.document import LiveMemory, SessionDocument, StreamSummary
 from detector.core.tables import Curve, Rounded, Rows, Section, Share
 
 SHOWN = 50  # cameras before the others are asked for
@@ -62,12 +62,10 @@ def _ages(stream: StreamSummary) -> list[list[object]]:
     if stream.camera_age_ms is not None:
         rows["the result, by the camera's clock"] = stream.camera_age_ms
     return [
-        [stream.name, name, *_figures(age)] for name, age in rows.items() if age.max is not None
+        [stream.name, name, *map(_rounded, (age.p50, age.p90, age.p99, age.max))]
+        for name, age in rows.items()
+        if age.max is not None
     ]
-
-
-def _figures(age: AgeFigures) -> list[Rounded | None]:
-    return [_rounded(value) for value in (age.p50, age.p90, age.p99, age.max)]
 
 
 def _rounded(value: float | None) -> Rounded | None:

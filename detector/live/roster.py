@@ -12,6 +12,7 @@ from detector.core.run.selection import class_ids
 from detector.core.types import Candidates, Detections
 from detector.live.asked import LiveAsked, stamp
 from detector.live.camera_tiles import CameraTiles
+from detector.live.events.filters import EventFilters
 from detector.live.routing import Router
 from detector.live.sources.base import Camera, Feed, FeedFacts
 from detector.live.sources.cameras import compare_cameras, make_cameras
@@ -32,8 +33,10 @@ class Roster:
         make_feed: MakeFeed,
         say: Callable[[str], None],
         tiles: CameraTiles,
+        filters: EventFilters,
     ) -> None:
-        self._asked, self._plan, self._say, self._tiles = asked, plan, say, tiles
+        self._asked, self._plan, self._say = asked, plan, say
+        self._tiles, self._filters = tiles, filters
         self.listed: list[Camera] = []  # of the command line and cameras.yaml
         self.lists = dict(asked.lists)
         self._off: set[str] = set()  # stopped by hand
@@ -62,6 +65,7 @@ class Roster:
         self._router = router
         for camera in cameras:
             self._class_ids(camera)
+        self._filters.take(cameras)
         for camera in cameras:
             self.listed.append(camera)
             self._bind_nms()
@@ -82,6 +86,12 @@ class Roster:
         own = class_ids(f"camera {camera.name}: classes", camera.classes, names)
         ids = self._plan.selection.classes if own is None else own
         return None if ids is None else frozenset(ids)
+
+    def classes(self) -> dict[str, list[str]]:
+        """Listed camera -> names of the classes that it keeps."""
+        names = self._plan.network.names
+        kept = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
+        return {camera: [names[i] for i in sorted(ids)] for camera, ids in kept.items()}
 
     def _bind_nms(self) -> None:
         wanted = [self._class_ids(camera) for camera in self.listed]
@@ -124,6 +134,7 @@ class Roster:
             for camera in cameras:
                 self._class_ids(camera)
                 self._tiles.check(camera)
+            self._filters.take(cameras)
         except DetectVideoError as error:
             self._say(f"{error}; keeping the current cameras")
             return
@@ -149,17 +160,3 @@ class Roster:
 
     def states(self) -> Mapping[str, FeedFacts]:
         return {one.camera.name: one.facts() for one in self.collector.members()}
-
-
-class LiveControls:
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
-
-    def cameras(self) -> list[str]:
-        return [camera.name for camera in self._roster.listed]
-
-    def start(self, camera: str) -> None:
-        self._roster.switch(camera, on=True)
-
-    def stop(self, camera: str) -> None:
-        self._roster.switch(camera, on=False)

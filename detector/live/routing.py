@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from detector.core.run.detect import Watcher
 from detector.core.types import Detections, Frame, Image
-from detector.live.base import APPEARS, Event
+from detector.live.base import Event
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
 from detector.live.selection import keep
@@ -44,7 +45,7 @@ class Output:
 
 class Router:
     """``make``: makes a camera's outputs before its feed starts. ``classes``: ids that a camera
-    keeps; None: all. ``watcher``: sees drawn pictures. ``snapshot``: adds a picture to an event;
+    keeps; None: all. ``watcher``: sees drawn pictures. ``snapshot``: may add a picture to an event;
     ``draw`` draws its boxes. ``hide``: makes objects unrecognisable, also dropped ones. ``wanted``,
     ``keep`` and ``write`` belong to the writer's thread."""
 
@@ -56,7 +57,7 @@ class Router:
         watcher: Watcher | None = None,
         rules: EventRules | None = None,
         tell: Callable[[Event], None] = lambda event: None,
-        snapshot: Callable[[Event, Image], Event] | None = None,
+        snapshot: Callable[[Event, Callable[[], Image]], Event] = lambda event, picture: event,
         draw: Callable[[Image, Detections], None] = lambda image, detections: None,
         hide: Callable[[Image, Detections], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -167,30 +168,28 @@ class Router:
         name, moments = frame.arrival.camera, {}
         with self._lock:
             outputs = self._outputs.get(name)  # None: the camera was removed meanwhile
-            for output in outputs or ():
-                output.sink.write(frame, detections)
-                moments[output.name] = self._clock()
             # Who is there is told by what was detected, not by where tracks think that it is.
             if self._rules is not None and outputs is not None and not frame.coasting:
                 if detections.scene is not None and detections.scene.book is not None:
                     self._status.zones.watch(name, detections.scene.book)
                 for event in map(self._status.zones.count, self._rules.update(frame, detections)):
-                    self._tell(self._with_picture(event, frame, detections))
+                    picture = partial(self._drawn_picture, frame, detections)
+                    self._tell(self._snapshot(event, picture))
                 moments["events"] = self._clock()
+            for output in outputs or ():  # after the events, which decide on clips
+                output.sink.write(frame, detections)
+                moments[output.name] = self._clock()
         if self._shows and self._watcher is not None:
             self._watcher.show(frame, detections)
             moments["page"] = self._clock()
         self._status.note(frame, detections, moments, self._clock())
 
-    def _with_picture(self, event: Event, frame: Frame, detections: Detections) -> Event:
-        """A class that appears is shown with its boxes, as every picture that is written."""
-        if self._snapshot is None or event.event != APPEARS or event.zone is not None:
-            return event
+    def _drawn_picture(self, frame: Frame, detections: Detections) -> Image:
         image = frame.image
         if not self._drawn:
             image = image.copy()
             self._draw(image, detections)
-        return self._snapshot(event, image)
+        return image
 
     # Beside it.
 

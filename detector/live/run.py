@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from detector.core.config.schema import Config
-from detector.core.errors import DetectVideoError, SourceError
+from detector.core.errors import DetectVideoError, OutputError, SourceError
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
+from detector.core.errors.writing import write_whole
 from detector.core.run.detect import Result, Watcher, closing_session
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
@@ -51,8 +52,10 @@ from detector.live.camera_outputs import CameraEvents, CameraOutputs, MadeFolder
 from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
 from detector.live.canvas import picture_of_cameras
 from detector.live.day import FEED_ROWS, Books, Day, Decoded, begin_day
+from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
-from detector.live.roster import PATIENCE_S, LiveControls, Roster
+from detector.live.hub import Controls
+from detector.live.roster import PATIENCE_S, Roster
 from detector.live.routing import Router
 from detector.live.sources import LiveSource
 from detector.live.sources.base import Camera, Feed, FeedFacts
@@ -63,7 +66,7 @@ from detector.live.zone_counts import ZoneCounts
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.loop.parts import Parts
-    from detector.live.base import EventTarget, LiveFigures
+    from detector.live.base import Event, EventTarget, LiveFigures
 
 SHAPE = (1920, 1080)  # of a camera, where --size 640 asks before one has told its own
 CLERK_S = 0.25
@@ -85,14 +88,14 @@ class Around:
     """Who looks at a live run from outside, and may change it. None: nobody.
 
     ``figures_to``, ``controls_to``: called once, before the first picture, with what returns the
-    figures, what starts and stops cameras, and the folder of outputs (None: none). ``say``: takes a
+    figures, what changes the run, and the folder of outputs (None: none). ``say``: takes a
     line about what is wrong or was changed; ``state``: about a camera that comes or goes.
     """
 
     table: Table | None = None
     watcher: Watcher | None = None
     figures_to: Callable[[Callable[[], LiveFigures]], None] | None = None
-    controls_to: Callable[[LiveControls | None, Path | None], None] | None = None
+    controls_to: Callable[[Controls, Path | None], None] | None = None
     events_to: Sequence[EventTarget] = ()
     say: Callable[[str], None] = lambda line: None
     state: Callable[[str], None] = lambda line: None
@@ -172,38 +175,47 @@ class _LiveRun:
             return make_feed(camera, asked.terms, decoders, wake)
 
         self._tiles = CameraTiles(plan)
-        self.roster = Roster(asked, plan, open_feed, around.say, self._tiles)
+        counting = [one.settings for one in plan.wanted if "counts" in one.kind.brings]
+        self._filters = EventFilters(
+            plan.network.names,
+            lambda camera: [name for one in counting for name in one.zones_of(camera)],
+        )
+        self.roster = Roster(asked, plan, open_feed, around.say, self._tiles, self._filters)
         self._collector = self.roster.collector
         self._source = LiveSource(self._collector, _path_of(asked.specs))
-        plan.between(self._source.info)  # refuses what cameras cannot have, before a session
         self._status = LiveStatus(
             self._collector,
             usable_cores(),
             decoding=lambda: Decoded.so_far(decoders).cpu_ns,
             tiles=self._tiles.text,
-            zones=ZoneCounts(asked.folder if "counts" in plan.writing["brought"] else None),
+            zones=ZoneCounts(asked.folder),
         )
         self._books = Books(self._status, decoders, plan.network.names)
         style = plan.drawing.style
         self.outputs = CameraOutputs(
             *(asked.folder, asked.record, asked.encoding, around.say, style),
-            zones="counts" in plan.writing["brought"],
+            filters=self._filters,
+            zones="counts" in plan.writing["brought"] or around.controls_to is not None,
             tracks=asked.tracks,
             hides=bool(plan.drawing.blurred),
         )
-        self._events = CameraEvents(asked.folder, asked.events, around.say, around.events_to)
+        self._events = CameraEvents(
+            *(asked.folder, asked.events, around.say, self._filters, around.events_to)
+        )
         hidden = plan.drawing.blurred
         self._router = Router(
             self.outputs.make,
             self._status,
             watcher=around.watcher,
             rules=self._events.rules,
-            tell=self._events.tell,
-            snapshot=None if asked.folder is None else self._events.add_snapshot,
+            tell=self._tell,
+            snapshot=self._events.add_snapshot,
             draw=partial(annotate, style=style),
             hide=partial(pixelate, class_ids=hidden) if hidden else None,
         )
         self._day: Day | None = None
+        self._parts: Parts  # of the day's loop
+        self._drawing = threading.Lock()
         self._over = threading.Event()
         self._clerk = threading.Thread(target=self._work, name="detect-video clerk", daemon=True)
         self._notes: list[str] = []
@@ -214,13 +226,25 @@ class _LiveRun:
 
     def open(self, cameras: Sequence[Camera]) -> None:
         """Checks all cameras, then starts them."""
+        self._parts = self._make_parts()  # refuses what cameras cannot have, before a session
         self.roster.open(cameras, self._router)
         around = self._around
         if around.figures_to is not None:
-            around.figures_to(self._status.figures)
+            around.figures_to(self._figures)
         if around.controls_to is not None:
-            controls = LiveControls(self.roster) if self.roster.lists else None
+            start, stop = (partial(self.roster.switch, on=on) for on in (True, False))
+            controls = Controls(self._listed, start, stop, self._draw)
             around.controls_to(controls, self._asked.folder)
+
+    def _listed(self) -> list[str]:
+        return [one.name for one in self.roster.listed] if self.roster.lists else []
+
+    def _figures(self) -> LiveFigures:
+        return replace(self._status.figures(), events=self._filters.counts.copy())
+
+    def _tell(self, event: Event) -> None:
+        self.outputs.tell(event)
+        self._events.tell(event)
 
     # ------------------------------------------------------------------
     # Days.
@@ -257,11 +281,13 @@ class _LiveRun:
 
         try:
             with opencv_threads(overlapped=True):
-                self._plan.loop.drive(self._parts(), day.run, Progress(stop=day.over))
+                with self._drawing:
+                    self._parts = self._make_parts()
+                self._plan.loop.drive(self._parts, day.run, Progress(stop=day.over))
         except DetectVideoError as error:
             day.run.error = error
 
-    def _parts(self) -> Parts:
+    def _make_parts(self) -> Parts:
         plan, fresh = self._plan, not self._asked.terms.every
         parts = plan.parts(self._source)
         return replace(
@@ -278,6 +304,32 @@ class _LiveRun:
             clock=time.perf_counter_ns,
             inputs=self._tiles if self._tiles.differ else None,
         )
+
+    def _draw(self, camera: str, drawing: str) -> tuple[str, str]:
+        """Keep what somebody drew (``hub.Controls``), and count with it from the next frame on."""
+        from detector.core.stages import between
+
+        folder, zones = self._asked.folder, self._plan.as_asked.tracking.zones
+        if (zones is None and folder is None) or (zones or "").startswith("{"):
+            raise OutputError("this run has no file for lines; start it with --zones FILE")
+        path = zones or f"{folder}/zones.yaml"
+        if zones is None and os.path.islink(path):
+            raise OutputError(f"{path}: is a link, and lines belong in a file; remove it")
+        config, kind = self._plan.as_asked.with_options({"zones": path}), between.find("zones")
+        with self._drawing:
+            settings, text, changes = kind.redraw(config.as_dict(), camera, drawing)
+            kind.check(settings, self._plan.network.names)
+            write_whole(Path(path), text.encode(), "draw again when it can be", ours=True)
+            wanted, parts = between.wanted(config.as_dict()), self._parts
+            self._plan = replace(self._plan, wanted=wanted, as_asked=config)
+            if isinstance(running := parts.between.get("zones"), between.Stage):
+                running.change(camera, settings)
+            else:
+                made = self._plan.parts(self._source)
+                # Stages first: what the new head finds below --conf is for the tracks alone.
+                parts.between, parts.head = {**made.between, **parts.between}, made.head
+        self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
+        return changes, path
 
     def _end(self, day: Day, command: Sequence[str]) -> Result:
         """Closes everything, then writes the last day."""
@@ -348,6 +400,8 @@ class _LiveRun:
                     self._status.sample()
                 if turn % SLOW_TURN == 0:
                     self._books.memory.sample()
+                    if (home := self._events.home) is not None:
+                        home.look(self.roster.classes(), self._status.figures)
                 self._tell_events(states := self.roster.states())
                 self._lines.look(states, time.perf_counter_ns())
                 for line in self._tiles.decide(states):
@@ -396,7 +450,7 @@ class _LiveRun:
         self._router.close()
         if not self._told:
             self._told = True
-            self._notes += self._events.close()
+            self._notes += filter(None, [*self._events.close(), self._filters.line()])
 
 
 def _path_of(specs: Sequence[str]) -> str:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from detector.core.run.detect import Live
 from detector.core.timeline import INFER, WORK
 from detector.core.types import Detections, Frame, SourceInfo
 from detector.live.base import Ages, LiveFigures, StreamFigures
 from detector.live.hub import Hub
+from detector.live.sources.cameras import unique_name
+from detector.live.zone_counts import ZoneCounts
 
 LIVE, ENDED = "live", "ended"
 RATES_OVER_S = 5.0  # rates and shares are of the last seconds
 BETWEEN_S = 0.5  # a question that comes earlier gets the last answer
 KEPT = 64  # files that have ended and are still shown
-
-
-class Line(Protocol):
-    def start(self, info: Any, progress: Any, timeline: Any, frames: int | None) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -51,7 +47,7 @@ class WatchedFiles:
     def __init__(
         self,
         hub: Hub,
-        line: Line | None = None,
+        line: Live | None = None,
         cores: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -59,6 +55,7 @@ class WatchedFiles:
         self._lock = threading.Lock()
         self._began_s = clock()
         self._now: _Now | None = None
+        self._zones = ZoneCounts()
         self._name = ""
         self._ended: list[StreamFigures] = []
         self._names: set[str] = set()
@@ -78,6 +75,8 @@ class WatchedFiles:
             self._name = name
             self._now = _Now(name, info, progress, timeline, expected, self._clock())
             self._readings, self._last = [], None
+            began_s = time.time()
+            self._zones = ZoneCounts(clock=lambda: began_s)  # else midnight would end its counts
             self._inferred = (0, self._clock())
         if self._line is not None:
             self._line.start(info, progress, timeline, frames)
@@ -87,6 +86,7 @@ class WatchedFiles:
             self._line.stop()
         with self._lock:
             if self._now is not None:
+                self._zones.end(self._name)
                 self._ended.append(self._stream(self._now, ENDED, None))
                 del self._ended[:-KEPT]
             self._now, self._last = None, None
@@ -96,6 +96,8 @@ class WatchedFiles:
         return self._hub.wants_pictures(self._name)
 
     def show(self, frame: Frame, detections: Detections) -> None:
+        if detections.scene is not None:
+            self._zones.follow(self._name, detections.scene)
         self._hub.keep(self._name, frame, time.time(), len(detections))
 
     # What the page calls.
@@ -154,18 +156,13 @@ class WatchedFiles:
             size=f"{now.info.width}x{now.info.height}",
             kind="file",
             expected=now.expected,
+            zones=self._zones.figures(now.name),
         )
 
 
 def stream_name(path: str, taken: set[str]) -> str:
-    """A file's name on the page, in camera-name characters, unique without regard to case."""
     last = path.rstrip("/").rpartition("/")[2]
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", last.rpartition(".")[0] or last).strip("-") or "file"
-    name, number = plain[:40], 1
-    while name.casefold() in taken:
-        number += 1
-        name = f"{plain[: 40 - len(str(number)) - 1]}-{number}"
-    return name
+    return unique_name(last.rpartition(".")[0] or last, taken, "file")
 
 
 def _reading(now: _Now, at_s: float) -> _Reading:

@@ -12,14 +12,14 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
 from detector.core.errors.text import from_cell
-from detector.core.types import ZoneBook
+from detector.core.types import Scene, ZoneBook
 from detector.live.base import Event, ZoneFigures, ZoneShape, day_text, moment_of
 from detector.live.camera_folder import open_to_read
 
@@ -31,8 +31,8 @@ HOURS = 24
 class ZoneCounts:
     """``folder``: of the run's outputs, if it writes any. Any thread may ask for ``figures``."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._folder, self.clock = folder, clock
         self._lock = threading.Lock()
         self._books: dict[str, ZoneBook] = {}
         # Objects of the whole run, and those of each hour from today on.
@@ -47,19 +47,31 @@ class ZoneCounts:
         if self._folder is None or camera in self._opened:
             return
         self._opened.add(camera)
-        day = day_text(time.time())
+        day = day_text(self.clock())
         for (hour, zone, comes), count in read_hours(self._folder, camera, day).items():
             self._hours[camera, day, hour, zone, comes] += count
 
     def watch(self, camera: str, book: ZoneBook) -> None:
-        """Count by ``book`` from now on. Objects left in a zone by the book before count as out."""
-        before = self._books.get(camera)
-        if before is book:
-            return
-        with self._lock:
-            self._books[camera] = book
-        for one in before.finish()[0] if before is not None else ():
-            self._add(camera, one.zone, one.class_name, False, time.time())
+        """Count by ``book`` from now on."""
+        if self._books.get(camera) is not book:
+            self.end(camera)
+            with self._lock:
+                self._books[camera] = book
+
+    def end(self, camera: str) -> None:
+        """Objects that the camera's book leaves in a zone count as out."""
+        book = self._books.get(camera)
+        for one in () if book is None else book.finish()[0]:
+            self._add(camera, one.zone, one.class_name, False, self.clock())
+
+    def follow(self, camera: str, scene: Scene) -> None:
+        """Count a frame of a file, as of now."""
+        if scene.book is not None:
+            self.watch(camera, scene.book)
+        for one in scene.events:
+            if one.event != "stays":
+                comes = (one.direction or one.event) in COMES
+                self._add(camera, one.zone, one.class_name, comes, self.clock())
 
     def count(self, event: Event) -> Event:
         """Count an event; that of a line or zone is returned with its ``count``: how often objects
@@ -99,7 +111,7 @@ class ZoneCounts:
             )
 
     def _figures(self, camera: str, shape: ZoneShape) -> ZoneFigures:
-        zone, run, now_s = shape.name, self._run, time.time()
+        zone, run, now_s = shape.name, self._run, self.clock()
         names = sorted({key[2] for key in run if key[:2] == (camera, zone)})
         hours = (self._hours_of(camera, zone, comes, now_s) for comes in (True, False))
         return ZoneFigures(

@@ -1,4 +1,4 @@
-"""The counts of one source or camera, frame by frame, and how its lines and zones are drawn."""
+"""The counts of sources and cameras, frame by frame, and how their lines and zones are drawn."""
 
 from __future__ import annotations
 
@@ -11,10 +11,19 @@ import numpy as np
 
 from detector.core.errors import UsageError
 from detector.core.run.selection import class_ids
-from detector.core.types import Arrival, Detections, Frame, Outline, Scene, ZoneCount, ZoneEvent
+from detector.core.types import (
+    Arrival,
+    Detections,
+    Frame,
+    Outline,
+    Scene,
+    SourceInfo,
+    ZoneCount,
+    ZoneEvent,
+)
 from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, outline_of
 from detector.tracks.cuts import Cuts
-from detector.tracks.zones_file import Places, Shape
+from detector.tracks.zones_file import Places, Shape, ZonesFile
 
 JUMP_S = 1.0  # of a wall clock that was set; one that is slewed gains or loses less between frames
 
@@ -29,6 +38,7 @@ class Book:
         self._size: tuple[float, float] = (1.0, 1.0)  # of the last frame
         self._lock = threading.Lock()
         self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
+        self.drawn: tuple[Any, ...] | None = None  # places and classes from the next frame on
 
     @property
     def is_closed(self) -> bool:
@@ -43,7 +53,9 @@ class Book:
             cut = self._cuts.here(frame)  # in every frame: what changes slowly is no cut
             if frame.coasting:  # nothing was detected: nothing is counted until it is
                 return Scene(tuple(outlines(self.counter, (width, height))), (), (), self)
-            ended = self.counter.end() if cut else []
+            drawn, self.drawn = self.drawn, None
+            ended, rows = self.counter.redraw(*drawn) if drawn else ([], [])
+            ended += self.counter.end() if cut else []
             ids = detections.track_ids
             assert ids is not None, "zones run after track"
             events, counts = self.counter.update(
@@ -53,7 +65,7 @@ class Book:
             return Scene(
                 tuple(outlines(self.counter, (width, height))),
                 (*ended, *events),
-                tuple(counts),
+                (*rows, *counts),
                 self,
             )
 
@@ -65,11 +77,10 @@ class Book:
         return arrival.utc_s, before is not None and abs(self._wall_s - before) > JUMP_S
 
     def shapes(self) -> Sequence[Shape]:
-        width, height = self.counter.places.size or self._size
-        return [
-            replace(one, points=tuple((x / width, y / height) for x, y in one.points))
-            for one in self.counter.places.shapes
-        ]
+        places = self.counter.places
+        share = replace(places, size=places.size or self._size).share
+        shapes = (places.shapes[number] for number in self.counter.active)
+        return [replace(one, points=tuple(map(share, one.points))) for one in shapes]
 
     def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
         with self._lock:
@@ -78,10 +89,77 @@ class Book:
             return self._last
 
 
+class Books:
+    """The counts of all cameras of a run, or of its file. ``classes``: those of --classes."""
+
+    def __init__(
+        self, file: ZonesFile, classes: Sequence[str] | None, names: Sequence[str], info: SourceInfo
+    ) -> None:
+        self._file, self._classes, self._names = file, classes, names
+        self._all: list[Book] = []
+        self._by_camera: dict[str, Book] = {}
+        self._changed: set[str] = set()  # cameras that do not have their new lines yet
+        if info.kind == "live":
+            _check_cameras(file)
+        else:
+            places = file.of_clip(info.path)
+            places.check_size(file.path, info.width, info.height)
+            self._open("", places)
+
+    def change(self, camera: str, file: ZonesFile) -> None:
+        """Use its lines and zones from the camera's next frame on. Any thread may call it."""
+        self._file = file
+        self._changed.add(camera)
+
+    def of(self, camera: str) -> Book | None:
+        """None: it has no lines and zones."""
+        book = self._by_camera.get(camera)
+        if book is None or book.is_closed:
+            book = self._open(camera, self._file.of_camera(camera))
+        elif camera in self._changed:
+            self._changed.remove(camera)  # first: it may be changed again meanwhile
+            places = self._file.of_camera(camera)
+            book.drawn = places, self._classes_of(places)
+        return book if book.counter.places.shapes or book.drawn else None
+
+    def _open(self, camera: str, places: Places) -> Book:
+        book = Book(camera, Counter(places, self._names, self._classes_of(places)))
+        self._by_camera[camera] = book
+        self._all.append(book)
+        return book
+
+    def _classes_of(self, places: Places) -> list[frozenset[int] | None]:
+        return class_ids_of(places, self._file.path, self._classes, self._names)
+
+    def finish(self) -> None:
+        for book in self._all:
+            book.finish()
+
+    def findings(self) -> dict[str, Any]:
+        from detector.tracks.zone_figures import history_of, totals_of
+
+        books = [book for book in self._all if book.counter.places.shapes]
+        counted = [(book.camera, book.counter, self._names) for book in books]
+        return {
+            "zones": [zone for one in counted for zone in totals_of(*one)],
+            "scenes": [history_of(*one) for one in counted],
+        }
+
+
+def _check_cameras(file: ZonesFile) -> None:
+    asked = (file.default, *file.cameras.values())
+    if any(places.shapes and places.size is None for places in asked):
+        raise UsageError(
+            f"{file.path}: for cameras, give points as fractions (0 to 1), or add size: "
+            "[WIDTH, HEIGHT], because the size of a camera's frames may change"
+        )
+
+
 def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
     """Lines with an arrow that points in, and polygons; each with its counts."""
     drawn = []
-    for number, shape in enumerate(counter.places.shapes):
+    for number in counter.active:
+        shape = counter.places.shapes[number]
         points = outline_of(shape, counter.places.size, size)
         tallies = [one for (at, _), one in counter.total.items() if at == number]
         sums = {kind: sum(one.counts[kind] for one in tallies) for kind in _kinds(tallies)}

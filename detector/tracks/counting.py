@@ -14,7 +14,7 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,17 +56,23 @@ class Tally:
 class _Table:
     """The tracks: a row each, a column for each shape."""
 
-    def __init__(self, shapes: int) -> None:
+    def __init__(self) -> None:
         self.ids = np.zeros(0, np.int64)
         self.classes = np.zeros(0, np.int64)
         self.points = np.zeros((0, 2))
         self.seen_s = np.zeros(0)
-        self.counts = np.zeros((0, shapes), bool)  # whether the shape counts this class
-        self.sure = np.zeros((0, shapes), np.int8)  # side that is sure, or sure last
-        self.away = np.zeros((0, shapes))  # pixels from the line or the zone's edge, below 0 out
-        self.through = np.zeros((0, shapes), bool)  # how it came to the side where it is now
-        self.since_s = np.zeros((0, shapes))  # in the zone
-        self.stayed = np.zeros((0, shapes), bool)
+        self.counts = np.zeros((0, 0), bool)  # whether the shape counts this class
+        self.sure = np.zeros((0, 0), np.int8)  # side that is sure, or sure last
+        self.away = np.zeros((0, 0))  # pixels from the line or the zone's edge, below 0 out
+        self.through = np.zeros((0, 0), bool)  # how it came to the side where it is now
+        self.since_s = np.zeros((0, 0))  # in the zone
+        self.stayed = np.zeros((0, 0), bool)
+
+    def widen(self, shapes: int) -> None:
+        for name in ("counts", "sure", "away", "through", "since_s", "stayed"):
+            values = getattr(self, name)
+            more = np.zeros((len(values), shapes - values.shape[1]), values.dtype)
+            setattr(self, name, np.concatenate([values, more], axis=1))
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
         for name, values in vars(self).items():
@@ -94,7 +100,8 @@ class _Seen(NamedTuple):
 
 
 class Counter:
-    """Counts of one source or camera. ``classes``: of each shape, ids that it counts, None: all."""
+    """Counts of one source or camera. ``classes``: of each shape, ids that it counts, None: all.
+    ``active``: numbers of the shapes that count now; ``places`` keeps those from before, too."""
 
     def __init__(
         self,
@@ -102,9 +109,10 @@ class Counter:
         names: Sequence[str],
         classes: Sequence[frozenset[int] | None] | None = None,
     ) -> None:
-        self.places, self._names = places, names
-        self._classes = classes or [None] * len(places.shapes)
-        self._table = _Table(len(places.shapes))
+        self.places, self._names = replace(places, shapes=()), names
+        self.active: list[int] = []
+        self._classes: list[frozenset[int] | None] = []
+        self._table = _Table()
         self._size: tuple[int, int] | None = None
         self._outlines: list[Floats] = []
         self._widths: list[float] = []
@@ -117,9 +125,40 @@ class Counter:
         self._behind_s = 0.0  # by which the frames' clock was set back
         self.history = History(places.every_s)
         self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds that objects were there
-        for number, asked in enumerate(self._classes):
-            for one in sorted(asked or ()):
+        self.redraw(places, classes or [None] * len(places.shapes))
+
+    def redraw(
+        self, places: Places, classes: Sequence[frozenset[int] | None]
+    ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
+        """Count at these lines and zones from now on. Those that are as before go on; of all others
+        objects in them and the interval end here. Lengths of intervals stay."""
+        shapes, active, time_s = list(self.places.shapes), list[int](), self.time_s or 0.0
+        known = {self.places.key_of(shapes[number]): number for number in self.active}
+        for shape, ids in zip(places.shapes, classes, strict=True):
+            if (number := known.get(places.key_of(shape), len(shapes))) == len(shapes):
+                shapes.append(shape)
+                self._classes.append(ids)
+            shapes[number] = shape  # what its sides are called may differ
+            active.append(number)
+        table, first = self._table, len(self.places.shapes)
+        everyone = np.arange(len(table.ids))
+        over = [number for number in self.active if number not in active]
+        events = self._end_inside(np.ones(len(everyone), bool), over)
+        table.counts[:, over] = False
+        self._count_present()
+        rows = self._cut_interval()
+        self.places = replace(places, shapes=tuple(shapes), every_s=self.places.every_s)
+        self.active = active
+        table.widen(len(shapes))
+        if self._size is not None:
+            self._scale(self._size)
+        for number in range(first, len(shapes)):
+            for one in sorted(self._classes[number] or ()):
                 self._tally(self.total, (number, one))
+            # No side of a line is sure before the next sighting.
+            events += self._place(number, everyone, np.full(len(everyone), np.inf), time_s)
+        self._count_present()
+        return events, rows
 
     # A frame.
 
@@ -142,7 +181,8 @@ class Counter:
             self.time_s = time_s
         self.time_s = time_s = time_s if self.time_s is None else max(time_s, self.time_s)
         over = self._move_interval(time_s + self._behind_s, wall)
-        self._scale(size)
+        if size != self._size:
+            self._scale(size)
         events = ended + self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
         followed = ids >= 0
         ids, class_ids, boxes = ids[followed], class_ids[followed], boxes[followed]
@@ -182,25 +222,31 @@ class Counter:
         table.add(len(ids))
         table.ids[first:], table.classes[first:] = ids, class_ids
         table.points[first:], table.seen_s[first:] = points, time_s
+        rows = np.arange(first, len(table.ids))
         events = []
-        for number, shape in enumerate(self.places.shapes):
-            asked = self._classes[number]
-            counts = np.ones(len(ids), bool) if asked is None else np.isin(class_ids, list(asked))
-            table.counts[first:, number] = counts
-            if shape.is_line:
-                away = _from_line(points, self._outlines[number])
-                table.away[first:, number] = away
-                table.sure[first:, number] = np.where(np.abs(away) > margins, np.sign(away), 0)
-                continue
-            table.away[first:, number] = away = _from_outline(points, self._outlines[number])
-            inside = away > 0
-            table.sure[first:, number] = np.where(inside, 1, -1)
-            table.since_s[first:, number] = time_s
-            events += [
-                self._event(first + row, number, "appears", time_s)
-                for row in np.flatnonzero(inside & counts).tolist()
-            ]
+        for number in self.active:
+            events += self._place(number, rows, margins, time_s)
         return events
+
+    def _place(
+        self, number: int, rows: NDArray[np.intp], margins: Floats, time_s: float
+    ) -> list[ZoneEvent]:
+        """Where tracks are that a line or zone sees for the first time."""
+        if not len(rows):
+            return []
+        table, asked = self._table, self._classes[number]
+        points, outline = table.points[rows], self._outlines[number]
+        counts = np.isin(table.classes[rows], list(asked)) if asked is not None else True
+        table.counts[rows, number] = counts
+        if self.places.shapes[number].is_line:
+            table.away[rows, number] = away = _from_line(points, outline)
+            table.sure[rows, number] = np.where(np.abs(away) > margins, np.sign(away), 0)
+            return []
+        table.away[rows, number] = away = _from_outline(points, outline)
+        table.sure[rows, number] = np.where(away > 0, 1, -1)
+        table.since_s[rows, number] = time_s
+        there = rows[(away > 0) & counts]
+        return [self._event(row, number, "appears", time_s) for row in there.tolist()]
 
     def _move(
         self, rows: NDArray[np.intp], points: Floats, margins: Floats, time_s: float
@@ -210,8 +256,8 @@ class Counter:
         self._warm(points, seen.passed_s)
         table.points[rows], table.seen_s[rows] = points, time_s
         events = []
-        for number, shape in enumerate(self.places.shapes):
-            if shape.is_line:
+        for number in self.active:
+            if self.places.shapes[number].is_line:
                 events += self._cross(number, seen, time_s)
             else:
                 self._spend(number, rows, seen.passed_s)
@@ -283,15 +329,19 @@ class Counter:
     def _end_rows(self, gone: NDArray[np.bool_]) -> list[ZoneEvent]:
         if not gone.any():
             return []
-        table, time_s = self._table, self.time_s or 0.0
-        events = []
-        for number, shape in enumerate(self.places.shapes):
-            if not shape.is_line:
+        events = self._end_inside(gone, self.active)
+        self._table.keep(~gone)
+        self._count_present()
+        return events
+
+    def _end_inside(self, gone: NDArray[np.bool_], numbers: Sequence[int]) -> list[ZoneEvent]:
+        """Of these tracks, those that are in these zones."""
+        table, time_s, events = self._table, self.time_s or 0.0, list[ZoneEvent]()
+        for number in numbers:
+            if not self.places.shapes[number].is_line:
                 inside = gone & (table.sure[:, number] > 0) & table.counts[:, number]
                 rows = np.flatnonzero(inside).tolist()
                 events += [self._event(row, number, "ends", time_s) for row in rows]
-        table.keep(~gone)
-        self._count_present()
         return events
 
     def _event(
@@ -389,7 +439,7 @@ class Counter:
         """A row for each line and zone, and each class that it has ever counted."""
         from_s, interval = self._began_s, self._interval
         for key, tally in self.total.items():
-            if key not in interval:
+            if key not in interval and key[0] in self.active:
                 self._tally(interval, key).now = tally.now
                 interval[key].most = tally.now
         rows = [self._row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
@@ -416,8 +466,6 @@ class Counter:
 
     def _scale(self, size: tuple[int, int]) -> None:
         """Lines and zones in pixels of this picture."""
-        if size == self._size:
-            return
         self._size = size
         self._outlines = [outline_of(shape, self.places.size, size) for shape in self.places.shapes]
         self._widths = [_width(outline) for outline in self._outlines]

@@ -27,7 +27,7 @@ from detector.core.sources._unclaimed import is_live
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
-ABOUT = '"__ABOUT__"'  # in a page: what takes its place is what it shows
+ABOUT, CODE = '"__ABOUT__"', "__DRAW__"  # in a page: what it shows and the code for drawing
 GRID_LINES = 10  # along the longer side, about
 ENDINGS = (".yaml", ".png", ".html")
 SHADE, INK = (60, 220, 255), (0, 0, 0)  # BGR
@@ -153,4 +153,5 @@ def _page(picture: Image, name: str, file: Path) -> bytes:
 
 def fill_page(page: Path, about: Mapping[str, Any]) -> bytes:
     safe = json.dumps(about).replace("<", "\\u003c")
-    return page.read_text(encoding="utf-8").replace(ABOUT, safe).encode()
+    text, code = (page.with_name(one).read_text("utf-8") for one in (page.name, "draw.js"))
+    return text.replace(CODE, code).replace(ABOUT, safe).encode()

@@ -18,20 +18,29 @@ def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneT
     from detector.core.session.document import DwellFigures, ZoneTotals
 
     found = []
-    for number, shape in enumerate(counter.places.shapes):
-        tallies = {key[1]: one for key, one in sorted(counter.total.items()) if key[0] == number}
-        stays = [seconds for one in tallies.values() for seconds in one.stays]
+    # A line that was moved while the run lasted is one with what it counted before.
+    shapes = {(one.name, one.is_line): one for one in counter.places.shapes}
+    for (name, is_line), shape in shapes.items():
+        tallies: dict[str, list[Tally]] = {}
+        for (number, class_id), tally in sorted(counter.total.items()):
+            one = counter.places.shapes[number]
+            if (one.name, one.is_line) == (name, is_line):
+                tallies.setdefault(_name(class_id, names), []).append(tally)
+        stays = [seconds for some in tallies.values() for tally in some for seconds in tally.stays]
         found.append(
             ZoneTotals(
-                name=shape.name,
-                kind="line" if shape.is_line else "zone",
+                name=name,
+                kind="line" if is_line else "zone",
                 camera=camera,
                 sides=list(shape.sides),
-                counts={_name(one, names): dict(tally.counts) for one, tally in tallies.items()},
+                counts={
+                    key: {kind: sum(one.counts[kind] for one in some) for kind in some[0].counts}
+                    for key, some in tallies.items()
+                },
                 most={
-                    _name(one, names): tally.most
-                    for one, tally in tallies.items()
-                    if not shape.is_line
+                    key: max(one.most for one in some)
+                    for key, some in tallies.items()
+                    if not is_line
                 },
                 dwell_s=DwellFigures(
                     visits=len(stays),

@@ -3,10 +3,9 @@ A section of ``cameras`` or ``clips`` inherits what stands above, except its lin
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
+from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 
 Point = tuple[float, float]
@@ -26,6 +26,7 @@ MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
 INTERVAL_S = 60.0
 MARGIN = 0.15  # of the mean side of a box: errors of a detector's boxes grow with them
+DIGITS = 4  # of shares of the picture: a page that shows a line rounds more finely
 EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 
@@ -53,6 +54,17 @@ class Places:
     point: str = BOTTOM
     every_s: float = INTERVAL_S
     margin: float = MARGIN
+
+    def share(self, point: Point) -> Point:
+        """A point as shares of ``size``."""
+        width, height = self.size or (1.0, 1.0)
+        return point[0] / width, point[1] / height
+
+    def key_of(self, shape: Shape) -> tuple[object, ...]:
+        """Equal of two that count the same: what the sides of a line are called does not matter."""
+        points = [round(one, DIGITS) for point in shape.points for one in self.share(point)]
+        plain = replace(shape, points=(), sides=SIDES)
+        return plain, *points, self.point, self.margin
 
     def check_size(self, path: str, width: int, height: int) -> None:
         """Raises UsageError where points in pixels of the source lie outside a picture of it."""
@@ -91,16 +103,21 @@ class ZonesFile:
         yield from (self.default, *self.cameras.values(), *self.clips.values())
 
 
-def read_zones(path: str) -> ZonesFile:
-    content = parse_yaml(read_text(path, "a file of lines and zones"), path)
+def read_zones(path: str, text: str | None = None) -> ZonesFile:
+    """``path``: of the file, or its content in braces, as from Python. ``text``: the content, if
+    it is not there yet."""
+    if path.startswith("{"):
+        text, path = path, "zones"
+    text = read_text(path, "a file of lines and zones") if text is None else text
+    content = parse_yaml(text, path)
     if not isinstance(content, dict):
         raise UsageError(f"{path}: is not a mapping with lines: and zones:; {EXAMPLE}")
-    _check_keys(path, content, (*OPTIONS, "cameras", "clips"))
+    refuse_unknown(path, "key", content, (*OPTIONS, "cameras", "clips"))
     default = _places(path, content, {})
     own = {
         group: {
-            str(name): _places(f"{path}: {group}.{name}", _mapping(path, group, section), content)
-            for name, section in _mapping(path, group, content.get(group) or {}).items()
+            str(name): _places(f"{path}: {group}.{name}", mapping(path, group, section), content)
+            for name, section in mapping(path, group, content.get(group) or {}).items()
         }
         for group in ("cameras", "clips")
     }
@@ -113,24 +130,16 @@ def read_zones(path: str) -> ZonesFile:
     return file
 
 
-def _mapping(path: str, where: str, value: Any) -> dict[Any, Any]:
+def mapping(path: str, where: str, value: Any) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{path}: {where}: {quote(value)} is not a mapping of names; {EXAMPLE}")
     return value
 
 
-def _check_keys(where: str, given: Mapping[Any, Any], known: Sequence[str]) -> None:
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            raise UsageError(f"{where}: unknown key {quote(key)}; {hint}")
-
-
 def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Places:
     """``above``: the whole file, whose options stand where the section says nothing."""
     if above:
-        _check_keys(where, section, OPTIONS)
+        refuse_unknown(where, "key", section, OPTIONS)
         inherited = [key for key in OPTIONS if key in above and key not in section]
         if not {"lines", "zones"}.isdisjoint(section):  # its own shapes take the place of all
             inherited = [key for key in inherited if key not in ("lines", "zones")]
@@ -147,7 +156,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     shapes = [
         _shape(f"{where}: {group}", name, given, group == "lines", classes)
         for group in ("lines", "zones")
-        for name, given in _mapping(where, group, section.get(group) or {}).items()
+        for name, given in mapping(where, group, section.get(group) or {}).items()
     ]
     names = [shape.name for shape in shapes]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -170,8 +179,9 @@ def _shape(
     where = f"{where}.{text}"
     if isinstance(given, list):
         given = {"points": given}
-    given = _mapping(where, "it", given)
-    _check_keys(where, given, ("points", "classes", *(SIDES if is_line else ("stays",))))
+    given = mapping(where, "it", given)
+    keys = ("points", "classes", *(SIDES if is_line else ("stays",)))
+    refuse_unknown(where, "key", given, keys)
     points = _points(f"{where}.points", given.get("points"))
     if is_line:
         if len(points) != 2:

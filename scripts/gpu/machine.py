@@ -20,7 +20,7 @@ from typing import Any
 from gpu.children import ROOT, detect_video, run
 from gpu.findings import Row, rehearsing, row
 
-CLIP = ROOT / "videos/street.mp4"
+CLIP, WHEELS = ROOT / "videos/street.mp4", ROOT / "wheels"
 HANDICAP = Path(__file__).with_name("handicap.py")
 PACKAGES = (
     "torch",

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from measuring.before import program_of
 from measuring.clips import made
-from measuring.environments import CACHE, MissingError
+from measuring.environments import CACHE, MissingError, checkout, environment
 from measuring.peers import AS_THEIRS, prepared, theirs, ultralytics_python
 from measuring.rounds import (
     OURS,
+    ROOT,
     Command,
     Row,
     detect_video,
@@ -22,6 +22,7 @@ from measuring.rounds import (
     quick_option,
     rates,
     ratios,
+    run,
     say_machine,
     spread,
 )
@@ -51,6 +52,20 @@ def photos(count: int) -> Path:
             cv2.imwrite(path, image, [cv2.IMWRITE_JPEG_QUALITY, 90])
         partial_folder.rename(folder)
     return folder
+
+
+def program_of(commit: str) -> Command:
+    """The command of an older version, with an environment of its own. Raises MissingError."""
+    folder = checkout(ROOT, commit)
+    constraints = folder / "constraints.txt"
+    pinned = ["-c", str(constraints)] if constraints.is_file() else []
+    python = environment(f"{folder.name}-python", [*pinned, "-e", f"{folder}[openvino]"])
+    own = [python, "-E"]  # PYTHONPATH may name this version
+    where = [*own, "-c", "import detector; print(detector.__file__)"]
+    told = run(where, python.parent).stdout.strip()  # a folder from which nothing is imported
+    if not Path(told).is_relative_to(folder):
+        raise MissingError(f"{python} runs {told}, not {folder}: remove {python.parents[1]}")
+    return [*own, "-m", "detector"]
 
 
 @click.command(name="photos")

@@ -183,10 +183,7 @@ def job(*arguments: Any, program: Command = OURS, **more: Any) -> tuple[dict[str
         return summary, done
 
 
-STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
-
-
-def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str] = STAGES) -> Row:
+def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str]) -> Row:
     """CPU milliseconds a frame: our threads over the whole run, those that libraries run for a
     stage in the steady state. ``process``: all of it."""
     written, libraries = summary["frames"]["written"], summary["cpu"]["libraries"] or {"stages": {}}

@@ -41,11 +41,10 @@ from tests.properties import STEADY
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 
 
-def stages(workers=1, by_writer=False, **ms):
-    """100 frames. ``by_writer``: head and nms are its, as until 0.2."""
+def stages(workers=1, **ms):
+    """100 frames."""
     several = ",".join(f"worker-{at}" for at in range(workers))
-    threads = dict.fromkeys(("head", "nms"), "writer" if by_writer else several)
-    threads["infer"] = several
+    threads = dict.fromkeys(("infer", "head", "nms"), several)
     return {
         name: StageFigures(
             thread=threads.get(name, "other"),
@@ -83,7 +82,6 @@ def load(
     loop_ms=None,
     others_s=None,
     workers=1,
-    by_writer=False,
     **ms,
 ):
     """100 frames; ``loop_ms``: of the period, what lies within the loop's threads."""
@@ -95,7 +93,7 @@ def load(
         process_cpu_s,
         LibraryThreads(wall_s=loop_s, process_s=0, unknown_s=0, others_s=others_s, stages={}),
     )
-    each = stages(workers, by_writer, **ms)
+    each = stages(workers, **ms)
     return frame_times(each, threads, cpu, infer_s, period_ms / 10, 100, sync)
 
 
@@ -104,13 +102,7 @@ TABLE = [
     (10, {"read": 2, "infer": 10, "write": 4}, "infer", 1.5, 1.5),  # then write: 10 / 4
     (10, {"read": 2, "infer": 4, "write": 10}, "write", 1.5, 0.0),  # then infer: 10 / 4
     (10, {"read": 10, "infer": 4, "write": 5}, "read", 1.0, 0.0),
-    (
-        10,
-        {"by_writer": True, "infer": 5, "head": 2, "annotate": 3, "write": 5},
-        "write",
-        1.0,
-        0.0,
-    ),  # 10 together
+    (10, {"infer": 5, "annotate": 4, "write": 6}, "write", 1.0, 0.0),  # 10 together
     (10, {"infer": 5, "nms": 5, "write": 6}, "infer", 10 / 6 - 1, 10 / 6 - 1),  # 10 together
 ]
 
@@ -144,13 +136,6 @@ def test_the_gain_of_a_smaller_input_ends_where_another_stage_limits():
     assert gain_with_smaller_input(found, SMALLER) == pytest.approx(10 / 8 - 1)
     assert "1.25x the FPS at best" in judge(found, SMALLER).sentence
     assert gain_with_smaller_input(found, SMALLER) <= gain_without(found, "infer") + 1e-9
-
-
-def test_a_smaller_input_never_brings_more_than_free_inference():
-    """The head becomes faster, too, in the thread that limits then: 1 / 8 against 1 / 7.2."""
-    found = load(10, by_writer=True, infer=10, head=2, write=6)
-    assert gain_without(found, "infer") == pytest.approx(10 / 8 - 1)
-    assert gain_with_smaller_input(found, SMALLER) == pytest.approx(10 / 8 - 1)
 
 
 def test_in_turn_a_smaller_input_saves_in_every_stage_that_works_on_it():

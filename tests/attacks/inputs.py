@@ -15,6 +15,7 @@ from typing import Any
 import av
 
 from tests.golden import inputs
+from tests.networks import cfg_text
 
 # name -> codec, pixel format; all of 8 frames of 96x64
 CLIPS = {
@@ -95,45 +96,18 @@ def pictures() -> Mapping[str, bytes]:
         return tree(Path(folder))
 
 
-CFG = """[net]
-width=64
-height=64
-channels=3
-[convolutional]
-batch_normalize=1
-filters=4
-size=3
-stride=2
-pad=1
-activation=leaky
-[maxpool]
-size=2
-stride=2
-[convolutional]
-filters=6
-size=1
-activation=mish
-[route]
-layers=-1,-2
-[upsample]
-stride=2
-[shortcut]
-from=-1
-activation=linear
-[route]
-layers=-3
-[convolutional]
-filters=21
-size=1
-stride=1
-activation=linear
-[yolo]
-mask=0,1,2
-anchors=10,14,23,27,37,58
-classes=2
-num=3
-scale_x_y=1.05
-"""
+CFG = cfg_text(
+    "net width=64 height=64 channels=3",
+    "convolutional batch_normalize=1 filters=4 size=3 stride=2 pad=1 activation=leaky",
+    "maxpool size=2 stride=2",
+    "convolutional filters=6 size=1 activation=mish",
+    "route layers=-1,-2",
+    "upsample stride=2",
+    "shortcut from=-1 activation=linear",
+    "route layers=-3",
+    "convolutional filters=21 size=1 stride=1 activation=linear",
+    "yolo mask=0,1,2 anchors=10,14,23,27,37,58 classes=2 num=3 scale_x_y=1.05",
+)
 
 
 def _weights(path: Path) -> None:

@@ -58,6 +58,14 @@ FAILURES = (
 )  # fmt: skip
 
 
+def run_apart(file: str, folder: Path, timeout_s: float) -> list[str]:
+    """The lines that ``main`` of a file of tests prints in a process of its own."""
+    words, env = [sys.executable, file, str(folder)], {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    process = subprocess.run(words, env=env, capture_output=True, text=True, timeout=timeout_s)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout.splitlines()
+
+
 @dataclass
 class Outcome:
     codes: list[int] = field(default_factory=list)

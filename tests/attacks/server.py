@@ -30,6 +30,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.processes import children_of, command_line
+
 PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 MOST_PRINTED = 1 << 20  # bytes that are kept of what a process prints
@@ -201,25 +203,14 @@ def collect_left() -> list[str]:
         if pid:
             continue
         if time.monotonic() > deadline:
-            for child in children():
+            for child in children_of(os.getpid()):
+                if child not in ended:
+                    named.append(command_line(child))
+                ended.add(child)
                 with suppress(OSError):
-                    line = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ")
-                    if child not in ended:
-                        named.append(line.decode(errors="replace"))
-                    ended.add(child)
                     os.kill(child, signal.SIGKILL)
             deadline = time.monotonic() + GRACE_S
         time.sleep(0.01)
-
-
-def children() -> list[int]:
-    found = []
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The name stands in brackets and may hold anything, so from the last bracket on.
-            if int(place.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.append(int(place.parent.name))
-    return found
 
 
 def _child(

@@ -18,19 +18,11 @@ import numpy as np
 import pytest
 
 from tests.attacks import guided, long_run
-from tests.attacks.case import HANDLED, Case, Kind, Limits, Link, Pipe, on_engine, read_case
+from tests.attacks.case import Case, Kind, Limits, Link, Pipe, on_engine, read_case
 from tests.attacks.inputs import NULL, content
 from tests.attacks.kinds import engines, find_all
 from tests.attacks.kinds.command_lines import _own_outputs
-from tests.attacks.running import (
-    FAILURES,
-    Outcome,
-    Server,
-    judge,
-    judge_heard,
-    judge_told,
-    snapshot,
-)
+from tests.attacks.running import Outcome, Server, judge, judge_heard, judge_told, snapshot
 from tests.attacks.two_servers import BASIC, SECRETS, Heard, two_servers
 from tests.attacks.visitors import CAMERA, MARK, TOKEN, judge_answer
 from tests.conftest import CHECKOUT
@@ -101,17 +93,6 @@ def test_a_case_survives_its_folder(tmp_path):
 )
 def test_only_what_o_names_may_change(argv, changed):
     assert _own_outputs(argv) == changed
-
-
-def test_every_kind_gets_its_first_cases_and_its_share():
-    kinds = [Kind("many", lambda _: None, share=9), Kind("few", lambda _: None, share=1, first=50)]  # type: ignore[arg-type,return-value]
-    taken = [next(cases) for cases in [long_run.schedule(kinds)] for _ in range(5000)]
-    names = [kind.name for kind, _ in taken]
-    assert names[:4000].count("few") >= 50
-    assert 450 <= names.count("few") <= 650
-    assert [number for kind, number in taken if kind.name == "few"] == list(
-        range(names.count("few"))
-    )
 
 
 def test_a_case_gets_a_real_engine():
@@ -323,6 +304,7 @@ def test_a_killed_run_may_leave_what_it_was_writing(tmp_path):
 LEAVES_A_PROCESS = """
 import os, time
 from tests.attacks import server
+from tests.processes import children_of
 server.GRACE_S = 0.2
 server._libc.prctl(server.SUBREAPER, 1)
 if os.fork() == 0:
@@ -330,7 +312,7 @@ if os.fork() == 0:
         time.sleep(60)
     os._exit(0)
 os.wait()
-print(len(server.collect_left()), len(server.children()))
+print(len(server.collect_left()), len(children_of(os.getpid())))
 """
 
 
@@ -343,32 +325,6 @@ def test_a_process_that_is_left_is_named_and_ended():
         check=True,
     )
     assert done.stdout.split() == ["1", "0"]
-
-
-def test_every_failure_has_its_column():
-    run = long_run.LongRun(0, Path("nowhere"), print)
-    run.tallies["made"] = long_run.Tally()
-    run.tallies["made"].add(Outcome([0]))
-    run.tallies["made"].add(Outcome([1], failures=[("exit 1", ""), ("left", "")]))
-    run.tallies["made"].add(Outcome([-11]), apart=True)
-    head, row, total, ends = run.table().splitlines()
-    columns = dict(
-        zip(
-            head.replace("half files", "half")
-            .replace("exit 1", "exit")
-            .replace("CPU s/case", "cpu")
-            .split(),
-            row.split(),
-            strict=True,
-        )
-    )
-    names = ("cases", "handled", "apart", "exit", "left")
-    assert [columns[name] for name in names] == ["3", "2", "1", "1", "1"]
-    assert all(what in head for what in FAILURES)
-    assert run.failed == 1
-    assert total.split()[1] == "3"
-    assert ends == "ended with: -11: 1, 0: 1, 1: 1"
-    assert 1 not in HANDLED
 
 
 def test_damage_of_every_sort_changes_something():

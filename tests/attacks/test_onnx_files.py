@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from itertools import islice
@@ -14,6 +13,7 @@ import pytest
 
 from detector.core.errors import ModelError
 from tests.attacks import onnx_files
+from tests.attacks.running import run_apart
 from tests.networks import open_network
 
 # These would take all memory, or all day, without their bounds: they run in a process of their own.
@@ -95,15 +95,8 @@ def test_known_files(tmp_path, name):
 
 @pytest.mark.slow
 def test_giants_are_refused_in_little_memory(tmp_path):
-    process = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert process.returncode == 0, process.stderr[-2000:]
-    told = dict(line.rsplit(" ", 1) for line in process.stdout.splitlines())
+    lines = run_apart(__file__, tmp_path, 240)
+    told = dict(line.rsplit(" ", 1) for line in lines)
     assert told == {name: str(name in GOOD) for name in DANGEROUS}
 
 

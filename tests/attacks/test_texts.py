@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from itertools import islice
@@ -19,6 +18,7 @@ from detector.core.session.codec import parse_json
 from detector.lab import datasets
 from detector.lab.datasets.classmap import read_mapping
 from tests.attacks import texts
+from tests.attacks.running import run_apart
 
 # Without their bounds these would take all memory, or all day.
 DANGEROUS = ("aliases", "merge keys", "path of 5,000", "queue", "frame 10^12", "length 10^12")
@@ -112,16 +112,9 @@ def test_the_bomb_that_was_found(tmp_path, monkeypatch, kind):
 
 @pytest.mark.slow
 def test_bombs_take_little_memory(tmp_path):
-    process = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stderr[-2000:]
+    lines = run_apart(__file__, tmp_path, 120)
     wanted = [name for name, _ in texts.known() if is_one_of(name, DANGEROUS)]
-    assert process.stdout.splitlines() == wanted
+    assert lines == wanted
 
 
 def main(folder: Path) -> None:

@@ -10,21 +10,17 @@ import base64
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.sources.web_server import serving
+from tests.sources.web_server import Handler, Server, serving
 
 LOGIN, KEY, TOKEN, SESSION = "me:S3cretPw9", "S3cretKey9", "S3cretTok9", "S3cretSes9"
 BASIC = base64.b64encode(LOGIN.encode()).decode()
 SECRETS = (BASIC, "S3cretPw9", KEY, TOKEN, SESSION)
 
 
-class _Web(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
+class _Web(Server):
     def __init__(self, wants_login: bool, session: str | None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.wants_login, self.session = wants_login, session
         self.pages: dict[str, bytes] = {}
         self.heard: list[str] = []  # whole requests
@@ -33,14 +29,11 @@ class _Web(ThreadingHTTPServer):
     def place(self) -> str:
         return f"127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, *_: object) -> None:
-        """A client that leaves is no error."""
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: _Web
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         web = self.server
         web.heard.append(f"{self.requestline}\n{self.headers}")
         page = web.pages.get(self.path.partition("?")[0])
@@ -63,9 +56,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(page)))
         self.end_headers()
         self.wfile.write(page)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
 
 
 @dataclass

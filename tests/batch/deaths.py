@@ -20,9 +20,9 @@ from typing import Any
 
 from detector.batch.layout import FILES, SCRATCH
 from tests.batch.killing import count_done
-from tests.batch.processes import all_pids, command_line
 from tests.conftest import CHECKOUT
 from tests.golden import inputs
+from tests.processes import all_pids, command_line
 
 ENDS = ("abort", "kill", "limit")
 HOG = "hog"  # takes memory until somebody ends it, which Ray's monitor does

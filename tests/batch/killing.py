@@ -27,6 +27,7 @@ from detector.batch.dataset import FOLDER, is_installed, partition
 from detector.batch.layout import FILES, MARKER, SCRATCH
 from detector.batch.manifest import DONE, FAILED, Manifest, manifests
 from detector.batch.pieces import PARTS, RECORD
+from tests.processes import children_of, command_line
 
 COMMAND = [sys.executable, "-m", "detector"]
 ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
@@ -44,10 +45,15 @@ KillWorker = Callable[[subprocess.Popen[str], random.Random], bool]
 
 
 def make_clips(
-    videos: Path, folder: Path, count: int, width: int = 320, names: Sequence[str] = NAMES
+    videos: Path,
+    folder: Path,
+    count: int,
+    width: int = 320,
+    names: Sequence[str] = NAMES,
+    nasty: bool = True,
 ) -> list[Path]:
     """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders; and copy
-    the nasty ones, but those of 8192 pixels and more. Return all paths, sorted."""
+    the ``nasty`` ones, but those of 8192 pixels and more. Return all paths, sorted."""
     made: list[Path] = []
     moments = random.Random(0)
     sources = [_pictures(videos / name, width) for name in names]
@@ -59,7 +65,7 @@ def make_clips(
         path.parent.mkdir(parents=True, exist_ok=True)
         _encode(path, pictures[start : start + length])
         made.append(path)
-    for path in sorted((videos / "nasty").iterdir()):
+    for path in sorted((videos / "nasty").iterdir()) if nasty else ():
         if path.suffix not in (".md",) and path.name[:2] not in ("27", "28"):
             target = folder / "nasty" / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -207,20 +213,8 @@ def count_parts(out: Path) -> int:
     return sum(1 for _ in out.glob(f"{PARTS}*/part-*/{RECORD}"))
 
 
-def children_of(parent: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError):
-            fields = path.read_text().rsplit(")", 1)[1].split()
-            if int(fields[1]) == parent and fields[0] != "Z":
-                found.append(int(path.parent.name))
-    return found
-
-
 def is_worker(pid: int) -> bool:
-    with suppress(OSError):
-        return b"detector.batch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
+    return "detector.batch.worker" in command_line(pid)
 
 
 # ---- what must hold
@@ -319,9 +313,7 @@ def list_differences(
                 record["path"],
                 "--config",
                 str(out / "settings.yaml"),
-                "--save",
-                "jsonl",
-                "--run-dir",
+                *"--save jsonl --run-dir".split(),
                 str(place / "session"),
                 "-o",
                 f"{place}/",

@@ -1,4 +1,4 @@
-"""Processes of this machine, as /proc tells of them: whose children, and on what they listen."""
+"""On what processes of this machine listen, as /proc tells."""
 
 from __future__ import annotations
 
@@ -8,27 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from tests.batch.killing import children_of
-
 LISTENING = "0A"  # the state of a socket in /proc/net/tcp
-
-
-def all_pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-
-
-def command_line(pid: int) -> str:
-    """Empty where the process is gone, or nobody has waited for it yet."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-    return ""
-
-
-def descendants(pid: int) -> list[int]:
-    found = []
-    for child in children_of(pid):
-        found += [child, *descendants(child)]
-    return found
 
 
 def listening(pids: Collection[int]) -> list[str]:

@@ -95,7 +95,7 @@ def run(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     command = [sys.executable, "-m", "detector", "batch", *words, "-o", OUT]
-    env["PYTHONPATH"] = str(Path(__file__).parents[3])
+    env["PYTHONPATH"] = str(Path(__file__).parents[2])
     process = subprocess.Popen(
         command, cwd=place, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, start_new_session=True,

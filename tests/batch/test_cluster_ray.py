@@ -16,11 +16,12 @@ import yaml
 
 from detector.batch.cluster.pool import OPENING_S
 from detector.batch.places import SCRATCH
-from tests.batch.killing import children_of, is_worker
-from tests.batch.processes import all_pids, command_line, descendants, listening
+from tests.batch.killing import is_worker
+from tests.batch.processes import listening
 from tests.cli.command import detect_video, start, summary_of
 from tests.cli.small import write_network
 from tests.conftest import CHECKOUT
+from tests.processes import all_pids, children_of, command_line, descendants
 from tests.sources.clips import write_video
 from tests.waiting import PATIENCE_S, wait_for
 

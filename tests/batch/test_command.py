@@ -30,7 +30,7 @@ MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
 
 @pytest.mark.slow
 def test_a_job_from_its_first_line_to_its_last(place):
-    words = ("batch", "in", "-o", "out", *MODEL, "--workers", 2)
+    words = ("batch", "in", "-o", "out", *MODEL, "--workers", 2, "--one-csv")
     done = detect_video(*words, "--json", "--progress", "progress.jsonl", cwd=place)
     assert done.returncode == 7, done.stderr
     result = summary_of(done)
@@ -51,6 +51,9 @@ def test_a_job_from_its_first_line_to_its_last(place):
     report = result["report"]
     assert report["ledger"]["stages"]["infer"]["calls"] == 24
     assert sum(worker["items"] for worker in report["workers"]) == 2
+    table = (place / "out/detections.csv").read_text().splitlines()
+    assert len(table) - 1 == report["found"]["class0"] > 0
+    assert (report["filled"], report["empty"]) == (2, 0)
     for name in ("a.mp4", "sub/b.mp4"):
         folder = place / "out/files" / name
         assert sorted(path.name for path in folder.iterdir()) == [
@@ -83,6 +86,7 @@ def test_a_job_from_its_first_line_to_its_last(place):
     assert (status["items"]["done"], status["running"]) == (2, False)
     told = detect_video("batch", "-o", "out", "--status", cwd=place)
     assert "2 done" in told.stdout
+    assert "found: 21 class0" in told.stdout
     (place / "in/sub/b.mp4").unlink()
     write_video(place / "in/c.mp4", 3)
     dry = detect_video("batch", "-o", "out", "--resume", "--dry-run", "--json", cwd=place)

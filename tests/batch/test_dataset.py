@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 
@@ -76,6 +77,18 @@ def test_pyarrow_reads_it_as_one_dataset(out):
     columns = {"source", "frame", "time", "class", "score", "box", "track", "inferred"}
     assert set(table.column_names) == columns
     assert "cam1/tüesday 100%.mp4" in table.column("source").to_pylist()
+
+
+def test_one_csv_has_every_detection(tmp_path):
+    """pyarrow has no part in it."""
+    found = {**ITEMS, "=x": [["=y", 1]]}
+    files = [(name, rows(tmp_path / f"{at}", found[name])) for at, name in enumerate(found)]
+    dataset.write_csv(tmp_path / "all.csv", files)
+    with (tmp_path / "all.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [one["class"] for one in table] == ["person", "vehicle", "person", "'=y"]
+    assert [one["source"] for one in table[2:]] == ["cam1/tüesday 100%.mp4", "'=x"]
+    assert list(table[1].values())[1:] == "1 0.04 vehicle 0.5 1.0 2.5 3.0 4.0  1".split(" ")
 
 
 @pytest.mark.parametrize("number", range(3))

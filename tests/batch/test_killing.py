@@ -32,12 +32,7 @@ def test_kills_cost_nothing(tmp_path):
     killed = run_with_kills(
         tmp_path / "in",
         tmp_path / "out",
-        "--workers",
-        "2",
-        "--engine",
-        "ort",
-        "--precision",
-        "fp32",
+        *"--workers 2 --engine ort --precision fp32".split(),
         worker_kills=1,
         job_kills=2,
         items=len(clips),

@@ -26,6 +26,7 @@ from tests.batch.pools import (
     record_of,
     refused,
 )
+from tests.batch.test_places import note_disk_calls
 
 MB = 1 << 20
 LONG = "long.mp4"
@@ -385,20 +386,7 @@ def test_a_part_comes_into_place_once(tmp_path):
 
 
 def test_all_of_a_part_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    happened = []
-    fsync, rename = os.fsync, os.rename
-
-    def synced(file):
-        fsync(file)
-        path = os.readlink(f"/proc/self/fd/{file}")
-        happened.append(os.path.basename(path) if os.path.isfile(path) else "a folder")
-
-    def renamed(source, target):
-        rename(source, target)
-        happened.append("renamed")
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "rename", renamed)
+    happened = note_disk_calls(monkeypatch)
     under_way = pieces.begin_part(tmp_path, 0)
     under_way.mkdir()
     (under_way / "rows").write_text("x")

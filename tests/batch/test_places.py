@@ -38,8 +38,8 @@ def test_results_stand_whole_with_their_marker(outputs):
     assert os.listdir(outputs.place) == ["files"]
 
 
-def test_a_marker_reaches_the_disk_before_its_item_gets_its_name(outputs, monkeypatch):
-    """After a power loss a name without content would be an item that is done and damaged."""
+def note_disk_calls(monkeypatch) -> list[str]:
+    """Files that reach the disk, and what gets its name, from now on."""
     happened = []
     fsync, rename = os.fsync, os.rename
 
@@ -55,6 +55,12 @@ def test_a_marker_reaches_the_disk_before_its_item_gets_its_name(outputs, monkey
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "rename", renamed)
+    return happened
+
+
+def test_a_marker_reaches_the_disk_before_its_item_gets_its_name(outputs, monkeypatch):
+    """After a power loss a name without content would be an item that is done and damaged."""
+    happened = note_disk_calls(monkeypatch)
     place_results(TASK, outputs, "d")
     assert happened == ["done.json", "renamed", "a folder"]
 

@@ -6,21 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-CFG = """[net]
-width=32
-height=32
-channels=3
-[convolutional]
-filters=21
-size=1
-stride=32
-activation=linear
-[yolo]
-mask=0,1,2
-anchors=10,14, 23,27, 37,58
-classes=2
-num=3
-"""
+from tests.networks import cfg_text
+
+CFG = cfg_text(
+    "net width=32 height=32 channels=3",
+    "convolutional filters=21 size=1 stride=32 activation=linear",
+    "yolo mask=0,1,2 anchors=10,14,23,27,37,58 classes=2 num=3",
+)
 
 
 def write_network(folder: Path) -> Path:

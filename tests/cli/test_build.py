@@ -60,16 +60,7 @@ def test_a_run_builds_what_is_missing_by_itself(tmp_path):
 @pytest.mark.slow
 def test_two_that_start_together_build_once(tmp_path):
     env = {**with_engines(tmp_path, "forging"), "FORGE_STEP_S": "0.5"}
-    command = [
-        "build",
-        "street",
-        "--engine",
-        "forging",
-        "--engines-dir",
-        "engines",
-        *SMALL,
-        "--json",
-    ]
+    command = [*"build street --engine forging --engines-dir engines".split(), *SMALL, "--json"]
     running = [start(*command, cwd=tmp_path, env=env) for _ in range(2)]
     said = [process.communicate(timeout=240) for process in running]
     assert [process.returncode for process in running] == [0, 0], said

@@ -19,7 +19,7 @@ import pytest
 
 from detector.core import errors, sinks, wings
 from detector.core.cli.group import command_names
-from detector.core.cli.habits import HABITS, WORDS
+from detector.core.config.elsewhere import HABITS, WORDS
 from detector.lab.profile import list_passes
 from tests.checkpoints import random_checkpoint
 from tests.cli.command import detect_video
@@ -118,7 +118,7 @@ def test_command_line(material, tmp_path, line):
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
         made = detect_video("batch", "videos", "-o", "out", *short, cwd=tmp_path)
         assert made.returncode == 0, made.stderr
-    env = with_short_budgets(tmp_path) if words[0] == "profile" else None
+    env = with_short_budgets(tmp_path) if words[0] in ("profile", "compare") else None
     process = detect_video(*words, *short, cwd=tmp_path, env=env)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""

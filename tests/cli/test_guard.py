@@ -139,6 +139,11 @@ def test_a_later_source_is_kept_as_well(here: Path) -> None:
     assert (here / "out/in-null-detected.mp4").read_bytes() == before
 
 
+def test_a_name_with_a_number_says_why(here: Path) -> None:
+    words = [["in.mp4", *map(str, NULL), "--conf", conf] for conf in ("0.3", "0.4")]
+    assert ["is kept:" in cli_runner().invoke(cli, one).stdout for one in words] == [False, True]
+
+
 def test_pictures_are_not_written_among_what_is_read(here: Path) -> None:
     os.rename(here / "photos", here / "in-null-detected")
     before = tree(here)
@@ -182,15 +187,10 @@ def test_an_output_is_no_file_of_the_session(here: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "session.json",
-        "summary.json",
-        "detections.jsonl",
-        "error.log",
-        "passes/mine.json",
-        "passes/notes.txt",
-        "source-0.jsonl",
-    ],
+    (
+        "session.json summary.json detections.jsonl error.log passes/mine.json "
+        "passes/notes.txt source-0.jsonl"
+    ).split(),
 )
 def test_files_of_somebody_else_in_a_run_dir(here: Path, name: str) -> None:
     (here / "o/passes").mkdir(parents=True)
@@ -220,13 +220,12 @@ def test_a_run_dir_with_other_files_is_used_and_used_again(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_of_an_earlier_version_is_used_again(here: Path) -> None:
-    session(here / "o")
-    (here / "o" / LIST).unlink()
-    (here / "o/passes").mkdir()
-    (here / "o/passes/loop.json").write_text('{"available": false, "reason": "x", "seconds": 1}')
-    session(here / "o")
-    assert not (here / "o/passes").exists()
+def test_a_session_without_its_list_is_left_alone(here: Path) -> None:
+    made = session(here / "o")
+    (made / LIST).unlink()
+    before = tree(made)
+    assert run("in.mp4", *NULL, "--run-dir", "o") == 6
+    assert tree(made) == before
 
 
 def test_a_run_that_cannot_start_leaves_the_earlier_session(here: Path) -> None:

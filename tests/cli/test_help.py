@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from unittest import mock
 
 import click
@@ -243,6 +245,11 @@ HABITS = [
     (("in.mp4", "--classes", "0,", "2", "--json"), "use --classes 0,2."),
     (("--classes", "person", "car", "in.mp4"), "use --classes person,car."),
     (("in.mp4", "--blur", "person", "car"), "use --blur person,car."),
+    (("solutions", "count", "source=x"), "use detect-video zones x, draw on its page, then detect"),
+    (("yolo", "solutions", "count"), "then detect-video in.mp4 --zones in-zones.yaml."),
+    (("yolo", "solutions", "heatmap", "source=x"), "'solutions heatmap': not a command"),
+    (("yolo", "benchmark", "model=a.onnx", "imgsz=640"), "compare in.mp4 --model a.onnx --size"),
+    (("yolo", "version"), "use detect-video --version."),
     (("in.mp4", "--track", "bytetrak"), "did you mean --track bytetrack?"),
     (("in.mp4", "--track", "ocsrt"), "did you mean --track ocsort?"),
 ]
@@ -259,6 +266,17 @@ def test_habits_of_other_programs_are_answered(words, answer, monkeypatch, tmp_p
     code, message = refused(words)
     assert answer in message
     assert code == 2
+    for line in re.findall(r"(?:use|then) (detect-video .+?)(?=[.,] |\.$)", message):
+        parse(shlex.split(line)[1:])
+
+
+def parse(words):
+    """As the command does when they are typed, without running it. Raises click.UsageError."""
+    with suppress(click.exceptions.Exit):  # of --version
+        context = cli.make_context("detect-video", words)
+        words = [*context._protected_args, *context.args]
+        name, command, rest = cli.resolve_command(context, words)
+        command.make_context(name, rest, parent=context)
 
 
 def refused(words):

@@ -179,11 +179,7 @@ def test_the_longest_side(tmp_path, size, model, wanted):
         model,
         "--size",
         size,
-        "--frames",
-        1,
-        "--json",
-        "--engine",
-        "ort",
+        *"--frames 1 --json --engine ort".split(),
         cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
@@ -232,11 +228,7 @@ def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
     process = detect_video(
         "infer-raw",
         weights / "yolo-fastest-1.1.cfg",
-        "--engine",
-        "ort",
-        "--output",
-        "y.npz",
-        "--input",
+        *"--engine ort --output y.npz --input".split(),
         weights / "yolo-fastest-1.1_reference.npz",
         cwd=tmp_path,
     )

@@ -37,13 +37,10 @@ ALLOWED = {
     "core/jobs/doctor/attempt.py": {"print"},  # to its parent, as JSON
 }
 PRINTERS = {
-    "click.echo",
-    "click.secho",
-    "click.echo_via_pager",
-    "Console",
-    "print",
-    "sys.stderr.write",
-    "sys.stdout.write",
+    *(
+        "click.echo click.secho click.echo_via_pager Console print sys.stderr.write "
+        "sys.stdout.write"
+    ).split()
 }
 
 

@@ -22,11 +22,12 @@ from detector.core.run import signals
 from tests.cli.command import COMMAND, decoded, heeds_signals, interruptible
 from tests.cli.small import write_network
 from tests.conftest import night
+from tests.processes import SESSION, alive_with, children_of, is_alive
 from tests.sources.clips import write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-MOMENTS = 12  # of a run at night, and half of them by day
+MOMENTS = 12  # of a run at night, and a third of them by day
 STAYS = (".lock", ".ses", ".detect-video-session")  # whole files of their own
 
 
@@ -50,32 +51,6 @@ def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[
         start_new_session=True,
         **more,  # type: ignore[call-overload]
     )
-
-
-def processes_of(session: int) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, its_session = path.read_text().rsplit(")", 1)[1].split()[:4]
-        except OSError:
-            continue
-        if int(its_session) == session and state != "Z":
-            found.append(path.parent.name)
-    return found
-
-
-def children_of(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-
-
-def lives(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def half_files(folder: Path) -> list[str]:
@@ -116,7 +91,7 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded:
     assert "Traceback" not in stderr + stdout, stderr
     assert "Exception" not in stderr, stderr
     assert len(stderr.splitlines()) <= 1, stderr
-    wait_for(lambda: not processes_of(process.pid))
+    wait_for(lambda: not alive_with(SESSION, process.pid))
     assert half_files(folder) == []
 
 
@@ -180,7 +155,7 @@ def test_a_signal_waits_until_a_library_in_cpp_is_imported() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", CODES)
 def test_a_signal_at_any_moment_of_a_run(tmp_path, number, pytestconfig):
-    moments = MOMENTS if pytestconfig.getoption("--nightly") else MOMENTS // 2
+    moments = MOMENTS if pytestconfig.getoption("--nightly") else MOMENTS // 3
     write_video(tmp_path / "in.mp4", 60)
     model = ("--model", write_network(tmp_path), "--engines-dir", tmp_path / "engines")
     run = ("in.mp4", "--engine", "ort", "--run-dir", "run", *model)
@@ -224,7 +199,7 @@ def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
     children = children_of(process.pid)
     process.kill()
     process.communicate()
-    wait_for(lambda: not any(map(lives, children)))
+    wait_for(lambda: not any(map(is_alive, children)))
     wait_for(lambda: half_files(tmp_path) == [])
 
 
@@ -247,7 +222,8 @@ def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
 def test_two_signals_in_a_row(tmp_path, apart_s):
     """At once they are one (`timeout` sends two). Later the second one ends the run where it is.
     What stands under a final name is whole."""
-    options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run", "--batch", 48)
+    options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run")
+    options += ("--batch", 48, "--size", "320x192")  # a batch takes longer than they are apart
     write_video(tmp_path / "in.mp4", 800, codec="mpeg4")  # of which most are never read
     process = start(tmp_path, "in.mp4", *options, "-o", "out.mp4")
     wait_for(lambda: (tmp_path / "out.partial.mp4").exists())
@@ -257,7 +233,7 @@ def test_two_signals_in_a_row(tmp_path, apart_s):
     _, stderr = process.communicate(timeout=240)
     assert process.returncode == 143, stderr
     assert "Traceback" not in stderr
-    wait_for(lambda: not processes_of(process.pid))
+    wait_for(lambda: not alive_with(SESSION, process.pid))
     if (tmp_path / "out.mp4").exists():
         assert len(decoded(tmp_path / "out.mp4")) > 0
 

@@ -128,9 +128,7 @@ def test_the_users_own_words(monkeypatch, place, reference, yaml):
     config = ["--config", name.with_suffix(".yaml")]
     summary = run(
         STREET,
-        "--engine",
-        "trt",
-        "--model",
+        *"--engine trt --model".split(),
         name.with_suffix(".trt"),
         *config,
         "--frames",

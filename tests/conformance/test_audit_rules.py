@@ -193,11 +193,10 @@ OF_THE_RUN = Ran(execution=RUN, measured=(RUN, LARGER), on_purpose=("batch",), t
 PLANTED_PASSES = {
     "pass-of-another-run": replace(OF_THE_RUN, execution=OTHER),
     "pass-ran-another-thing": replace(OF_THE_RUN, measured=(RUN, OTHER)),
-    "pass-does-not-say": None,
 }
 
 
-def _profiled(ran: Ran | None) -> SavedSession:
+def _profiled(ran: Ran) -> SavedSession:
     document = from_builtins(DOCUMENT, SessionDocument, "run")
     layers = PassRecord(available=True, facts={}, ran=ran)
     refused = PassRecord(available=False, reason="no GPU")
@@ -225,7 +224,7 @@ def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
 
 def test_every_file_of_the_folder_has_rules() -> None:
     for file in FOLDER.glob("[!_]*.py"):
-        assert "\nRULES = (" in file.read_text(), file.name
+        assert "\n@" in file.read_text(), file.name
 
 
 def test_the_page_of_pitfalls_names_every_rule_and_no_other() -> None:

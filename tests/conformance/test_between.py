@@ -93,8 +93,6 @@ def test_its_declaration(name: str) -> None:
 def test_any_other_name_is_the_writers() -> None:
     assert in_order(["best", "write", "read"]) == (*STAGES[:5], "best", "annotate", "write")
     assert grouped(["best"])["writing"] == ("best", "annotate", "write")
-    writers = {"head": ["writer"], "nms": ["writer"], "infer": ["worker-0", "worker-1"]}
-    assert grouped(["best"], writers)["writing"] == ("head", "nms", "best", "annotate", "write")
 
 
 @pytest.mark.slow

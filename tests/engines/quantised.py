@@ -10,43 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from detector.core.models.base import Network
-from tests.networks import open_network
+from tests.networks import cfg_text, open_network
 
-CFG = """[net]
-width=64
-height=32
-[convolutional]
-batch_normalize=1
-filters=8
-size=3
-stride=2
-pad=1
-activation=leaky
-[convolutional]
-filters=8
-size=3
-stride=1
-pad=1
-activation=relu
-[route]
-layers=-1,-2
-[maxpool]
-size=2
-stride=2
-[convolutional]
-filters=8
-size=1
-activation=leaky
-[upsample]
-stride=2
-[convolutional]
-filters=7
-size=1
-activation=linear
-[yolo]
-anchors=4,4
-classes=2
-"""
+CFG = cfg_text(
+    "net width=64 height=32",
+    "convolutional batch_normalize=1 filters=8 size=3 stride=2 pad=1 activation=leaky",
+    "convolutional filters=8 size=3 stride=1 pad=1 activation=relu",
+    "route layers=-1,-2",
+    "maxpool size=2 stride=2",
+    "convolutional filters=8 size=1 activation=leaky",
+    "upsample stride=2",
+    "convolutional filters=7 size=1 activation=linear",
+    "yolo anchors=4,4 classes=2",
+)
 CONVOLUTIONS = ["0.conv", "1.conv", "4.conv", "6.conv"]
 
 

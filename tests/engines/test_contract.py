@@ -115,14 +115,7 @@ def test_a_new_file_is_a_new_engine(tmp_path):
     assert process.returncode == 5
     assert "pip install an-absent-library" in process.stderr
     collected = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "tests/conformance/test_engines.py",
-        ],
+        [sys.executable, *"-m pytest --collect-only -q tests/conformance/test_engines.py".split()],
         cwd=CHECKOUT,
         env={"PATH": "/usr/bin:/bin", **env},
         capture_output=True,

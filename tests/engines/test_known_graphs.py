@@ -26,26 +26,13 @@ from detector.core.run import executed
 from detector.core.session.outcome import ExecutedLayer
 from detector.lab.peaks import kernels
 from tests.known_answers import plus_one, run_once
-from tests.networks import open_network
+from tests.networks import cfg_text, open_network
 
-CFG = """[net]
-width=32
-height=32
-channels=3
-
-[convolutional]
-filters=18
-size=3
-stride=32
-pad=1
-activation=linear
-
-[yolo]
-mask=0,1,2
-anchors=10,14, 23,27, 37,58
-classes=1
-num=3
-"""
+CFG = cfg_text(
+    "net width=32 height=32 channels=3",
+    "convolutional filters=18 size=3 stride=32 pad=1 activation=linear",
+    "yolo mask=0,1,2 anchors=10,14,23,27,37,58 classes=1 num=3",
+)
 
 
 @pytest.fixture

@@ -19,18 +19,12 @@ WHEELS = Path(os.environ.get("DETECT_VIDEO_WHEELS", Path(sys.prefix) / "wheels")
 BINDINGS = {10: "tensorrt_cu12_bindings", 11: "tensorrt_cu13_bindings"}
 RTX = 1  # the major of TensorRT for RTX, which is installed whole
 # What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
-SYMBOLS = [
-    "createInferBuilder_INTERNAL",
-    "createInferRefitter_INTERNAL",
-    "createInferRuntime_INTERNAL",
-    "createNvOnnxParserRefitter_INTERNAL",
-    "createNvOnnxParser_INTERNAL",
-    "getBuilderPluginRegistry",
-    "getNvOnnxParserVersion",
-    "getPluginRegistry",
-    "initLibNvInferPlugins",
-    "getInferLibVersion",
-]
+SYMBOLS = (
+    "createInferBuilder_INTERNAL createInferRefitter_INTERNAL "
+    "createInferRuntime_INTERNAL createNvOnnxParserRefitter_INTERNAL "
+    "createNvOnnxParser_INTERNAL getBuilderPluginRegistry getNvOnnxParserVersion "
+    "getPluginRegistry initLibNvInferPlugins getInferLibVersion"
+).split()
 LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.models import exports
+from tests.networks import cfg_text
 
 CHECKOUT = Path(__file__).parents[2]
 SIDE, CELLS = 64, 84  # pixels of the network's input; its cells at strides 8, 16 and 32
@@ -211,28 +212,12 @@ def arrays(path: Path) -> None:
     np.savez(path, input=numbers.astype(np.uint8).reshape(3, SIDE, SIDE, 3))
 
 
-CFG = """[net]
-width=64
-height=64
-channels=3
-[convolutional]
-batch_normalize=1
-filters={filters}
-size=3
-stride=32
-pad=1
-activation=leaky
-[convolutional]
-filters=21
-size=1
-stride=1
-activation=linear
-[yolo]
-mask=0,1,2
-anchors=10,14,23,27,37,58
-classes=2
-num=3
-"""
+CFG = cfg_text(
+    "net width=64 height=64 channels=3",
+    "convolutional batch_normalize=1 filters={filters} size=3 stride=32 pad=1 activation=leaky",
+    "convolutional filters=21 size=1 stride=1 activation=linear",
+    "yolo mask=0,1,2 anchors=10,14,23,27,37,58 classes=2 num=3",
+)
 
 MAKERS: dict[str, Callable[[Path], object]] = {
     "clip.mkv": clip,

@@ -32,6 +32,7 @@ from detector.lab.session.network import Peaks
 from tests.checkpoints import random_checkpoint
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
+from tests.lab.profile.budgets import with_short_budgets
 
 STREET = CHECKOUT / "videos/street.mp4"
 PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)
@@ -198,7 +199,7 @@ def test_percentiles_are_of_the_calls_of_all_rounds():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(560)  # 47 to 109 s beside the load of a whole run
+@pytest.mark.timeout(560)
 def test_two_models_on_two_engines_with_a_data_set(tmp_path):
     other = random_checkpoint(tmp_path / "yolov5n.pt")
     labels = json.loads((CHECKOUT / "videos/street.json").read_text())
@@ -215,6 +216,7 @@ def test_two_models_on_two_engines_with_a_data_set(tmp_path):
         *("--dataset", "street.json", "--mapping", "person-vehicle"),
         *("--table", "t.md"),
         cwd=tmp_path,
+        env=with_short_budgets(tmp_path),
         timeout=500,
         imports_torch=True,  # the peaks are measured with it too
     )

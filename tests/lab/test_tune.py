@@ -28,6 +28,7 @@ from detector.lab.tune.candidates import Change, Plain
 from detector.lab.tune.kept import as_config
 from detector.lab.tune.search import ROUNDS, STEP, Ran, Search
 from tests.cli.command import detect_video
+from tests.sources.clips import write_video
 
 DEFAULT = Config()
 PLAIN = Plain("ort", "fp32", 50.0, (352, 608), "m")
@@ -459,12 +460,13 @@ def test_the_command(tmp_path):
 def test_the_command_with_a_target(tmp_path, target, code):
     """Where nothing reaches it, that is a failed gate."""
     run = ("--engine", "null", "--no-video", "--seconds", 4, "--target", target)
-    done = detect_video("tune", STREET, *run, "--json", cwd=tmp_path)
+    write_video(tmp_path / "in.mp4", 60)
+    done = detect_video("tune", "in.mp4", *run, "--json", cwd=tmp_path)
     assert done.returncode == code, done.stderr
     told = json.loads(done.stdout)
     assert told["reached"] == (code == 0)
     assert told["before"]["median"] > 0
-    assert told["command"][:3] == ["detect-video", str(STREET), "--engine"]
+    assert told["command"][:3] == ["detect-video", "in.mp4", "--engine"]
     assert "--target" not in told["command"]
     assert not [*tmp_path.glob("*.jsonl")], "outputs of the runs that were tried"
 

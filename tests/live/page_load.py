@@ -26,6 +26,7 @@ from tests.live.checking import measure_ages, quantile
 from tests.live.page.client import Client
 from tests.live.program import ROOT, Program, write_cameras
 from tests.live.servers import make_clip, rtsp
+from tests.processes import command_line, descendants
 
 FPS = 25.0
 CAMERAS = 4
@@ -154,7 +155,7 @@ def standing_browser(port: int) -> Iterator[None]:
         try:
             browser.visit(f"http://127.0.0.1:{port}/")
             time.sleep(SETTLE_S)
-            stopped = descendants(os.getpid(), "chrom")
+            stopped = [pid for pid in descendants(os.getpid()) if "chrom" in command_line(pid)]
             try:
                 for pid in stopped:
                     os.kill(pid, signal.SIGSTOP)
@@ -165,23 +166,6 @@ def standing_browser(port: int) -> Iterator[None]:
                         os.kill(pid, signal.SIGCONT)
         finally:
             browser.close()
-
-
-def descendants(pid: int, name: str) -> list[int]:
-    """Processes below ``pid`` whose name holds ``name``."""
-    children: dict[int, list[tuple[int, str]]] = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            head, _, rest = place.read_text().rpartition(")")
-            own, _, called = head.partition(" (")
-            children.setdefault(int(rest.split()[1]), []).append((int(own), called))
-    found, rest_of = [], [pid]
-    while rest_of:
-        for child, called in children.get(rest_of.pop(), ()):
-            rest_of.append(child)
-            if name in called:
-                found.append(child)
-    return found
 
 
 @contextmanager

@@ -188,14 +188,7 @@ cameras:
 
 
 def test_names_of_bare_addresses() -> None:
-    specs = [
-        "0",
-        "/dev/video3",
-        "rtsp://10.0.0.5/a",
-        "rtsp://10.0.0.5/b",
-        "udp://@:5000",
-        "x/in.mp4",
-    ]
+    specs = "0 /dev/video3 rtsp://10.0.0.5/a rtsp://10.0.0.5/b udp://@:5000 x/in.mp4".split()
     cameras = make_cameras(specs, loop=True)
     assert [(camera.name, camera.kind) for camera in cameras] == [
         ("cam0", WEBCAM),

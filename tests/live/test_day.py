@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -253,21 +253,13 @@ class Rig:
         self.status.sample()
 
 
-@pytest.fixture
-def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")  # and gives back what it was
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
 def seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_day_adds_up(case: str, tmp_path: Path, zone: None) -> None:
+def test_a_day_adds_up(case: str, tmp_path: Path, local_time: object) -> None:
     name, start, happens = CASES[case]
     world = World(seconds(f"{start}+00:00"))
     turn_to(name)(world)

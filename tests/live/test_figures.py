@@ -197,12 +197,28 @@ def status_of(bench: Bench, **clocks) -> LiveStatus:
     return LiveStatus(bench.collector, 2, **half, **clocks)
 
 
+def begun(bench: Bench, **clocks) -> LiveStatus:
+    status = status_of(bench, **clocks)
+    status.begin_day(OffTimeline())
+    status.sample()
+    return status
+
+
 def process(bench: Bench, status: LiveStatus, count: int = 1, took_ms: float = 0) -> None:
     for _ in range(count):
         frame = bench.collector.read()
         bench.clock.now += round(took_ms * MS)
         frame.arrival.inferred_ns = frame.arrival.result_ns = bench.clock()
         status.note(frame, Detections.empty(("person",)), {}, bench.clock())
+
+
+def be_live(bench: Bench, status: LiveStatus, times: int, detected: int) -> None:
+    """Each half second two pictures arrive."""
+    for _ in range(times):
+        bench.feeds["a"].arrives(2)
+        process(bench, status, detected)
+        bench.clock.now += 500 * MS
+        status.sample()
 
 
 class TestStatus:
@@ -219,14 +235,8 @@ class TestStatus:
 
     def test_rates_are_of_the_last_seconds(self):
         bench = Bench("a")
-        status = status_of(bench)
-        status.begin_day(OffTimeline())
-        status.sample()
-        for _ in range(20):  # 10 s: 2 pictures every half a second
-            bench.feeds["a"].arrives(2)
-            process(bench, status, 2)
-            bench.clock.now += 500 * MS
-            status.sample()
+        status = begun(bench)
+        be_live(bench, status, 20, 2)  # 10 s
         figures = status.figures()
         (stream,) = figures.streams
         assert stream.processed_fps == pytest.approx(4)
@@ -236,14 +246,8 @@ class TestStatus:
     def test_an_outage_is_in_no_average(self):
         """10 s live with 4 a second, then 30 s dead."""
         bench = Bench("a")
-        status = status_of(bench)
-        status.begin_day(OffTimeline())
-        status.sample()
-        for _ in range(20):
-            bench.feeds["a"].arrives(2)
-            process(bench, status, 2)
-            bench.clock.now += 500 * MS
-            status.sample()
+        status = begun(bench)
+        be_live(bench, status, 20, 2)
         bench.feeds["a"].state = WAITING
         for _ in range(60):
             bench.clock.now += 500 * MS
@@ -260,14 +264,8 @@ class TestStatus:
     def test_a_run_that_drops_half_has_room_for_half(self):
         """Of two pictures that arrive together the newer one is detected."""
         bench = Bench("a", latest=True)
-        status = status_of(bench)
-        status.begin_day(OffTimeline())
-        status.sample()
-        for _ in range(10):
-            bench.feeds["a"].arrives(2)
-            process(bench, status)
-            bench.clock.now += 500 * MS
-            status.sample()
+        status = begun(bench)
+        be_live(bench, status, 10, 1)
         figures = status.figures()
         assert "50% of the frames" in figures.bottleneck
         assert figures.capacity == pytest.approx(0.5)
@@ -276,9 +274,7 @@ class TestStatus:
         """Each half second one picture is detected, and three are left out undecoded. Decoding
         the one took a quarter of a core of two, in half a core that the program used."""
         bench = Bench("a", latest=True)
-        status = status_of(bench, decoding=lambda: bench.clock() // 4, computer_clock=lambda: None)
-        status.begin_day(OffTimeline())
-        status.sample()
+        status = begun(bench, decoding=lambda: bench.clock() // 4, computer_clock=lambda: None)
         for _ in range(10):
             bench.feeds["a"].arrives()
             bench.feeds["a"].received += 3
@@ -295,8 +291,7 @@ class TestStatus:
 
     def test_every_received_picture_is_processed_or_dropped(self):
         bench = Bench("a", "b", latest=True)
-        status = status_of(bench)
-        status.begin_day(OffTimeline())
+        status = begun(bench)
         bench.feeds["a"].arrives(5)
         bench.feeds["b"].arrives(1)
         process(bench, status, 2)
@@ -335,9 +330,7 @@ class TestStatus:
     def test_the_whole_computer_uses_no_less_than_this_program(self, used, share):
         """This program: half a core of two."""
         bench = Bench("a")
-        status = status_of(bench, computer_clock=lambda: used(bench.clock()))
-        status.begin_day(OffTimeline())
-        status.sample()
+        status = begun(bench, computer_clock=lambda: used(bench.clock()))
         bench.clock.now += 1_000 * MS
         status.sample()
         figures = status.figures()
@@ -346,8 +339,7 @@ class TestStatus:
 
     def test_a_system_that_does_not_tell_gives_no_share(self):
         bench = Bench("a")
-        status = status_of(bench, computer_clock=lambda: None)
-        status.begin_day(OffTimeline())
+        status = begun(bench, computer_clock=lambda: None)
         for _ in range(2):
             status.sample()
             bench.clock.now += 500 * MS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterator
 from random import Random
 
 import cv2
@@ -15,7 +14,6 @@ from detector.live.sources import jpegs
 from detector.live.sources.base import NETWORK, Camera, Terms
 from detector.live.sources.jpegs import Jpegs
 from detector.live.sources.network import NetworkFeed
-from tests.live import servers
 from tests.live.servers import HttpServer, picture
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -109,12 +107,6 @@ def test_what_never_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not stream.begins()
         assert next(taken) < 1200, "it gives up after a megabyte"
         assert len(stream._data) < 200_000
-
-
-@pytest.fixture
-def web() -> Iterator[HttpServer]:
-    with servers.http() as server:
-        yield server
 
 
 def started(web: HttpServer, path: str, rate: int | None = None) -> NetworkFeed:

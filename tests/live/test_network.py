@@ -64,12 +64,6 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_clip(tmp_path_factory.mktemp("clips") / "clip.mp4")
 
 
-@pytest.fixture
-def web() -> Iterator[HttpServer]:
-    with servers.http() as server:
-        yield server
-
-
 class Early(Backoff):
     def __init__(self) -> None:
         super().__init__(lambda: 0.5)
@@ -247,12 +241,23 @@ def test_silence_is_given_up_and_can_be_stopped(scheme: str) -> None:
             assert feed.stop(PATIENCE_S)
 
 
-def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(
-    web: HttpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detector.live.sources.status.FROZEN_S", 0.6)
     monkeypatch.setattr("detector.live.sources.status.STALL_S", 0.4)
     monkeypatch.setattr("detector.live.sources.decoding.LOOK_EVERY_NS", 100_000_000)
+
+
+def fall_silent(web: HttpServer, feed: NetworkFeed) -> None:
+    web.silent = True
+    wait_for(lambda: feed.facts().state == STALLED)
+    web.silent = False
+    wait_for(lambda: feed.facts().state == LIVE)
+    assert feed.facts().connects == 1  # no new connection was needed
+
+
+@pytest.mark.usefixtures("soon")
+def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
     web.login = "me:S3cret99"
     with started(web.url("/mjpeg", "me:S3cret99")) as feed:
         late_us: list[float] = []
@@ -273,11 +278,7 @@ def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(
         wait_for(lambda: take(feed, 1) and feed.facts().frozen and feed.facts().state == LIVE)
         web.frozen = False
         wait_for(lambda: take(feed, 1) and not feed.facts().frozen)
-        web.silent = True
-        wait_for(lambda: feed.facts().state == STALLED)
-        web.silent = False
-        wait_for(lambda: feed.facts().state == LIVE)
-        assert feed.facts().connects == 1  # no new connection was needed
+        fall_silent(web, feed)
         web.ended = True
         wait_for(lambda: feed.facts().error)  # and is opened again
 
@@ -364,12 +365,8 @@ def test_a_camera_that_is_shed_can_stall_die_and_come_back(clip: Path) -> None:
     assert balanced(feed)
 
 
-def test_motion_jpeg_that_is_shed_freezes_and_falls_silent(
-    web: HttpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("detector.live.sources.status.FROZEN_S", 0.6)
-    monkeypatch.setattr("detector.live.sources.status.STALL_S", 0.4)
-    monkeypatch.setattr("detector.live.sources.decoding.LOOK_EVERY_NS", 100_000_000)
+@pytest.mark.usefixtures("soon")
+def test_motion_jpeg_that_is_shed_freezes_and_falls_silent(web: HttpServer) -> None:
     terms = {"burden": FullCores()}
     with started(web.url("/mjpeg"), every=False, terms=terms) as feed:
         wait_for(lambda: feed.facts().dropped.get(UNDECODED, 0) > 20)
@@ -377,11 +374,7 @@ def test_motion_jpeg_that_is_shed_freezes_and_falls_silent(
         wait_for(lambda: feed.facts().frozen)
         web.frozen = False
         wait_for(lambda: not feed.facts().frozen)
-        web.silent = True
-        wait_for(lambda: feed.facts().state == STALLED)
-        web.silent = False
-        wait_for(lambda: feed.facts().state == LIVE)
-        assert feed.facts().connects == 1
+        fall_silent(web, feed)
     assert balanced(feed)
 
 

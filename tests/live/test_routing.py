@@ -88,8 +88,9 @@ class Set:
             sink = self.sinks[one.name] = Sink()
             return [Output("jsonl", sink, Path("live") / one.name, drawn=lambda: drawn)]
 
-        def snapshot(event, image):
-            self.pictures.append(int(image[0, 0, 0]))
+        def snapshot(event, picture):
+            if event.event == APPEARS:
+                self.pictures.append(int(picture()[0, 0, 0]))
             return event
 
         self.router = Router(

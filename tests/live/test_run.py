@@ -414,7 +414,7 @@ def test_empty_folders_that_were_there_stay(feeds):
     assert [sorted(os.listdir(place)) for place in (".", "out", "out/a")] == [["out"], ["a"], []]
 
 
-def test_a_failed_engine_ends_it_and_every_picture_is_counted(feeds, loaded, monkeypatch):
+def fail_an_inference(loaded, monkeypatch) -> None:
     calls = iter(range(1000))
 
     def infer(request, n):
@@ -424,6 +424,10 @@ def test_a_failed_engine_ends_it_and_every_picture_is_counted(feeds, loaded, mon
 
     real = type(loaded.engine.requests[0]).infer
     monkeypatch.setattr(type(loaded.engine.requests[0]), "infer", infer)
+
+
+def test_a_failed_engine_ends_it_and_every_picture_is_counted(feeds, loaded, monkeypatch):
+    fail_an_inference(loaded, monkeypatch)
     result = run("rtsp://a/door")
     assert result.exit_code == 5
     (stream,) = result.summary.streams
@@ -434,18 +438,11 @@ def test_a_failed_engine_ends_it_and_every_picture_is_counted(feeds, loaded, mon
 
 def test_an_engine_that_cannot_be_closed_loses_no_session(feeds, loaded, monkeypatch):
     """The device fails an inference, and then refuses to free its memory: with no error of ours."""
-    calls = iter(range(1000))
-
-    def infer(request, n):
-        if next(calls) == 5:
-            raise EngineError("the engine failed")
-        return real(request, n)
 
     def close(engine):
         raise RuntimeError("cudaFree: an illegal memory access")
 
-    real = type(loaded.engine.requests[0]).infer
-    monkeypatch.setattr(type(loaded.engine.requests[0]), "infer", infer)
+    fail_an_inference(loaded, monkeypatch)
     monkeypatch.setattr(type(loaded.engine), "close", close)
     result = run("rtsp://a/door", run_dir="session")
     assert (result.exit_code, [str(one) for one in result.errors]) == (5, ["the engine failed"])

@@ -489,15 +489,11 @@ def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"half a line")
     finish_leftovers(copied)
     assert {path.name for path in copied.iterdir()} == {
-        "20260131T120000Z.mp4",
-        "20260131T120000Z.ass",
-        "20260131T120000Z-2.mp4",
-        "20260131T120000Z-2.ass",
-        "20260131T120010Z.mp4",
-        "20260131T120010Z.ass",
-        "20260131T120010Z-2.mp4",
-        "20260131T120010Z-2.ass",
-        "mine.partial.ass",
+        *(
+            "20260131T120000Z.mp4 20260131T120000Z.ass 20260131T120000Z-2.mp4 "
+            "20260131T120000Z-2.ass 20260131T120010Z.mp4 20260131T120010Z.ass "
+            "20260131T120010Z-2.mp4 20260131T120010Z-2.ass mine.partial.ass"
+        ).split()
     }
     assert (copied / "20260131T120000Z-2.ass").read_bytes() == whole
     assert (copied / "20260131T120010Z.ass").read_bytes() == whole

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
 
 from detector.core.timeline import INFER, READ, Timeline
-from detector.core.types import Detections, SourceInfo
+from detector.core.types import Detections, Scene, SourceInfo, ZoneEvent
 from detector.live.hub import Hub
 from detector.live.watched_files import WatchedFiles, stream_name
 from tests.live.page.rehearsal import frame, picture
+
+NOTHING = SimpleNamespace(read=0, written=0, reused=0, coasted=0)
 
 
 class Clock:
@@ -77,9 +80,7 @@ def test_the_figures_of_two_files_in_turn():
     clock.now_s += 0.9
     assert hub.figures().engine_age_s == pytest.approx(1.0)
     watched.stop()
-    watched.start(
-        info("b/in.mp4"), SimpleNamespace(read=0, written=0, reused=0, coasted=0), timeline, None
-    )
+    watched.start(info("b/in.mp4"), NOTHING, timeline, None)
     streams = hub.figures().streams
     assert [(one.name, one.state, one.processed) for one in streams] == [
         ("in", "ended", 40),
@@ -87,32 +88,30 @@ def test_the_figures_of_two_files_in_turn():
     ]
 
 
-def test_pictures_carry_the_name_of_their_file():
-    hub = Hub()
+def test_pictures_and_counts_carry_the_name_of_their_file():
+    hub, yard = Hub(), SimpleNamespace(name="yard", is_line=False)
     watched = WatchedFiles(hub)
-    watched.start(
-        info("in.mp4"),
-        SimpleNamespace(read=0, written=0, reused=0, coasted=0),
-        Timeline(nvtx=False),
-        None,
-    )
+    watched.start(info("in.mp4"), NOTHING, Timeline(nvtx=False), None)
     hub.ask("in")
     shown = frame("", picture(3))
     shown.arrival = None
     assert watched.wants_pictures("in.mp4")
-    watched.show(shown, Detections.empty())
+    enters = ZoneEvent(9.0, "yard", "enters", "", "cat", 1, 2, 3)
+    stays, ends = enters._replace(event="stays"), enters._replace(event="ends")
+    book = SimpleNamespace(finish=lambda: ([ends], []), shapes=lambda: [yard])
+    watched.show(shown, replace(Detections.empty(), scene=Scene((), (stays, enters), (), book)))
     assert hub.newest("in").number == 1
+    (counts,) = hub.figures().streams[0].zones
+    assert (counts.today, counts.inside) == ((1, 0), 1)
+    watched.stop()  # who is there then has left
+    (counts,) = hub.figures().streams[0].zones
+    assert (counts.today, counts.inside, counts.counts) == ((1, 1), 0, {"cat": (1, 1)})
 
 
 def test_it_passes_start_and_stop_on():
     calls = []
     line = SimpleNamespace(start=lambda *a: calls.append(a[3]), stop=lambda: calls.append("stop"))
     watched = WatchedFiles(Hub(), line)
-    watched.start(
-        info("in.mp4"),
-        SimpleNamespace(read=0, written=0, reused=0, coasted=0),
-        Timeline(nvtx=False),
-        7,
-    )
+    watched.start(info("in.mp4"), NOTHING, Timeline(nvtx=False), 7)
     watched.stop()
     assert calls == [7, "stop"]

@@ -43,12 +43,6 @@ SOON = {"start_timeout_s": 0.5}
 
 
 @pytest.fixture
-def web() -> Iterator[HttpServer]:
-    with servers.http() as server:
-        yield server
-
-
-@pytest.fixture
 def segment(segments: dict[str, bytes], tmp_path: Path) -> Path:
     (tmp_path / "a.ts").write_bytes(segments["/a.ts"])
     return tmp_path / "a.ts"

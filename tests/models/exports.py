@@ -231,11 +231,8 @@ def nms_inside(**more) -> Export:
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0], CORNERS[0], CORNERS[1]], 8)
     scores = export.add("Transpose", export.scores(colours, 3, 8), perm=[0, 2, 1])
-    limits = [
-        export.const([100], np.int64),
-        export.const([0.45], np.float32),
-        export.const([0.25], np.float32),
-    ]
+    limits = [export.const([100], np.int64)]
+    limits += [export.const([at], np.float32) for at in (0.45, 0.25)]
     chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
     at = [
         export.add("Gather", chosen, export.const([place], np.int64), axis=1) for place in range(3)
@@ -261,11 +258,8 @@ def padded(**more) -> Export:
     colours = export.colours()
     boxes = export.table(colours, CORNERS, 8)
     scores = export.add("Transpose", export.scores(colours, 2, 8), perm=[0, 2, 1])
-    limits = [
-        export.const([100], np.int64),
-        export.const([0.45], np.float32),
-        export.const([0.25], np.float32),
-    ]
+    limits = [export.const([100], np.int64)]
+    limits += [export.const([at], np.float32) for at in (0.45, 0.25)]
     chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
     box_at = export.add("Gather", chosen, export.const(2, np.int64), axis=1)
     number = export.add(

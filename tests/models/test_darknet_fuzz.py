@@ -11,51 +11,22 @@ from hypothesis import strategies as st
 
 from detector.core.errors import ModelError
 from detector.core.models.formats.darknet import layers as plan_module
-from tests.networks import open_network
+from tests.networks import cfg_text, open_network
 from tests.properties import STEADY
 
-CFG = b"""[net]
-width=32
-height=32
-channels=3
-[convolutional]
-batch_normalize=1
-filters=4
-size=3
-stride=2
-pad=1
-activation=leaky
-[route]
-layers=-1
-groups=2
-group_id=1
-[convolutional]
-filters=2
-size=3
-pad=1
-groups=2
-activation=mish
-[shortcut]
-from=-2
-activation=linear
-[maxpool]
-size=2
-stride=2
-[upsample]
-stride=2
-[route]
-layers=-1,0
-[dropout]
-[convolutional]
-filters=7
-activation=linear
-[yolo]
-mask=0
-anchors=4,4, 8,8
-classes=2
-num=2
-scale_x_y=1.05
-"""
+CFG = cfg_text(
+    "net width=32 height=32 channels=3",
+    "convolutional batch_normalize=1 filters=4 size=3 stride=2 pad=1 activation=leaky",
+    "route layers=-1 groups=2 group_id=1",
+    "convolutional filters=2 size=3 pad=1 groups=2 activation=mish",
+    "shortcut from=-2 activation=linear",
+    "maxpool size=2 stride=2",
+    "upsample stride=2",
+    "route layers=-1,0",
+    "dropout",
+    "convolutional filters=7 activation=linear",
+    "yolo mask=0 anchors=4,4,8,8 classes=2 num=2 scale_x_y=1.05",
+).encode()
 FLOATS = 4 * 4 + 4 * 27 + 2 + 2 * 9 + 7 + 7 * 6
 FUZZ = settings(STEADY, max_examples=150)
 
@@ -187,21 +158,10 @@ sections = st.sampled_from(
     ["convolutional", "maxpool", "route", "shortcut", "upsample", "avgpool", "dropout", "yolo"]
 )
 keys = st.sampled_from(
-    [
-        "filters",
-        "size",
-        "stride",
-        "stride_x",
-        "pad",
-        "padding",
-        "dilation",
-        "groups",
-        "group_id",
-        "layers",
-        "from",
-        "batch_normalize",
-        "activation",
-    ]
+    (
+        "filters size stride stride_x pad padding dilation groups group_id layers "
+        "from batch_normalize activation"
+    ).split()
 )
 values = st.one_of(
     st.integers(-3, 9).map(str), st.sampled_from(["leaky", "mish", "linear", "-1,-2", "-1,0", "-2"])

@@ -68,15 +68,7 @@ def test_every_listed_module_holds_a_front_end_for_its_suffix(suffix, module):
 
 
 def test_the_suffixes():
-    assert set(models.front_ends()) == {
-        ".cfg",
-        ".onnx",
-        ".pt",
-        ".pth",
-        ".safetensors",
-        ".yaml",
-        ".yml",
-    }
+    assert set(models.front_ends()) == {*".cfg .onnx .pt .pth .safetensors .yaml .yml".split()}
     assert set(engines.front_ends()) == {".trt", ".rtx", ".engine", ".plan", ".xml"}
 
 

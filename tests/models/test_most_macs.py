@@ -15,6 +15,7 @@ import pytest
 
 from detector.core.errors import ModelError
 from tests.cli.command import detect_video
+from tests.lab.profile.budgets import with_short_budgets
 from tests.models.exports import CORNERS, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
 from tests.networks import open_network
@@ -209,7 +210,8 @@ def test_a_profile_shows_no_part_as_the_whole(tmp_path):
     cv2.imwrite(str(tmp_path / "p.png"), picture())
     made = detect_video(
         "profile", "p.png", "--model", path, "--family", "torchvision", "--engine", "ort",
-        "--only", "layers,roofline", "--run-dir", "s", "-v", cwd=tmp_path,
+        "--only", "layers,roofline", "--run-dir", "s", "-v",
+        cwd=tmp_path, env=with_short_budgets(tmp_path),
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     said = " ".join(made.stdout.split())

@@ -173,14 +173,6 @@ def diverged(folder):
     return changed(folder, change)
 
 
-def our_own(folder):
-    import onnx
-
-    network = open_network(exports.decoded().save(folder / "given.onnx", STATED))
-    onnx.save(network.graph, str(folder / "m.onnx"))
-    return str(folder / "m.onnx")
-
-
 def branching(folder):
     from onnx import TensorProto, helper
 
@@ -286,7 +278,6 @@ BAD = {
     without_a_shape: ("input images has no shape", "[batch, 3, height, width]"),
     in_a_circle: ("ONNX checker rejects it: Nodes in a graph must be topologically sorted",),
     diverged: ("weights of", "not finite numbers", "damaged", "training diverged"),
-    our_own: ("was written by an earlier detect-video", "build it again"),
     masks: (
         "segmentation",
         "at 64x64 are output0 [1, 252, 8], output1 [1, 3, 16, 16]",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from detector.core.errors import ModelError, UsageError
+from detector.core.models.formats.onnx import load
 from tests.models import exports
 from tests.models.exports import SIDE, STATED
 from tests.models.test_onnx_families import BOTH, detect, picture
@@ -258,3 +259,41 @@ def test_a_name_that_was_cut_at_its_comma_is_shown_with_its_quotes(tmp_path):
     with pytest.raises(UsageError) as caught:
         detect(path, classes="couch, sofa")
     assert "'\"couch, sofa\"'" in str(caught.value)
+
+
+OLD = {  # opset, operator, mode, and what makes 5x7 pixels larger
+    "upsample 8": (8, "Upsample", "linear", (2, 2)),
+    "upsample 9": (9, "Upsample", "linear", (2, 3)),
+    "upsample 9, nearest": (9, "Upsample", "nearest", (1.5, 1.7)),
+    "resize 10": (10, "Resize", "linear", (2, 2)),
+    "resize 10, nearest": (10, "Resize", "nearest", (2, 1.5)),
+}
+
+
+@pytest.mark.parametrize("case", OLD)
+def test_old_files_keep_the_places_of_their_pixels(case):
+    """Converted to opset 17, as ONNX Runtime runs the file itself."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+    from onnxruntime import InferenceSession
+
+    opset, operator, mode, scales = OLD[case]
+    scales = np.float32([1, 1, *scales])
+    given = np.random.default_rng(0).normal(size=(1, 2, 5, 7)).astype(np.float32)
+    if opset > 8:
+        node = helper.make_node(operator, ["x", "s"], ["y"], "n", mode=mode)
+        constants = [numpy_helper.from_array(scales, "s")]
+    else:
+        node = helper.make_node(operator, ["x"], ["y"], "n", mode=mode, scales=scales.tolist())
+        constants = []
+    infos = [helper.make_tensor_value_info(one, TensorProto.FLOAT, None) for one in "xy"]
+    infos[0] = helper.make_tensor_value_info("x", TensorProto.FLOAT, given.shape)
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:], constants)
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=5)
+    raised = load._raise_opset(Path("old.onnx"), onnx.shape_inference.infer_shapes(model))
+    before, after = (
+        InferenceSession(one.SerializeToString()).run(None, {"x": given})[0]
+        for one in (model, raised)
+    )
+    np.testing.assert_allclose(after, before, atol=1e-6)

@@ -18,24 +18,13 @@ from detector.core.models.own_files import KEY, describe, write_description
 from tests.known_answers import plus_one, run_once
 from tests.models import exports
 from tests.models.exports import STATED
-from tests.networks import open_network
+from tests.networks import cfg_text, open_network
 
-CFG = """[net]
-width=64
-height=32
-channels=3
-[convolutional]
-filters=14
-size=3
-stride=8
-pad=1
-activation=linear
-[yolo]
-mask=1,2
-anchors=5,7, 10,14, 23.5,27
-classes=2
-scale_x_y=1.05
-"""
+CFG = cfg_text(
+    "net width=64 height=32 channels=3",
+    "convolutional filters=14 size=3 stride=8 pad=1 activation=linear",
+    "yolo mask=1,2 anchors=5,7,10,14,23.5,27 classes=2 scale_x_y=1.05",
+)
 
 
 def darknet(folder):

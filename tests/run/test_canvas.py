@@ -196,9 +196,10 @@ def test_the_first_of_several_decides(clips: dict[str, str], tmp_path: Path) -> 
     assert picture == (240, 240)
 
 
-def test_pictures_keep_the_models_own(tmp_path: Path) -> None:
+def test_pictures_keep_the_models_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "square.png")
     assert cv2.imwrite(path, np.zeros((64, 64, 3), np.uint8))
+    monkeypatch.setattr(Reading, "open", None)  # which would decode one
     for spec in (path, str(tmp_path)):
         assert Reading.of(configured()).picture_size([spec]) is None
 

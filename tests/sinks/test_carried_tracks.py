@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections import Counter
@@ -16,6 +15,7 @@ from probing import probe
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.detect import detect
+from tests.sources.clips import standard_input
 
 TAGS = {"title": "Yard", "location": "+48.8500+002.3500/", "creation_time": "2024-05-06T07:08:09"}
 SECONDS = 3
@@ -204,15 +204,8 @@ def test_subtitles_without_sound(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_from_standard_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from detector.core.sources import _standard_input
-    from detector.core.sources._standard_input import StandardInput
-
-    descriptor = os.open(folder / "two.mkv", os.O_RDONLY)
-    monkeypatch.setattr(_standard_input, "_current", StandardInput(descriptor))
-    try:
+    with standard_input(folder / "two.mkv", monkeypatch):
         run("-", tmp_path / "piped.mkv")
-    finally:
-        os.close(descriptor)
     run(folder / "two.mkv", tmp_path / "read.mkv")
     assert tracks(tmp_path / "piped.mkv") == [("opus", "fra", False), ("opus", "eng", True)]
     for kind in ("audio", "subtitle"):

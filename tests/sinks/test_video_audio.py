@@ -235,9 +235,7 @@ def test_many_channels(layout: str, kept: bool, tmp_path: Path) -> None:
     """In a process of its own: PyAV 18.1 dies of the channel order of 7.1 in QuickTime."""
     make_clip(
         tmp_path / "in.mov",
-        "-c:a",
-        "pcm_s16le",
-        "-af",
+        *"-c:a pcm_s16le -af".split(),
         f"aformat=channel_layouts={layout}",
         seconds=1,
     )

@@ -180,12 +180,7 @@ def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
         select = [
             "-vf",
             "select='lt(t,2)+gt(t,32)'",
-            "-fps_mode",
-            "vfr",
-            "-c:v",
-            "libx264",
-            "-c:a",
-            "aac",
+            *"-fps_mode vfr -c:v libx264 -c:a aac".split(),
         ]
         talk = ["-f", "lavfi", "-i", "testsrc=s=64x48:r=5:d=34", "-f", "lavfi", "-i", "sine=d=34"]
         subprocess.run(["ffmpeg", "-v", "error", *talk, *select, source], check=True)

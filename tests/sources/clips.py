@@ -4,14 +4,19 @@ elsewhere.
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
+import pytest
+
+from detector.core.sources import _standard_input
 
 WIDTH, HEIGHT = 96, 64
 _encoded: dict[Hashable, bytes] = {}
@@ -131,3 +136,36 @@ def write_sound(path: Path) -> Path:
 def pts_of(path: Path) -> list[int]:
     with av.open(str(path)) as container:
         return [frame.pts for frame in container.decode(video=0)]
+
+
+def clip_with_sound(path: Path, *, codec: str = "aac", late: float = 0.0) -> Path:
+    """Two seconds at 25 fps; a tone from 1.0 s on. ``late``: seconds without any sound before."""
+    with av.open(str(path), "w") as file:
+        video = file.add_stream("libx264", rate=25)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        audio = file.add_stream(codec, rate=48000)
+        audio.codec_context.layout = "mono"
+        for n in range(50):
+            picture = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 4 * n, np.uint8), "bgr24")
+            picture.pts = n
+            file.mux(video.encode(picture))
+        kind = audio.codec_context.format.name
+        for n in range(int(late * 50), 100):
+            tone = np.sin(np.arange(960) / 9) * (n >= 50)
+            samples = tone.astype(np.float32) if "flt" in kind else (tone * 30000).astype(np.int16)
+            block = av.AudioFrame.from_ndarray(samples[None], kind, "mono")
+            block.sample_rate, block.pts = 48000, n * 960
+            file.mux(audio.encode(block))
+        file.mux(video.encode(None))
+        file.mux(audio.encode(None))
+    return path
+
+
+@contextmanager
+def standard_input(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY)
+    monkeypatch.setattr(_standard_input, "_current", _standard_input.StandardInput(descriptor))
+    try:
+        yield
+    finally:
+        os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import av
@@ -16,6 +15,7 @@ from detector.core.errors import SourceError
 from detector.core.run.detect import detect
 from detector.core.run.reading import Reading
 from detector.core.types import Frame
+from tests.sources.clips import standard_input
 
 from .oddities import FRAMES, ffmpeg, write_parts
 
@@ -138,13 +138,6 @@ def test_time_goes_on_where_recordings_are_joined(name: str, tmp_path: Path) -> 
 
 
 def test_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from detector.core.sources import _standard_input
-    from detector.core.sources._standard_input import StandardInput
-
-    descriptor = os.open(clip, os.O_RDONLY)
-    monkeypatch.setattr(_standard_input, "_current", StandardInput(descriptor))
-    try:
-        with Reading.of(resolve_config(None, {"start": "1"})).open("-") as source:
-            assert [frame.index for frame in source] == list(range(25, 50))
-    finally:
-        os.close(descriptor)
+    reading = Reading.of(resolve_config(None, {"start": "1"}))
+    with standard_input(clip, monkeypatch), reading.open("-") as source:
+        assert [frame.index for frame in source] == list(range(25, 50))

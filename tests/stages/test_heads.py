@@ -1,15 +1,20 @@
-"""Heads against a plain loop, and against numbers of independent implementations."""
+"""Heads of maps with anchors, darknet's and YOLOv5's, against loops that a student can read."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from detector.core.stages.heads import (
+    AnchoredLayer,
     YoloLayer,
+    anchor_maps,
+    anchor_maps_dense,
     darknet_yolo,
     darknet_yolo_dense,
     sigmoid,
@@ -19,10 +24,13 @@ from detector.core.stages.heads import (
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 
 
-def layer(**more) -> YoloLayer:
-    return YoloLayer(
-        **{"anchors": ANCHORS, "classes": 2, "cell_width": 16.0, "cell_height": 8.0, **more}
-    )
+def yolo_layer(**more: Any) -> YoloLayer:
+    usual = {"anchors": ANCHORS, "classes": 2, "cell_width": 16.0, "cell_height": 8.0}
+    return YoloLayer(**{**usual, **more})
+
+
+def anchored_layer(**more: Any) -> AnchoredLayer:
+    return AnchoredLayer(**{"anchors": ANCHORS, "classes": 2, "stride": 8, **more})
 
 
 def raw(height: int = 4, width: int = 5, classes: int = 2, seed: int = 0) -> np.ndarray:
@@ -30,89 +38,108 @@ def raw(height: int = 4, width: int = 5, classes: int = 2, seed: int = 0) -> np.
     return values.astype(np.float32)
 
 
-def plain_rows(output: np.ndarray, one: YoloLayer) -> list[list[float]]:
+def logistic(t: float) -> float:
+    return 1 / (1 + math.exp(-t))
+
+
+def darknet_rows(output: np.ndarray, one: YoloLayer) -> list[list[float]]:
     """cx, cy, w, h, objectness, class probabilities of every cell, by y, x, anchor: as darknet's
     get_yolo_box.
     """
-
-    def logistic(t: float) -> float:
-        return t if one.new_coords else 1 / (1 + math.exp(-t))
-
-    rows = []
-    step = 5 + one.classes
+    rows, step = [], 5 + one.classes
     for y in range(output.shape[2]):
         for x in range(output.shape[3]):
             for a, (anchor_width, anchor_height) in enumerate(one.anchors):
                 t = output[0, a * step : (a + 1) * step, y, x].astype(float)
+                s = t if one.new_coords else [logistic(value) for value in t]
                 shift = (one.scale_x_y - 1) / 2
-                cx = (x + logistic(t[0]) * one.scale_x_y - shift) * one.cell_width
-                cy = (y + logistic(t[1]) * one.scale_x_y - shift) * one.cell_height
+                cx = (x + s[0] * one.scale_x_y - shift) * one.cell_width
+                cy = (y + s[1] * one.scale_x_y - shift) * one.cell_height
                 w = (4 * t[2] ** 2 if one.new_coords else math.exp(t[2])) * anchor_width
                 h = (4 * t[3] ** 2 if one.new_coords else math.exp(t[3])) * anchor_height
-                rows.append([cx, cy, w, h, *(logistic(score) for score in t[4:])])
+                rows.append([cx, cy, w, h, *s[4:]])
     return rows
 
 
-def plain_head(
-    output: np.ndarray, conf: float, one: YoloLayer
-) -> list[tuple[list[float], float, int]]:
-    found = []
-    for cx, cy, w, h, objectness, *classes in plain_rows(output, one):
-        best = max(range(len(classes)), key=lambda i: classes[i])
-        if objectness * classes[best] >= conf:
-            found.append(
-                ([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], objectness * classes[best], best)
-            )
-    return found
+def anchored_rows(output: np.ndarray, one: AnchoredLayer) -> list[list[float]]:
+    """The same by anchor, y, x, as YOLOv5 and YOLOv7 have them."""
+    rows, step = [], 5 + one.classes
+    for a, (anchor_width, anchor_height) in enumerate(one.anchors):
+        for y in range(output.shape[2]):
+            for x in range(output.shape[3]):
+                s = [logistic(t) for t in output[0, a * step : (a + 1) * step, y, x].astype(float)]
+                cx, cy = (2 * s[0] - 0.5 + x) * one.stride, (2 * s[1] - 0.5 + y) * one.stride
+                w, h = (2 * s[2]) ** 2 * anchor_width, (2 * s[3]) ** 2 * anchor_height
+                rows.append([cx, cy, w, h, *s[4:]])
+    return rows
 
 
+class Kind(NamedTuple):
+    layer: Callable[..., Any]
+    head: Callable[..., Any]
+    dense: Callable[..., np.ndarray]
+    plain: Callable[..., list[list[float]]]
+
+    def one_layer(self, **more: Any) -> tuple[Any, np.ndarray]:
+        """A layer, and an output of it."""
+        one = self.layer(**more)
+        output = raw(classes=one.classes)
+        # Networks of new coordinates end in a logistic.
+        return one, sigmoid(output) if getattr(one, "new_coords", False) else output
+
+
+DARKNET = Kind(yolo_layer, darknet_yolo, darknet_yolo_dense, darknet_rows)
+ANCHORED = Kind(anchored_layer, anchor_maps, anchor_maps_dense, anchored_rows)
+NEW_COORDINATES = {"scale_x_y": 2.0, "new_coords": True}
 KINDS = [
-    {},
-    {"scale_x_y": 1.05},
-    {"scale_x_y": 2.0, "new_coords": True},
-    {"classes": 1},
-    {"classes": 80},
+    *(
+        (kind, more)
+        for kind in (DARKNET, ANCHORED)
+        for more in ({}, {"classes": 1}, {"classes": 80})
+    ),
+    (DARKNET, {"scale_x_y": 1.05}),
+    (DARKNET, NEW_COORDINATES),
+    (ANCHORED, {"stride": 32}),
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("conf", [0.001, 0.25, 0.6])
-def test_head_equals_the_plain_loop_in_its_order_too(kind, conf):
-    one = layer(**kind)
-    output = raw(classes=one.classes)
-    if one.new_coords:
-        output = sigmoid(output)  # such networks end in a logistic
-    wanted = plain_head(output, conf, one)
-    boxes, scores, class_ids = darknet_yolo([output], conf, [one])
-    assert len(wanted) > 0
-    assert class_ids.tolist() == [row[2] for row in wanted]
-    np.testing.assert_allclose(boxes, [row[0] for row in wanted], rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(scores, [row[1] for row in wanted], rtol=1e-5)
+@pytest.mark.parametrize(("kind", "more"), KINDS)
+@pytest.mark.parametrize("conf", [0.0, 0.001, 0.25, 0.6])
+def test_head_equals_the_plain_loop_in_its_order_too(kind, more, conf):
+    one, output = kind.one_layer(**more)
+    rows = np.array([row for row in kind.plain(output, one) if row[4] * max(row[5:]) >= conf])
+    boxes, scores, class_ids = kind.head([output], conf, [one])
+    assert len(rows) > 0
+    assert class_ids.tolist() == rows[:, 5:].argmax(axis=1).tolist()
+    np.testing.assert_allclose(scores, rows[:, 4] * rows[:, 5:].max(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(boxes[:, :2], rows[:, :2] - rows[:, 2:4] / 2, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(boxes[:, 2:], rows[:, :2] + rows[:, 2:4] / 2, rtol=1e-5, atol=1e-4)
     assert (boxes.dtype, scores.dtype, class_ids.dtype) == (np.float32, np.float32, np.int64)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_dense_equals_the_plain_loop(kind):
-    one = layer(**kind)
-    output = raw(classes=one.classes)
-    dense = darknet_yolo_dense([output], [one])
+@pytest.mark.parametrize(("kind", "more"), KINDS)
+def test_dense_equals_the_plain_loop(kind, more):
+    one, output = kind.one_layer(**more)
+    dense = kind.dense([output], [one])
     assert dense.shape == (1, 4 * 5 * 3, 5 + one.classes)
     assert dense.dtype == np.float32
-    np.testing.assert_allclose(dense[0], plain_rows(output, one), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(dense[0], kind.plain(output, one), rtol=1e-5, atol=1e-4)
 
 
-def test_layers_follow_each_other_in_cfg_order():
-    one, two = layer(), layer(cell_width=32.0, anchors=((5.0, 5.0), (6.0, 6.0), (7.0, 7.0)))
-    outputs = [raw(seed=1), raw(2, 2, seed=2)]
-    both = darknet_yolo(outputs, 0.25, [one, two])
-    first, second = darknet_yolo(outputs[:1], 0.25, [one]), darknet_yolo(outputs[1:], 0.25, [two])
-    assert len(first.scores) > 0
-    assert len(second.scores) > 0
-    for joined, a, b in zip(both, first, second, strict=True):
+@pytest.mark.parametrize(
+    ("kind", "other"), [(DARKNET, {"cell_width": 32.0}), (ANCHORED, {"stride": 16})]
+)
+@pytest.mark.parametrize("anchors", [3, 2])  # of the second one, which may have fewer
+def test_layers_follow_each_other(kind, other, anchors):
+    layers = kind.layer(), kind.layer(anchors=ANCHORS[:anchors], **other)
+    outputs = [raw(seed=1), raw(2, 2, seed=2)[:, : anchors * 7]]
+    apart = [kind.head([output], 0.25, [one]) for output, one in zip(outputs, layers, strict=True)]
+    assert all(len(found.scores) > 0 for found in apart)
+    for joined, a, b in zip(kind.head(outputs, 0.25, layers), *apart, strict=True):
         np.testing.assert_array_equal(joined, np.concatenate([a, b]))
-    dense = darknet_yolo_dense(outputs, [one, two])
-    assert dense.shape == (1, 60 + 12, 7)
-    np.testing.assert_array_equal(dense[:, 60:], darknet_yolo_dense(outputs[1:], [two]))
+    dense = kind.dense(outputs, layers)
+    assert dense.shape == (1, 60 + 4 * anchors, 7)
+    np.testing.assert_array_equal(dense[:, 60:], kind.dense(outputs[1:], layers[1:]))
 
 
 @pytest.mark.parametrize("anchors_last", [True, False])
@@ -134,36 +161,36 @@ def test_maps_without_an_object_do_not_move_the_others(empty, anchors_last):
         np.testing.assert_array_equal(ours, wanted[kept])
 
 
-def test_a_box_at_a_known_place():
+@pytest.mark.parametrize(("kind", "x"), [(DARKNET, 40), (ANCHORED, 20)])
+def test_a_box_at_a_known_place(kind, x):
     """One cell, logits of 0: centre in the middle of cell (x=2, y=1), size of the anchor, score 0.5
     x 0.5.
     """
     output = np.full((1, 21, 4, 5), -50, np.float32)
     output[0, 7:14, 1, 2] = 0
     output[0, 13, 1, 2] = -1  # class 0 is better
-    boxes, scores, class_ids = darknet_yolo([output], 0.25, [layer()])
-    np.testing.assert_allclose(
-        boxes, [[40 - 11.5, 12 - 13.5, 40 + 11.5, 12 + 13.5]]
-    )  # reaches out: not clipped
+    boxes, scores, class_ids = kind.head([output], 0.25, [kind.layer()])
+    wanted = [[x - 11.5, 12 - 13.5, x + 11.5, 12 + 13.5]]  # reaches out: not clipped
+    np.testing.assert_allclose(boxes, wanted)
     assert scores.tolist() == [0.25]  # at the threshold is kept
     assert class_ids.tolist() == [0]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 60, 1e30, -1e30, 3e38])
-@pytest.mark.parametrize("kind", [{}, {"new_coords": True}])
-def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(value, kind):
-    one = layer(**kind)
+@pytest.mark.parametrize(
+    ("kind", "more"), [(DARKNET, {}), (DARKNET, {"new_coords": True}), (ANCHORED, {})]
+)
+def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(value, kind, more):
     for channel in (*range(7), slice(2, 4)):  # each alone, and both sizes together
         output = np.full((1, 21, 4, 5), 2, np.float32)
         output[0, channel] = value
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            boxes, scores, _ = darknet_yolo([output], 0.25, [one])
+            boxes, scores, _ = kind.head([output], 0.25, [kind.layer(**more)])
         assert np.isfinite(boxes).all()
         assert np.isfinite(scores).all()
-        assert np.isfinite(
-            (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-        ).all()  # NMS needs areas
+        sides = boxes[:, 2:] - boxes[:, :2]
+        assert np.isfinite(sides[:, 0] * sides[:, 1]).all()  # NMS needs areas
         if np.isnan(value):
             assert len(scores) == 2 * 4 * 5  # the other two anchors stand
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.counting import HISTORY, LOST_S, Counter, History, Tally
 from detector.tracks.trackers import find
+from detector.tracks.zone_figures import totals_of
 from detector.tracks.zones_file import Places, Shape
 from tests.tracks.crossings import KINDS, NAMES, SIZE, Faults, count, counted, make_scene
 
@@ -254,3 +256,31 @@ def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
     way = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
     _, _, rows = walk(way, YARD, every_s=3.0)
     assert [row.most for row in rows] == [1, 1]
+
+
+def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
+    gate = Shape("gate", ((700, 300), (900, 300)), True)
+    counter = Counter(Places((LINE, gate, YARD)), NAMES)
+
+    def see(time_s: float, *feet: tuple[float, float]) -> tuple[list[str], dict[str, list[int]]]:
+        boxes = np.array([[x - 10, y - 40, x + 10, y] for x, y in feet])
+        ids, classes = np.arange(1, len(feet) + 1), np.zeros(len(feet), np.int64)
+        events, rows = counter.update(ids, classes, boxes, time_s, SIZE)
+        return names(events), {row.zone: [*row.counts.values()] for row in rows}
+
+    see(0.0, (300, 200), (800, 200), (200, 500))
+    assert see(0.5, (300, 250), (800, 400), (200, 500))[0] == ["gate crosses in"]
+    moved = replace(gate, points=((700, 380), (900, 380)))
+    down, pit = replace(LINE, sides=("down", "up")), replace(YARD, name="pit")
+    events, rows = counter.redraw(Places((pit, moved, down)), [None] * 3)
+    assert names(events) == ["yard ends", "pit appears"]
+    over = {row.zone: [*row.counts.values()] for row in rows}  # is written up to here
+    assert over == {"gate": [1, 0], "yard": [0, 0, 1, 1]}
+    seen = ["pit enters", "door crosses in"], {}  # the door was sure of its side before
+    assert see(1.0, (300, 400), (800, 300), (200, 500)) == seen
+    assert see(1.5, (300, 400), (800, 450), (200, 500)) == (["gate crosses in"], {})
+    _, rows = see(61.0, (300, 400), (800, 450), (200, 500))
+    assert rows == {"door": [1, 0], "gate": [1, 0], "pit": [1, 0, 1, 0]}
+    totals = {one.name: one.counts["person"] for one in totals_of("", counter, NAMES)}
+    assert totals["gate"] == {"in": 2, "out": 0}, "before it was moved, and since"
+    assert totals["yard"]["ended"] == 1

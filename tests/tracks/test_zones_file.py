@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
+import numpy as np
 import pytest
 
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.plan import Asked
-from detector.core.types import SourceInfo
+from detector.core.types import Arrival, Detections, Frame, SourceInfo
 from detector.tracks import zones_file
+from detector.tracks.drawn import put_drawing
 from detector.tracks.stages.zones import ZonesStage
 from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
@@ -126,8 +131,6 @@ def test_what_the_source_and_the_model_tell(tmp_path: Path) -> None:
         stage(tmp_path, f"{LINE}classes: [person]", classes=("vehicle",))
     with pytest.raises(UsageError, match="clips"):
         stage(tmp_path, "clips: {other.mp4: {lines: {a: [[0, 0], [1, 1]]}}}")
-    from dataclasses import replace
-
     with pytest.raises(UsageError, match="size"):
         stage(tmp_path, "lines: {a: [[0, 50], [600, 50]]}", replace(INFO, kind="live"))
 
@@ -164,3 +167,55 @@ def test_a_polygon_that_sections_inherit_is_checked_once(tmp_path, monkeypatch):
     (tmp_path / "z.yaml").write_text(f"zones: {{a: {points}}}\nclips:\n{clips}")
     assert len(zones_file.read_zones(str(tmp_path / "z.yaml")).clips) == 50
     assert 0 < len(asked) < len(points) ** 2
+
+
+OURS = """\
+# of the gate
+every: 5   # seconds
+lines: {gate: {points: [[0.5, 0], [0.5, 1]], classes: [person], in: left}}
+zones: {yard: {points: [[0, 0], [1, 0], [1, 1]], stays: 9}}"""
+DRAWN = """\
+size: [960, 540]
+lines: {gate: {points: [[480, 0], [480, 540]], out: right}, "=mid": {points: [[9, 9], [9, 99]]}}
+"""
+
+
+def test_a_drawing_keeps_what_nobody_drew(tmp_path: Path) -> None:
+    path = write(tmp_path, OURS)
+    zones, text, said = put_drawing(path, "front", DRAWN)
+    assert (text[: len(OURS)], said) == (OURS, "=mid added, yard removed")
+    front = zones.of_camera("front")
+    assert (front.every_s, front.shapes[0].classes) == (5, ("person",))
+    assert front.shapes[0].sides == ("in", "right"), "its name was taken away"
+    write(tmp_path, text)
+    zones, text, said = put_drawing(path, "back", "zones: {yard: [[0, 0], [0, 1], [1, 1]]}")
+    assert (text[: len(OURS)], said) == (OURS, "yard changed, gate removed")
+    assert zones.of_camera("front") == front
+    write(tmp_path, f"cameras: {{front: {{lines: {{a: [[0, 0], [1, 1]]}}}}}}\n{OURS}")
+    zones, _, said = put_drawing(path, "front", DRAWN)
+    assert (said, zones.default.every_s) == ("gate added, =mid added, a removed", 5)
+
+
+SHAPES = [text for text in WRONG if text.startswith("zones: {a: [[")]
+SHAPES += ["lines: {a: [[0, 0]]}", f"{LINE}zones: {{a: {SQUARE}}}"]
+
+
+@pytest.mark.parametrize("drawing", SHAPES)
+def test_a_wrong_drawing_is_told_in_the_words_of_the_command(drawing: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "zones.yaml")
+    with pytest.raises(UsageError) as said:
+        read_zones(path, f"cameras:\n  front:\n{indent(drawing, '    ')}")
+    also = {"lines: {a: 1, a: 2}": "duplicate key 'a'", "every: 9": "unknown key 'every'"}
+    for wrong, words in {**also, drawing: str(said.value)}.items():
+        with pytest.raises(UsageError, match=re.escape(words)):
+            put_drawing(path, "front", wrong)
+
+
+def test_a_camera_without_lines_gets_those_that_are_drawn(tmp_path: Path) -> None:
+    counting = stage(tmp_path, f"cameras: {{back: {{{LINE.strip()}}}}}", replace(INFO, kind="live"))
+    found = replace(Detections.empty(), track_ids=np.zeros(0, np.int64))
+    frame = Frame(0, 0, 0.0, np.zeros((9, 9, 3), np.uint8), arrival=Arrival("front", 1, 0, 0.0))
+    assert counting(frame, found).scene is None
+    options = resolve_config(None, {"zones": str(tmp_path / "zones.yaml")}).as_dict()
+    counting.change("front", ZonesStage.redraw(options, "front", LINE)[0])
+    assert [one.name for one in counting(frame, found).scene.book.shapes()] == ["a"]

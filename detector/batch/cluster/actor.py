@@ -72,7 +72,7 @@ class Worker:
 
     def _load_first(self, load: Load) -> None:
         self._folder, lock = make_folder(load.folder or tempfile.gettempdir())
-        usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+        usable = sorted(os.sched_getaffinity(0))
         cores, self._locks = claim_cores(load.cores, usable, load.node_cpus)
         if not self._locks:
             os.environ[CORES_VARIABLE] = str(load.cores)  # the process that is started reads it

@@ -94,6 +94,9 @@ PROGRESS_EVERY_S = 1.0
     type=Files(),
     help="Append a JSON line to FILE every second; - is standard error.",
 )
+@click.option(
+    "--one-csv", is_flag=True, help="Write all detections of the job to OUT/detections.csv."
+)
 @click.option("--status", is_flag=True, help="Show the progress of the job in OUT.")
 @click.option("--prune", is_flag=True, help="Delete results whose source no longer exists.")
 def command(
@@ -108,6 +111,7 @@ def command(
     max_failures: int | None,
     item_timeout: float | None,
     progress_to: str | None,
+    one_csv: bool,
     status: bool,
     prune: bool,
     config_file: str | None,
@@ -145,6 +149,7 @@ def command(
             item_timeout=item_timeout,
             prune=prune,
             split=parse_split(split),
+            one_csv=one_csv,
         )
         if status:
             return _show_status(output, as_json)

@@ -92,7 +92,7 @@ class FrameTimes:
         ``left`` this share (0 to 1) remains."""
         return {
             group: sum(self.apiece.get(name, 0) * left.get(name, 1) for name in names)
-            for group, names in grouped(self.stages, self.threads).items()
+            for group, names in grouped(self.stages).items()
         }
 
     @property
@@ -391,7 +391,7 @@ def _stage_to_change(times: FrameTimes) -> str | None:
     needs alone, so that other programs change nothing."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
-    candidates = times.stages if times.sync else grouped(times.stages, times.threads)[slowest]
+    candidates = times.stages if times.sync else grouped(times.stages)[slowest]
     stage = max(candidates, key=lambda name: times.stages.get(name, 0))
     if not times.stages.get(stage):
         return None
@@ -428,7 +428,8 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
     if smaller is not None:
         height, width = smaller
         said = ""
-        if INFER in gains and _is_said_smaller(times, choices):
+        factors = dict.fromkeys(OF_INPUT, _area_left(choices))
+        if INFER in gains and is_said(times, factors):
             said = f", {_times(gain_with_smaller_input(times, choices))} at best"
         sentences.append(
             f"`--size {width}x{height}` has {_area_left(choices):.0%} of the input's pixels{said}; "
@@ -453,10 +454,6 @@ def describe_others(used: float | None, cores: int) -> str | None:
     if used is None or used <= OTHERS_MUCH * cores:
         return None
     return f"other programs used {used:.1f} of {counted(cores, 'core')}"
-
-
-def _is_said_smaller(times: FrameTimes, choices: Choices) -> bool:
-    return is_said(times, dict.fromkeys(OF_INPUT, _area_left(choices)))
 
 
 def _name(stage: str, choices: Choices) -> str:

@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from types import TracebackType
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
-from detector.core.config.elsewhere import answer_keyword
-from detector.core.config.schema import TrackingConfig
-from detector.core.errors import EngineError, UsageError
+from detector.core.config.elsewhere import OF_DETECTORS, AnswersAttributes, answer_keyword
+from detector.core.config.schema import DrawingConfig, OutputConfig, TrackingConfig
+from detector.core.errors import STOPPED_CODES, EngineError, UsageError
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Never, Unpack
 
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
@@ -33,12 +33,19 @@ if TYPE_CHECKING:
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
     from detector.core.loop.parts import BatchRequest, InputShapes, Outputs, Progress
+    from detector.core.session.document import Summary
     from detector.core.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
+
+    Classes = Sequence[str | int] | None  # names or ids
 
 
 # What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
 KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
+FOR_A_CALL = frozenset(("conf", "classes"))
+FOR_PROCESS = KEYWORDS.union(
+    *(kind.__dataclass_fields__ for kind in (OutputConfig, DrawingConfig, TrackingConfig))
+)
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # which are the parent's
@@ -85,7 +92,7 @@ class _Following:
         return {}
 
 
-class Detector:
+class Detector(AnswersAttributes):
     """A model on an engine, warmed up.
 
     ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
@@ -98,8 +105,11 @@ class Detector:
     ``track``: "bytetrack" (True), "ocsort" or "sort" gives the objects of ``stream`` ids which stay
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
     ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes they moved. With
-    ``zones="zones.yaml"`` each frame says what crossed, came and went: ``found.scene.events``.
+    ``zones="zones.yaml"``, or ``zones={"lines": {"door": [[0, 300], [960, 300]]}}`` as in such a
+    file, each frame says what crossed, came and went: ``found.events``.
     """
+
+    answers = OF_DETECTORS
 
     def __init__(
         self,
@@ -112,7 +122,7 @@ class Detector:
         from detector.core.config.levels import resolve_config
         from detector.core.run.plan import resolve
 
-        _refuse_unknown(options)
+        _refuse_unknown(options, "Detector", Options.__annotations__)
         if not isinstance(model, (str, os.PathLike)):
             raise UsageError(
                 f"a model must be a file path or a known name, not {kind_of(model)}; "
@@ -126,7 +136,7 @@ class Detector:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its picture, and one request on all threads answers soonest. With
             # concurrency=N a stream runs N requests.
-            as_measured = engine == "auto"
+            self._given, self._as_measured = given, (as_measured := engine == "auto")
             self._plan = resolve(
                 config,
                 spare_requests=1,
@@ -158,7 +168,7 @@ class Detector:
 
     @overload
     def __call__(
-        self, pictures: Picture, *, conf: float | None = None, classes: Sequence[str] | None = None
+        self, pictures: Picture, *, conf: float | None = None, classes: Classes = None
     ) -> Detections: ...
 
     @overload
@@ -167,7 +177,7 @@ class Detector:
         pictures: list[Picture] | tuple[Picture, ...],
         *,
         conf: float | None = None,
-        classes: Sequence[str] | None = None,
+        classes: Classes = None,
     ) -> list[Detections]: ...
 
     def __call__(
@@ -175,7 +185,8 @@ class Detector:
         pictures: Picture | list[Picture] | tuple[Picture, ...],
         *,
         conf: float | None = None,
-        classes: Sequence[str] | None = None,
+        classes: Classes = None,
+        **foreign: Never,
     ) -> Detections | list[Detections]:
         """The objects in one picture, or in each of a list.
 
@@ -185,6 +196,7 @@ class Detector:
         ``classes`` are for this call only. Threads may call one Detector; one call runs at a time.
         Raises UsageError for anything else, and SourceError for a file that cannot be read.
         """
+        _refuse_unknown(foreign, "detector", FOR_A_CALL)
         with python_words(KEYWORDS):
             _refuse_closed(self._closed)
             if isinstance(pictures, (list, tuple)):
@@ -192,7 +204,7 @@ class Detector:
             return self._detect([pictures], conf, classes)[0]
 
     def _detect(
-        self, pictures: Sequence[Picture], conf: float | None, classes: Sequence[str] | None
+        self, pictures: Sequence[Picture], conf: float | None, classes: Classes
     ) -> list[Detections]:
         from detector.core.api.results import Detections
         from detector.core.timeline import HEAD, INFER, NMS, PREPROCESS
@@ -229,7 +241,8 @@ class Detector:
         sources: Path | int | list[Path] | tuple[Path, ...],
         *,
         conf: float | None = None,
-        classes: Sequence[str] | None = None,
+        classes: Classes = None,
+        **foreign: Never,
     ) -> Generator[tuple[Frame, Detections], None, None]:
         """Every frame of a video, a picture, a folder or a glob, with its objects, in order.
 
@@ -245,6 +258,7 @@ class Detector:
         """
         from detector.core.loop.parts import Progress
 
+        _refuse_unknown(foreign, "stream", FOR_A_CALL)
         _refuse_closed(self._closed)
         if not self._streaming.acquire(blocking=False):
             raise UsageError(
@@ -266,7 +280,7 @@ class Detector:
             self._streaming.release()
 
     def _stream_one(
-        self, source: str, progress: Progress, conf: float | None, classes: Sequence[str] | None
+        self, source: str, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
         from detector.core.api.results import Detections
         from detector.core.sources._addresses import is_web
@@ -311,6 +325,45 @@ class Detector:
                     progress.stop.set()  # a silent pipe would keep the reader
                     for stage in parts.between.values():
                         stage.close()
+
+    def process(
+        self,
+        source: Path,
+        output: Path | None = None,
+        *,
+        callback: Callable[[Frame, Detections], None] | None = None,
+        **options: Any,
+    ) -> Summary:
+        """Writes what ``detect-video SOURCE -o OUTPUT`` writes: the annotated video, and its rows.
+
+        ``callback`` gets each frame once it is written, with its objects; its picture is lent until
+        it returns, and may show the boxes. ``options``: further ones of the command, such as
+        ``save=["csv"]``. The model is loaded again, with an input that fits the source, as for the
+        command. Returns what summary.json holds. Raises DetectVideoError.
+        """
+        from detector.core.api.results import Detections
+        from detector.core.config.levels import resolve_config
+        from detector.core.run.detect import Hooks, detect
+
+        _refuse_closed(self._closed)
+        _refuse_unknown(options, "process", FOR_PROCESS)
+        if self._tracker is not None:
+            raise UsageError("process() needs a built-in tracker; give its name to track")
+
+        def call(frame: Frame, found: types.Detections) -> None:
+            if callback is not None:
+                callback(frame, Detections.wrap(found))
+
+        given = {**self._given, **options, "output": None if output is None else os.fspath(output)}
+        measured = self._as_measured
+        hooks = Hooks(detected=call, measured=measured, timed=measured, tuned=measured)
+        with python_words(FOR_PROCESS):
+            result = detect(_gather([_as_spec(source)]), resolve_config(None, given), hooks=hooks)
+            for error in result.errors:
+                raise error
+        if result.exit_code in STOPPED_CODES:
+            raise KeyboardInterrupt
+        return result.summary
 
     def _timeline(self) -> Timeline | OffTimeline:
         """Ranges for a profiler that is attached; else nothing is measured, and nothing paid."""
@@ -369,15 +422,18 @@ def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
     return None, cast("Tracker", track)
 
 
-def _refuse_unknown(options: Options) -> None:
+def _refuse_unknown(options: Mapping[str, Any], call: str, known: Collection[str]) -> None:
     for name, value in options.items():
-        if name not in Options.__annotations__:
-            hint = answer_keyword(name, value, KEYWORDS)
+        if name not in known:
+            hint = f"use {name}={value!r}" if name in KEYWORDS else None
+            hint = hint or answer_keyword(name, value, KEYWORDS)
             if hint is None:
-                near = difflib.get_close_matches(name, Options.__annotations__, 1, 0.5)
+                near = difflib.get_close_matches(name, known, 1, 0.5)
                 hint = f"did you mean {near[0]}?" if near else "see help(Detector)"
                 hint = f"unknown option in Python; {hint}"
-            raise UsageError(f"Detector({name}=...): {hint}")
+            elif known is FOR_A_CALL and "=" in hint:
+                hint = f"a call takes only conf and classes; in Detector(...) {hint}"
+            raise UsageError(f"{call}({name}=...): {hint}")
 
 
 def _as_spec(source: object) -> str:

@@ -6,8 +6,8 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 
 class Options(TypedDict, total=False):
@@ -39,11 +39,11 @@ class Options(TypedDict, total=False):
     budget: float
     conf: float
     iou: float
-    classes: Sequence[str] | None
+    classes: Sequence[str | int] | None
     agnostic: bool
     max_det: int
     infer_every: str | None
-    zones: str | None
+    zones: str | Mapping[str, Any] | None
     decoder: str
     frames: int | None
     stride: int
@@ -55,7 +55,7 @@ class Options(TypedDict, total=False):
     video_track: int | None
     rate: str | float | None
     grey_range: str
-    blur: Sequence[str] | None
+    blur: Sequence[str | int] | None
     sync: bool
     queue_batches: int
     nvtx: bool

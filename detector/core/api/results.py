@@ -7,16 +7,16 @@ import os
 import weakref
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from detector.core import types
+from detector.core.config.elsewhere import AnswersAttributes
 from detector.core.errors import DetectVideoError, UsageError
 
 if TYPE_CHECKING:
     import pandas
-    from numpy.typing import ArrayLike
 
     from detector.core.api.pictures import Picture
     from detector.core.types import Image
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 WIDEST = 1280  # pixels of a picture in a notebook, which keeps what it shows
 
 
-class Detection(NamedTuple):
-    """One object: ``box`` is x1, y1, x2, y2 in pixels of the picture."""
-
-    box: tuple[float, float, float, float]
-    score: float
-    class_id: int
-    name: str
+class Detection(AnswersAttributes, types.Detection):
+    __slots__ = ()
 
 
-class Detections(types.Detections):
+class Boxes(AnswersAttributes, np.ndarray[Any, np.dtype[np.float32]]):
+    """A plain array, xyxy [M, 4]."""
+
+
+class Detections(AnswersAttributes, types.Detections):
     """The objects of one picture, best score first.
 
     ``boxes`` xyxy [M, 4] float32, ``scores`` [M] float32, ``class_ids`` [M], ``names``: class id ->
@@ -52,7 +51,8 @@ class Detections(types.Detections):
     def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
         """The same arrays, with the methods of this class. ``picture``: what they were found in."""
         made = cls(
-            *(found.boxes, found.scores, found.class_ids, found.names, found.cut, found.track_ids),
+            *(found.boxes.view(Boxes), found.scores, found.class_ids),
+            *(found.names, found.cut, found.track_ids),
             coasting=found.coasting,
             scene=found.scene,
         )
@@ -75,40 +75,13 @@ class Detections(types.Detections):
         for name, value in zip((*self.__dataclass_fields__, "_picture"), state, strict=True):
             setattr(self, name, value)
 
-    def __iter__(self) -> Iterator[Detection]:
-        return (self._one(i) for i in range(len(self)))
-
-    @overload
-    def __getitem__(self, key: int) -> Detection: ...
-
-    @overload
-    def __getitem__(self, key: slice | ArrayLike) -> Detections: ...
-
-    def __getitem__(self, key: Any) -> Detection | Detections:
-        """One by its number, or those of a slice, of a mask [M] or of a list of numbers."""
-        if isinstance(key, int | np.integer):
-            if not -len(self) <= key < len(self):
-                raise IndexError(f"no detection {key}; there are {len(self)}")
-            return self._one(int(key) % len(self))
-        rows = key if isinstance(key, slice) else np.asarray(key)
-        if not isinstance(rows, slice) and rows.size == 0 and rows.dtype != np.bool_:
-            rows = rows.astype(np.int64)
-        some = Detections.wrap(self.only(rows))
+    def only(self, rows: Any) -> Self:
+        some = super().only(rows)
         some._picture = self._picture
         return some
 
     def _one(self, i: int) -> Detection:
-        x1, y1, x2, y2 = self.boxes[i].tolist()
-        class_id = int(self.class_ids[i])
-        return Detection((x1, y1, x2, y2), float(self.scores[i]), class_id, self.name(i))
-
-    def of(self, *classes: str | int) -> Detections:
-        """Those of these classes, given by name or id. Raises KeyError for an unknown name."""
-        unknown = [one for one in classes if isinstance(one, str) and one not in self.names]
-        if unknown:
-            raise KeyError(f"unknown class {unknown[0]!r}; known: {', '.join(self.names)}")
-        ids = [self.names.index(one) if isinstance(one, str) else one for one in classes]
-        return self[np.isin(self.class_ids, ids)]
+        return Detection(*super()._one(i))
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Plain values for JSON, as in a line of the JSONL output: class, class_id, score, box."""

@@ -28,7 +28,6 @@ from detector.core.cli.help import (
     write_examples,
 )
 from detector.core.cli.printing import echo
-from detector.core.config.elsewhere import WORDS
 from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
 
@@ -131,6 +130,8 @@ class DefaultGroup(click.Group):
 
 def _words_before(args: list[str]) -> list[str]:
     """The command line before the word that a shell completes, with its command."""
+    from detector.core.config.elsewhere import WORDS
+
     if not args or args[0] in ("--help", "-h", "--version"):
         return args
     if args[0] in command_names():

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
-
 if TYPE_CHECKING:
     from detector.core.cli.translating import Known
 
@@ -20,6 +18,8 @@ LISTS = ("--classes", "--blur")  # options whose items people give as words of t
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
     """Our word for another program's option, or for ours (``known``) with underscores, or None."""
+    from detector.core.config.elsewhere import HABITS  # for the few that need it
+
     option = theirs.replace("_", "-")
     if (ours := HABITS.get(option)) is not None:
         return f"use {ours}" if ours.startswith("-") else ours
@@ -32,11 +32,14 @@ def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str
     word = words[0]
     if os.path.lexists(word):
         return None
-    if word in ABSENT:
+    from detector.core.config.elsewhere import ABSENT, WORDS
+
+    is_solution = word == "solutions" and len(words) > 1
+    if word in ABSENT and not is_solution:
         raise click.UsageError(f"'{word}': {ABSENT[word]}.", ctx)
     ours = WORDS.get(word, "")
     foreign = _assigns(word) or (ours and any(map(_is_foreign, words[1:])))
-    if word == "yolo" or " " in ours or foreign:
+    if word == "yolo" or is_solution or " " in ours or foreign:
         raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
     return ours or None
 
@@ -75,12 +78,12 @@ def takes_values(command: click.Command) -> dict[str, bool]:
 
 
 def _is_foreign(word: str) -> bool:
-    return _assigns(word) or word.partition("=")[0].replace("_", "-") in HABITS
+    return _assigns(word) or our_option(word.partition("=")[0], ()) is not None
 
 
 def _all_known(words: Sequence[str], known: Collection[str]) -> bool:
     options = (word.partition("=")[0].replace("_", "-") for word in words if word[:2] == "--")
-    return all(option in known or option in HABITS for option in options)
+    return all(option in known or our_option(option, ()) for option in options)
 
 
 def _assigns(word: str) -> bool:

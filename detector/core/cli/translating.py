@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import click
 
@@ -19,6 +20,7 @@ SWITCHES = frozenset(
 )
 SOURCES = ("--source", "--input", "-i")
 PLACES = ("--project", "--name")  # the two parts of a folder
+COUNTING = ("count", "queue", "trackzone")  # of ultralytics' solutions
 Known = Callable[[str], Mapping[str, bool]]  # command -> its options, and whether a value follows
 
 
@@ -31,7 +33,8 @@ def write_ours(
     while rest:
         line.take(rest.pop(0), rest)
     left = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
-    return f"use {shlex.join(line.words())}.{left}"
+    words = shlex.join(line.words())
+    return f"use {line.before}{words}.{left}"
 
 
 class _Line:
@@ -43,6 +46,8 @@ class _Line:
         self._saves: list[str] = []
         self._folder: list[str] = []
         self._output_follows = False
+        self._counts = False
+        self.before = ""  # what has to be done first
 
     @property
     def _known(self) -> Mapping[str, bool]:
@@ -64,6 +69,11 @@ class _Line:
                 self._sources.append(value)
             else:
                 self._add(f"--{name.replace('_', '-')}", value)
+        elif word == "solutions":
+            solution = rest.pop(0) if rest else ""
+            self._counts = solution in COUNTING
+            if not self._counts:
+                raise click.UsageError(f"'{word} {solution}': {ABSENT[word]}.", self._ctx)
         else:
             self._take_task(word)
 
@@ -113,6 +123,12 @@ class _Line:
 
     def words(self) -> list[str]:
         options = dict(self._options)
+        if not self._sources and self._command in ("detect", "compare"):
+            self._sources.append("in.mp4")  # as our examples do
+        if self._counts:
+            name = self._sources[0]
+            self.before = f"{shlex.join(['detect-video', 'zones', name])}, draw on its page, then "
+            options["--zones"] = f"{Path(name).stem}-zones.yaml"
         if self._saves:
             drawn = () if "--no-video" in options else ("video",)
             options["--save"] = ",".join(dict.fromkeys((*drawn, *self._saves)))

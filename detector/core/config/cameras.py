@@ -81,7 +81,7 @@ class RecordConfig:
     segment: float = option(
         10.0, "Length of a recording's files, in minutes.", "MIN", at_least=0.05, at_most=1440.0
     )
-    clips: bool = option(False, "Record only around detections.")
+    clips: bool = option(False, "Record only around detections or, with --zones, events.")
     clip_before: float = option(
         5.0, "Seconds to record before a clip's first detection.", "S", at_least=0.0, at_most=300.0
     )
@@ -93,11 +93,10 @@ class RecordConfig:
     )
     keep_gb: float | None = option(
         None,
-        "Delete the oldest recordings once all of them together exceed this many GB (10^9 bytes).",
+        "Delete the oldest recordings above this many GB; all cameras together, 10^9 bytes each.",
         "GB",
         at_least=0.001,
         at_most=1e6,
-        short="Delete the oldest recordings above this many GB",
     )
 
 
@@ -112,17 +111,18 @@ class EventsConfig:
     )
     webhook: str | None = option(
         None,
-        "POST each event to this http or https URL. @FILE or env:NAME read it from a file or an "
-        "environment variable, so that process lists do not show it. Set DETECT_VIDEO_WEBHOOK_KEY "
-        "to sign requests (HMAC-SHA256).",
+        "POST each event to this http or https URL. @FILE or env:NAME hold it, @FILE.yaml is the "
+        "whole request. Set DETECT_VIDEO_WEBHOOK_KEY to sign requests (HMAC-SHA256).",
         "URL",
     )
     mqtt: str | None = option(
         None,
-        "Publish events to mqtt://HOST[:PORT]/TOPIC (mqtts:// with TLS). The user and password "
+        "Publish events to mqtt://HOST[:PORT]/TOPIC; mqtts:// with TLS. The user and password "
         "come from DETECT_VIDEO_MQTT_USER and DETECT_VIDEO_MQTT_PASSWORD.",
         "URL",
-        short="Publish events to mqtt://HOST[:PORT]/TOPIC",
+    )
+    mqtt_discovery: str | None = option(
+        None, "Announce cameras to Home Assistant; its prefix is homeassistant.", "PREFIX"
     )
 
 

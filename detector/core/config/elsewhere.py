@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 HABITS = {
     "--source": "name the source without an option: detect-video in.mp4",
@@ -55,6 +55,7 @@ WORDS = {
     "what-if": "profile --only what_if",
     "what_if": "profile --only what_if",
     "layers": "profile --only layers",
+    "cfg": "config",
 }
 ABSENT = {
     "train": "training is not supported; train elsewhere and give the result with --model",
@@ -63,6 +64,8 @@ ABSENT = {
     "classify": "classification is not supported; models must give boxes",
     "solutions": "not a command; --zones counts, --blur pixelates, --save crops cuts objects out",
     "roofline": "not a command; detect-video profile prints it",
+    "version": "not a command; use detect-video --version",
+    "help": "not a command; use detect-video --help",
     "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",
 }
 # Of a keyword that is no option from Python: what to write instead.
@@ -74,6 +77,25 @@ IN_PYTHON = {
     "verbose": "not needed; Detector prints nothing",
     "stream": "use detector.stream(source) for videos and cameras",
     "save_txt": "use found.to_dict() or found.to_df() for the values",
+}
+# The same of attributes: of a Detector, and of what it finds.
+OF_DETECTORS = {
+    **{word: f"use detect-video {ours}" for word, ours in WORDS.items()},
+    **ABSENT,
+    "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
+    "track": 'use Detector(track="bytetrack") and detector.stream(source)',
+}
+OF_RESULTS = {
+    "xyxy": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",
+    **dict.fromkeys(("conf", "confidence"), "use found.scores, or one.score in a loop"),
+    **dict.fromkeys(("cls", "class_id"), "use found.class_ids; one.class_id, one.name in a loop"),
+    **dict.fromkeys(("id", "tracker_id"), "use found.track_ids"),
+    **dict.fromkeys(("boxes", "plot"), "what detector(picture) returns has it: use found.NAME"),
+    "show": 'use found.save("out.jpg"), or cv2.imshow("found", found.plot())',
+    **dict.fromkeys(("tojson", "to_json"), "use found.to_dict()"),
+    "to_csv": "use found.to_df().to_csv(path)",
+    "masks": ABSENT["segment"],
+    "keypoints": ABSENT["pose"],
 }
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
@@ -89,3 +111,16 @@ def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
     if keyword not in known:
         return "write files yourself: found.save(path), found.plot(), found.to_df()"
     return f"use {keyword}={value if option[2] is None else option[2]!r}"
+
+
+class AnswersAttributes:
+    """Names our attribute where a caller asks for another library's (``predict``, ``xyxy``)."""
+
+    __slots__ = ()
+    answers: ClassVar[Mapping[str, str]] = OF_RESULTS
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name):
+            answer = self.answers.get(name, "").replace("NAME", name)
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{said}; {answer}" if answer else said, name=name, obj=self)

@@ -14,7 +14,7 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
 
     ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
     (every number has both), ``flags`` where they are not ``--name``, ``hidden`` where --help leaves
-    it out, ``bare``: the value of a flag that no value follows, ``number``: its type, where a
-    text may be given as one from Python.
+    it out, ``bare``: the value of a flag that no value follows, ``also``: another type that
+    its text may have from Python.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})

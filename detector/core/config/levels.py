@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -148,13 +149,11 @@ def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
 def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(option, value) of a level, whether it stands in its group or alone."""
     for key, value in level.items():
-        if key in _GROUPS and isinstance(value, Mapping):
-            for name, leaf in value.items():
+        if key in _GROUPS and isinstance(value, Mapping | None):
+            for name, leaf in (value or {}).items():
                 if name not in _LEAVES or _LEAVES[name][0] != key:
                     raise UsageError(_unknown_key(origin, f"{key}.{name}"))
                 yield name, leaf
-        elif key in _GROUPS and value is None:
-            continue  # an empty group
         elif key in _LEAVES:
             yield key, value
         else:
@@ -184,20 +183,41 @@ def _check(origin: str, name: str, value: Any) -> Any:
     if isinstance(value, str):
         Address(value, hide_path=name in SECRET_PATHS)  # its secrets are known before a message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
+    if name == "zones" and isinstance(value, Mapping):
+        value = json.dumps(value)
+    value = read_value(where, leaf, value)
+    if name == "device":  # GPU.1 is OpenVINO's word for it, intel:gpu Ultralytics' word
+        value = value.lower().removeprefix("intel:").replace(".", ":")
+        value = f"cuda:{value}" if value.isdecimal() else value
+    return value
+
+
+def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
+    """A value of a file or the command line in an option's type. Raises UsageError."""
     kind, optional = _type_of(leaf)
+    if value is None and optional:
+        return None
     if value is None:
-        if optional:
-            return None
         raise UsageError(f"{where} needs a value")
     try:
         value = _convert(kind, value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}") from None
-    if name == "device":  # GPU.1 is OpenVINO's word for it, intel:gpu Ultralytics' word
-        value = value.lower().removeprefix("intel:").replace(".", ":")
-        value = f"cuda:{value}" if value.isdecimal() else value
-    if value != leaf.default:
-        _check_limits(where, value, leaf)
+    if value == leaf.default:
+        return value
+    low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
+    if low is not None and value < low:
+        raise UsageError(f"{where}: {quote(value)} is too small; must be at least {low}")
+    if high is not None and value > high:
+        percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
+        raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
+    # An unknown engine is refused where engines are loaded: the error then has its JSON document.
+    choices = choices_of(leaf) if leaf.name != "engine" else ()
+    for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
+        if item not in choices:
+            near = difflib.get_close_matches(str(item), choices, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{where}: {item!r} is not one of {', '.join(choices)}{hint}")
     return value
 
 
@@ -234,19 +254,3 @@ def _text(value: object) -> str:
     if len(text) > MAX_TEXT:
         raise ValueError
     return text
-
-
-def _check_limits(where: str, value: Any, leaf: dataclasses.Field[Any]) -> None:
-    low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
-    if low is not None and value < low:
-        raise UsageError(f"{where}: {quote(value)} is too small; must be at least {low}")
-    if high is not None and value > high:
-        percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
-        raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
-    # An unknown engine is refused where engines are loaded: the error then has its JSON document.
-    choices = choices_of(leaf) if leaf.name != "engine" else ()
-    for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
-        if item not in choices:
-            near = difflib.get_close_matches(str(item), choices, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"{where}: {item!r} is not one of {', '.join(choices)}{hint}")

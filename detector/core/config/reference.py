@@ -38,8 +38,8 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 
 class Options(TypedDict, total=False):
@@ -80,8 +80,8 @@ def python_types() -> str:
     lines = [PYTHON_HEAD]
     for _, leaf in python_options():
         kind = str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")
-        if number := leaf.metadata.get("number"):
-            kind = kind.replace("str", f"str | {number}")
+        if also := leaf.metadata.get("also"):
+            kind = kind.replace("str", f"str | {also}")
         lines.append(f"    {leaf.name}: {kind}\n")
     cameras = (leaf.name for group, leaf in python_options() if group == "live")
     named = ", ".join(f'"{name}"' for name in cameras if name != "repeat")

@@ -117,7 +117,7 @@ class RuntimeConfig:
         "Network input: 640x384 (width x height), or 640 (the longest side); default: the model's "
         "own; the default model takes the shape of the video.",
         "S",
-        number="int",
+        also="int",
         short="Network input: 640x384, or 640 (longest side)",
         common=True,
     )
@@ -229,6 +229,7 @@ class SelectionConfig:
         "goes in double quotes.",
         "A,B",
         short="Keep only these classes: names or ids",
+        also="int",
         common=True,
     )
     agnostic: bool = option(False, "Let boxes of different classes suppress each other.")
@@ -275,6 +276,7 @@ class TrackingConfig:
         "`detect-video zones in.mp4` writes a template.",
         "FILE",
         short="Count objects at the lines and zones of a YAML",
+        also="Mapping[str, Any]",
     )
 
     def __post_init__(self) -> None:
@@ -323,14 +325,14 @@ class InputConfig:
         "Skip everything before this time, counted from the start of the source: seconds, or "
         "[HH:]MM:SS.",
         "T",
-        number="float",
+        also="float",
         short="Start at this time: seconds or [HH:]MM:SS",
     )
     duration: str | None = option(
         None,
         "Stop after this much time of the source: seconds, or [HH:]MM:SS.",
         "T",
-        number="float",
+        also="float",
         short="Stop after this time: seconds or [HH:]MM:SS",
         common=True,
     )
@@ -348,7 +350,7 @@ class InputConfig:
         "Frame rate of a raw stream (.h264, .m2v, .mjpeg...): 30 or 30000/1001; default: what its "
         "header states, else 25.",
         "FPS",
-        number="float",
+        also="float",
         short="Frame rate of a raw stream",
     )
     grey_range: str = option(
@@ -485,6 +487,7 @@ class DrawingConfig:
         "ids, separated by commas. Objects that are not detected stay visible.",
         "A,B",
         short="Pixelate these classes in videos and images",
+        also="int",
         common=True,
     )
 

@@ -28,10 +28,7 @@ CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
 def usable_cores() -> int:
     """Cores that this process may use, which can be fewer than the computer has."""
-    try:
-        there = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        there = os.cpu_count() or 1
+    there = len(os.sched_getaffinity(0))
     share = os.environ.get(CORES_VARIABLE, "")
     return min(there, max(1, int(share))) if share.isdecimal() else there
 

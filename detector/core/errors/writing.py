@@ -209,7 +209,7 @@ def is_output(path: str) -> bool:
     """Whether a run wrote or is writing this path, as far as the file system can tell."""
     try:
         return any(name.startswith(MARK) for name in os.listxattr(path))
-    except (OSError, AttributeError):
+    except OSError:
         return False
 
 

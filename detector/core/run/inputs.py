@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from detector.core import models, sources
+from detector.core import sources
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.guard import keep_listed
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import is_output
-from detector.core.run.canvas import model_request
 from detector.core.sources._addresses import is_web
 from detector.core.sources._unclaimed import is_live
 
@@ -29,6 +28,9 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
 
 def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
     """Guards sources, the model's files and the calibration. Raises UsageError for a camera."""
+    from detector.core import models
+    from detector.core.run.canvas import model_request
+
     asked = config.calibration.calibrate
     calibrate = None if asked == PACKAGED else asked
     refuse_cameras([*specs, *filter(None, [calibrate])])

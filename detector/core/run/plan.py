@@ -207,7 +207,7 @@ class Plan:
     def network(self) -> Network:
         return self.loaded.network
 
-    def selecting(self, conf: float | None, classes: Sequence[str] | None) -> Plan:
+    def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> Plan:
         """With another threshold and other classes; None keeps what is there. Raises UsageError."""
         selection = self.selection.changed(conf, classes, self.network.names)
         return replace(self, selection=selection)

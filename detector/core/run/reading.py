@@ -151,8 +151,13 @@ class Reading:
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
         """(width, height) of the first source that opens if the input follows it, else None."""
+        from detector.core.sources import find_claiming
+
         if not (self.shaped or self.longest):
             return None
+        with suppress(DetectVideoError):  # whoever opens it says what is wrong
+            if self.shaped and all(find_claiming(spec).kind == "pictures" for spec in specs):
+                return None
         info = self._first_info(specs)
         if info is None or (self.shaped and info.kind == "pictures"):
             return None  # pictures have a shape of their own, each

@@ -35,7 +35,7 @@ class Selection:
         )
 
     def changed(
-        self, conf: float | None, classes: Sequence[str] | None, names: Sequence[str]
+        self, conf: float | None, classes: Sequence[str | int] | None, names: Sequence[str]
     ) -> Selection:
         """A copy; None keeps what is there. Raises UsageError for a wrong value."""
         changed = self

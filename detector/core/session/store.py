@@ -32,7 +32,7 @@ from detector.core.errors.writing import (
     whole_file,
     write_whole,
 )
-from detector.core.session.codec import check_schema, parse_json, read_file, to_json
+from detector.core.session.codec import read_file, to_json
 from detector.core.session.span_columns import span_columns
 from detector.core.timeline import OffTimeline, Timeline
 
@@ -110,7 +110,7 @@ class Session:
     @classmethod
     def _create(cls, folder: Path, new: bool) -> Session:
         try:
-            missing = _missing_parents(folder)
+            missing = [above for above in folder.parents if not above.exists()]  # the lowest first
             if not new:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 made = _make_folder(folder)
@@ -177,7 +177,7 @@ class Session:
             session.release()
 
     def _refuse_foreign(self) -> None:
-        ours = self._listed()
+        ours = _listed_names(self.folder)
         for name in _names_of_a_session(self.folder):
             path = self.folder / name
             if name in ours:
@@ -188,11 +188,6 @@ class Session:
                     f"or {CURE}"
                 )
 
-    def _listed(self) -> set[str]:
-        """The files that runs wrote; without a list they are known by session.json."""
-        listed = _listed_names(self.folder)
-        return listed or (_unlisted_names(self.folder) if _is_session(self.folder) else set())
-
     def begin(self) -> None:
         """Removes an earlier run's files, once there is something to write."""
         if self._begun or self._lock < 0:
@@ -200,7 +195,7 @@ class Session:
         self._begun = True
         try:
             folders = set()
-            for name in self._listed():
+            for name in _listed_names(self.folder):
                 path = self.folder / name
                 above = [parent for parent in path.parents if self.folder in parent.parents]
                 if any(parent.is_symlink() for parent in above):
@@ -222,7 +217,7 @@ class Session:
     def claim(self, *names: str) -> Path:
         """Lists files to be written; returns the first one's path. Raises OutputError."""
         try:
-            known = self._listed()
+            known = _listed_names(self.folder)
             new = [name for name in names if name not in known]
             for name in new:
                 path = self.folder / name
@@ -233,7 +228,7 @@ class Session:
                     )
                 path.parent.mkdir(exist_ok=True)
             if new:
-                self._list(new if _listed_names(self.folder) else [*known, *new])
+                self._list(new)
         except OSError as error:
             raise OutputError(
                 f"{self.folder / names[0]}: cannot be written: {error.strerror}; the run's outputs "
@@ -258,7 +253,7 @@ class Session:
     def discard(self) -> None:
         """Removes the folder, and empty ones above it that were made for it."""
         with contextlib.suppress(OSError):
-            if self._made or not self._listed():
+            if self._made or not _listed_names(self.folder):
                 (self.folder / LIST).unlink(missing_ok=True)
             if self._made:
                 self.folder.rmdir()
@@ -393,16 +388,6 @@ def _names_of_a_session(folder: Path) -> list[str]:
     return [*FILES, ROWS_SO_FAR, LOG, *more]
 
 
-def _is_session(folder: Path) -> bool:
-    path = folder / "session.json"
-    try:
-        content = parse_json(read_file(path), path)
-        check_schema(content, path)
-    except UsageError:
-        return False
-    return isinstance(content, dict) and {"command", "environment", "stages"} <= content.keys()
-
-
 def _open_list(folder: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.open(folder / LIST, flags, 0o666)
@@ -424,17 +409,6 @@ def _listed_names(folder: Path) -> set[str]:
     }
 
 
-def _unlisted_names(folder: Path) -> set[str]:
-    """The files of a session that has no list: those of fixed names, and records of passes."""
-    names = {*FILES, ROWS_SO_FAR, LOG, f"{PASSES}/torch_trace.json.gz"}
-    for path in folder.glob(f"{PASSES}/*.json"):
-        with contextlib.suppress(UsageError):
-            record = parse_json(read_file(path), path)
-            if isinstance(record, dict) and "available" in record:
-                names.add(f"{PASSES}/{path.name}")
-    return names
-
-
 def _process() -> str:
     return f"{os.getpid()} {TOKEN}"
 
@@ -444,11 +418,6 @@ def _last_writer(lock: int) -> str:
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""
-
-
-def _missing_parents(folder: Path) -> list[Path]:
-    """The folders above that are not there, the lowest first."""
-    return [above for above in folder.parents if not above.exists()]
 
 
 def _make_folder(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from detector.core.session.document import LiveMemory, SourceSummary, Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
 from detector.core.timeline import INFER
-from detector.core.timeline.order import GROUPS, group_of, is_behind_inference
+from detector.core.timeline.order import GROUPS, THREADS, group_of, is_behind_inference
 
 # Exit codes whose reason is printed nowhere else: the reasons of failures go to stderr.
 SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
@@ -182,7 +183,7 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
 def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     """How busy each group of threads was, and which one limits the run."""
     limit = summary.verdict.bottleneck
-    limiting = None if limit is None else group_of(limit, summary.stages[limit].threads)
+    limiting = None if limit is None else group_of(limit)
     rows = list(_busy(summary))
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     letters = FULL if "utf" in (console.encoding or "").lower() else EMPTY
@@ -206,7 +207,7 @@ def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
                 yield (group_of(limit) if limit else "", name, thread.busy_s / thread.wall_s)
         return
     for group in GROUPS:
-        names = [name for name in summary.threads if group_of("", [name]) == group]
+        names = [name for name in summary.threads if THREADS.get(name.split("-")[0]) == group]
         threads = [summary.threads[name] for name in names]
         wall = sum(thread.wall_s for thread in threads)
         if not wall:
@@ -250,8 +251,14 @@ def _written(summary: Summary) -> Iterator[str]:
         folders = sorted({str(Path(path).parent) for path in paths})
         yield f"-> {counted(len(paths), 'file')} in {', '.join(folders[:SOURCES_SHOWN])}"
     else:
-        yield from (f"-> {path}" for path in paths)
+        yield from (f"-> {path}{_why_numbered(path, paths)}" for path in paths)
     yield from _session(summary)
+
+
+def _why_numbered(path: str, paths: Sequence[str]) -> str:
+    plain = re.sub(r"(-detected)-\d+(?=\.\w+$|$)", r"\1", path)
+    is_kept = plain not in paths and os.path.exists(plain)
+    return f" ({Path(plain).name} is kept: not of these settings)" if is_kept else ""
 
 
 def _session(summary: Summary) -> Iterator[str]:

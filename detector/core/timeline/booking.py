@@ -13,7 +13,6 @@ So the sum over all inferences is what the threads used, whatever the number of 
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -31,15 +30,6 @@ def clock_of(task: int) -> int:
     return ~task << 3 | 6
 
 
-def _nobody_tells(clock: int) -> int:
-    raise OSError("this system has no clock of another thread")
-
-
-read_clock: Callable[[int], int] = (
-    time.clock_gettime_ns if sys.platform == "linux" else _nobody_tells
-)
-
-
 @dataclass(slots=True)
 class _Clock:
     """Of an engine's thread. ``owner``: the worker that made it; None: unknown or none."""
@@ -53,7 +43,7 @@ class Booking:
     """Of one run of the loop. ``read``: a clock, by its number, in nanoseconds; OSError or
     OverflowError where the thread has ended, or nobody tells."""
 
-    def __init__(self, tasks: Tasks, read: Callable[[int], int] = read_clock) -> None:
+    def __init__(self, tasks: Tasks, read: Callable[[int], int] = time.clock_gettime_ns) -> None:
         self._tasks, self._read = tasks, read
         self._lock = threading.Lock()
         self._listed: Mapping[int, str] | None = None  # whose clocks these are

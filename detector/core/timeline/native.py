@@ -4,7 +4,7 @@ No system tells who started a thread, so it is inferred from time. A thread that
 stage's part has been opened, or when the stage's first call returns, belongs to that stage. If two
 stages were at it at once, the name decides: the loop's threads have names, and a thread keeps its
 creator's name until somebody changes it. Any other thread stays unknown; its CPU time is kept and
-reported as such. Linux tells the times in /proc. On other systems there is nothing to report.
+reported as such. Linux tells the times in /proc; a sandbox may hide them.
 """
 
 from __future__ import annotations
@@ -57,14 +57,13 @@ class RunQueue:
     open: a read costs a microsecond, and opening it ten. Raises OSError where there is none.
     """
 
-    __slots__ = ("_file", "_pread")
+    __slots__ = ("_file",)
 
     def __init__(self, place: str = "/proc/thread-self/schedstat") -> None:
         self._file = os.open(place, os.O_RDONLY)
-        self._pread = os.pread  # looked up here: Windows has neither this nor the file
 
     def read(self) -> int:
-        return int(self._pread(self._file, 96, 0).split(b" ", 2)[1])
+        return int(os.pread(self._file, 96, 0).split(b" ", 2)[1])
 
     def close(self) -> None:
         os.close(self._file)
@@ -110,7 +109,7 @@ def machine_busy_ns() -> int | None:
         # user, nice, system; idle, iowait (no work); irq, softirq, steal; guests are in user
         ticks = sum(int(row[at]) for row in rows for at in (1, 2, 3, 6, 7, 8))
         return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
+    except (OSError, ValueError, IndexError):
         return None
 
 

@@ -7,7 +7,7 @@ The seven of ``spans.STAGES`` are of every run. A run may have more between nms 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, STAGES, WRITE
 
@@ -25,12 +25,9 @@ def in_order(names: Iterable[str] = ()) -> tuple[str, ...]:
     return *STAGES[:BEHIND], *added, *STAGES[BEHIND:]
 
 
-def group_of(stage: str, threads: Sequence[str] = ()) -> str:
-    """Which group it ran in, by its ``threads``: until 0.2 head and nms were the writer's. Where
-    these do not tell, what is none of the seven is the writer's."""
-    told = [THREADS[kind] for name in threads if (kind := name.split("-")[0]) in THREADS]
-    usual = (group for group, stages in GROUPS.items() if stage in stages)
-    return next(iter(told), None) or next(usual, WRITING)
+def group_of(stage: str) -> str:
+    """What is none of the seven is the writer's."""
+    return next((group for group, stages in GROUPS.items() if stage in stages), WRITING)
 
 
 def is_behind_inference(stage: str) -> bool:
@@ -43,15 +40,10 @@ def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
     return (WRITE,) if WRITE in behind else behind
 
 
-def grouped(
-    names: Iterable[str], threads: Mapping[str, Sequence[str]] | None = None
-) -> dict[str, tuple[str, ...]]:
-    """The stages of each group in their order, with the ``names`` beyond the seven. ``threads``:
-    of each stage, where they are known."""
-    found: dict[str, list[str]] = {group: [] for group in GROUPS}
-    for stage in in_order(names):
-        found[group_of(stage, (threads or {}).get(stage, ()))].append(stage)
-    return {group: tuple(stages) for group, stages in found.items()}
+def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The stages of each group in their order, with the ``names`` beyond the seven."""
+    stages = in_order(names)
+    return {group: tuple(one for one in stages if group_of(one) == group) for group in GROUPS}
 
 
 SPARED = 16  # frames of a batch for each of its rows, at most

@@ -217,7 +217,7 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Verdict |
         },
         agreement=_agreement(variant.agreement),
         ap=variant.ap,
-        stage_cpu_ms=_stage_cpu(variant) if sound else None,
+        stage_cpu_ms={one: _interval(_cpu(variant, one)) for one in UNTOUCHED} if sound else None,
         memory_mb=variant.memory_mb,
         load_s=facts.load_s,
         build_s=facts.build_s,
@@ -321,10 +321,6 @@ def _percentile(calls: Sequence[tuple[float, int]], p: int) -> float | None:
 
 def _cpu(variant: Variant, stage: str) -> list[float]:
     return [turn.cpu_ms.get(stage, 0.0) for turn in variant.rounds]
-
-
-def _stage_cpu(variant: Variant) -> dict[str, Interval | None]:
-    return {stage: _interval(_cpu(variant, stage)) for stage in UNTOUCHED}
 
 
 def _frame_ms(variant: Variant) -> float:

@@ -138,7 +138,7 @@ def _search(document: SessionDocument) -> Iterator[NextStep]:
 def _name_measured(document: SessionDocument) -> tuple[str, ...]:
     """Options for what ``auto`` took because it was measured here. They count for this batch alone:
     no figure covers what another batch would run."""
-    runtime = document.config.get("runtime", {})  # absent in sessions of earlier versions
+    runtime = document.config.get("runtime", {})
     asked = {runtime.get(name) for name in ("engine", "precision")}
     reason = document.engine_reason or ""
     if "auto" not in asked or not any(word in reason for word in ("measured", "tuned for")):

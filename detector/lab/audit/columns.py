@@ -115,9 +115,12 @@ ACCURATE = re.compile(
     r"(?![0-9])|agreement|iou|mota|hota|top-?[15])"
 )
 LISTS = frozenset(word for word, quantity in WORDS.items() if quantity in (CHANGES, CONTAINS))
-NEEDS_UNIT = frozenset(
-    "latency time speed inference duration memory vram throughput energy".split()
-)
+USUAL_UNITS = {  # of titles that say nothing without one
+    **dict.fromkeys(("latency", "inference", "time", "duration"), "(ms)"),
+    **dict.fromkeys(("memory", "vram"), "(MB)"),
+    **dict.fromkeys(("throughput", "speed"), "(FPS)"),
+    "energy": "(J)",
+}
 
 
 class Meaning(NamedTuple):
@@ -244,6 +247,6 @@ def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meanin
 def _why_unread(words: Sequence[str]) -> str:
     if words == ["size"]:
         return "a size in pixels or in MB? add the unit"
-    if NEEDS_UNIT.intersection(words):
-        return "it has no unit: add (ms), (s), (MB) or (FPS)"
+    for word in filter(USUAL_UNITS.get, words):
+        return f"it has no unit: write {word} {USUAL_UNITS[word]}, if that is its unit"
     return "its title does not say what its numbers are"

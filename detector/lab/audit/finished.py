@@ -8,12 +8,13 @@ from msgspec import UNSET
 
 from detector.core.errors.text import counted
 from detector.core.session.document import Summary
-from detector.lab.audit.rules.runs import RULES
+from detector.lab.audit.rule import rules_of
+from detector.lab.audit.rules import runs
 from detector.lab.session.audit import SEVERITIES, Finding
 
 
 def findings_of(summary: Summary) -> Iterator[Finding]:
-    found = [one for rule in RULES for one in rule.findings(summary, "")]
+    found = [one for rule in rules_of(runs) for one in rule.findings(summary, "")]
     yield from sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from msgspec import UNSET
 
 from detector.core.errors import UsageError
 from detector.core.session.codec import from_builtins, parse_json, read_file
@@ -20,6 +18,92 @@ from detector.lab.session.network import LayersFacts
 from detector.lab.session.read import SavedSession, read_session
 
 MOST_ROWS = 5000  # of a list of rows in a document
+
+
+# The columns of our tables: titles that ``columns.py`` reads, and the text of a row. Of several
+# arguments a row is a pair.
+
+Columns = Sequence[tuple[str, Callable[[Any], str]]]
+
+LAYERS: Columns = (
+    ("layer", lambda row: row.name),
+    ("type", lambda row: row.type),
+    ("time (ms)", lambda row: _number(row.ms)),
+    ("MACs (M)", lambda row: _number(row.macs / 1e6)),
+    ("params", lambda row: _number(row.parameters)),
+    ("precision", lambda row: row.precision),
+)
+STAGES: Columns = (
+    ("stage", lambda pair: pair[0]),
+    ("calls", lambda pair: str(pair[1].calls)),
+    ("total (s)", lambda pair: _number(pair[1].busy_s)),
+    ("p50 (ms)", lambda pair: _number(pair[1].p50_ms)),
+    ("p90 (ms)", lambda pair: _number(pair[1].p90_ms)),
+    ("p99 (ms)", lambda pair: _number(pair[1].p99_ms)),
+    ("max (ms)", lambda pair: _number(pair[1].max_ms)),
+)
+RUNS: Columns = (
+    ("run", lambda pair: pair[0]),
+    ("model", lambda pair: pair[1].model),
+    ("engine", lambda pair: pair[1].engine),
+    ("precision", lambda pair: pair[1].precision),
+    ("batch", lambda pair: str(pair[1].batch)),
+    ("input (pixels)", lambda pair: "{1}x{0}".format(*pair[1].model_input)),
+    ("threads", lambda pair: str(pair[1].engine_threads)),
+    ("decoder", lambda pair: pair[1].each[0].video.decoder or ""),
+    ("video", lambda pair: Path(pair[1].each[0].video.path).name),
+    ("inference FPS", lambda pair: _number(pair[1].fps.inference)),
+    ("end-to-end FPS", lambda pair: _number(pair[1].fps.end_to_end)),
+    ("frames", lambda pair: str(pair[1].frames.written)),
+)
+ROWS: Columns = (
+    ("model", lambda pair: (pair[0].model.name if pair[0].model else pair[1].model) or ""),
+    ("engine", lambda pair: pair[0].engine),
+    ("precision", lambda pair: pair[0].precision),
+    ("executed precision", lambda pair: pair[0].precision_text),
+    ("batch", lambda pair: str(pair[0].batch)),
+    ("threads", lambda pair: _number(pair[0].threads)),
+    ("concurrency", lambda pair: _number(pair[0].concurrency)),
+    ("device", lambda pair: pair[0].device or ""),
+    ("inference FPS", lambda pair: _interval(pair[0].fps.get("inference"))),
+    ("end-to-end FPS", lambda pair: _interval(pair[0].fps.get("end_to_end"))),
+    ("agreement", lambda pair: _number(pair[0].agreement and pair[0].agreement.matched)),
+    ("rounds", lambda pair: str(pair[1].rounds)),
+    ("params (M)", lambda pair: _count(pair[0], "parameters", 1e6)),
+    ("model size (MB)", lambda pair: _count(pair[0], "size_bytes", 1e6)),
+    ("MACs (G)", lambda pair: _count(pair[0], "macs", 1e9)),
+    ("p50 latency (ms)", lambda pair: _interval((pair[0].latency_ms or {}).get("p50"))),
+    ("p90 latency (ms)", lambda pair: _interval((pair[0].latency_ms or {}).get("p90"))),
+    ("memory peak (MB)", lambda pair: _number(pair[0].memory_mb)),
+)
+MEASURED: Columns = (
+    ("engine", lambda pair: pair[0].engine),
+    ("precision", lambda pair: pair[0].precision),
+    ("inference FPS", lambda pair: _interval(pair[0].fps.get("inference"))),
+    ("end-to-end FPS", lambda pair: _interval(pair[0].fps.get("end_to_end"))),
+    ("agreement", lambda pair: _number(pair[0].agreement)),
+    ("rounds", lambda pair: str(pair[1])),
+)
+
+
+def _table(name: str, columns: Columns, rows: Iterable[Any]) -> Table:
+    titles = [title for title, _ in columns]
+    return make_table(name, titles, [[text(row) for _, text in columns] for row in rows])
+
+
+def _number(value: Any) -> str:
+    return repr(value) if isinstance(value, int | float) else ""
+
+
+def _interval(value: Interval | Any) -> str:
+    if value is None:
+        return ""
+    return f"{value.median!r} [{value.low!r}..{value.high!r}]"
+
+
+def _count(row: Row, name: str, unit: float) -> str:
+    count = getattr(row.model, name, None)
+    return _number(count / unit) if count else ""
 
 
 class Ours:
@@ -72,148 +156,35 @@ def of_session(session: SavedSession, name: str) -> Ours:
     _add_run(found, name, session.document)
     layers = session.facts(LayersFacts)
     if layers is not None:
-        titles = ("layer", "type", "time (ms)", "MACs (M)", "params", "precision")
-        rows = [
-            [
-                row.name,
-                row.type,
-                _number(row.ms),
-                _number(row.macs / 1e6),
-                _number(row.parameters),
-                row.precision,
-            ]
-            for row in layers.rows
-        ]
-        found.tables.append(make_table(f"{name}: layers", titles, rows))
+        found.tables.append(_table(f"{name}: layers", LAYERS, layers.rows))
     return found
 
 
 def _add_run(found: Ours, name: str, run: Summary) -> None:
     found.runs[name] = run
-    titles = ("stage", "calls", "total (s)", "p50 (ms)", "p90 (ms)", "p99 (ms)", "max (ms)")
-    rows = [
-        [
-            stage,
-            str(one.calls),
-            _number(one.busy_s),
-            *map(_number, (one.p50_ms, one.p90_ms, one.p99_ms, one.max_ms)),
-        ]
-        for stage, one in run.stages.items()
-        if one.calls
-    ]
-    if rows:
-        found.tables.append(make_table(f"{name}: stages", titles, rows))
+    stages = [(stage, one) for stage, one in run.stages.items() if one.calls]
+    if stages:
+        found.tables.append(_table(f"{name}: stages", STAGES, stages))
 
 
 def tables_of_runs(runs: Mapping[str, Summary]) -> Iterator[Table]:
     if len(runs) < 2:
         return
-    titles = (
-        "run",
-        "model",
-        "engine",
-        "precision",
-        "batch",
-        "input (pixels)",
-        "threads",
-        "decoder",
-        "video",
-        "inference FPS",
-        "end-to-end FPS",
-        "frames",
-    )
-    rows = []
-    for name, run in runs.items():
-        video = run.each[0].video
-        height, width = run.model_input
-        rows.append(
-            [
-                name,
-                run.model,
-                run.engine,
-                run.precision,
-                str(run.batch),
-                f"{width}x{height}",
-                str(run.engine_threads),
-                "" if video.decoder is UNSET else video.decoder,
-                Path(video.path).name,
-                _number(run.fps.inference),
-                _number(run.fps.end_to_end),
-                str(run.frames.written),
-            ]
-        )
-    yield make_table("runs side by side", titles, rows)
+    yield _table("runs side by side", RUNS, runs.items())
 
 
 def _add_comparison(found: Ours, document: Comparison) -> None:
     found.comparisons[found.name] = document
-    titles = (
-        "model",
-        "engine",
-        "precision",
-        "executed precision",
-        "batch",
-        "threads",
-        "concurrency",
-        "device",
-        "inference FPS",
-        "end-to-end FPS",
-        "agreement",
-        "rounds",
-        "params (M)",
-        "model size (MB)",
-        "MACs (G)",
-        "p50 latency (ms)",
-        "p90 latency (ms)",
-        "memory peak (MB)",
-    )
-    rows = [_of_row(row, document) for row in document.rows if row.error is None]
+    rows = [(row, document) for row in document.rows if row.error is None]
     if rows:
-        found.tables.append(make_table(f"{found.name}: rows", titles, rows))
-
-
-def _of_row(row: Row, document: Comparison) -> list[str]:
-    counts, latency = row.model, row.latency_ms or {}
-    return [
-        counts.name if counts else document.model or "",
-        row.engine,
-        row.precision,
-        row.precision_text,
-        str(row.batch),
-        _number(row.threads),
-        _number(row.concurrency),
-        row.device or "",
-        _interval(row.fps.get("inference")),
-        _interval(row.fps.get("end_to_end")),
-        _number(row.agreement.matched if row.agreement else None),
-        str(document.rounds),
-        _number(counts.parameters / 1e6 if counts and counts.parameters else None),
-        _number(counts.size_bytes / 1e6 if counts and counts.size_bytes else None),
-        _number(counts.macs / 1e9 if counts and counts.macs else None),
-        _interval(latency.get("p50")),
-        _interval(latency.get("p90")),
-        _number(row.memory_mb),
-    ]
+        found.tables.append(_table(f"{found.name}: rows", ROWS, rows))
 
 
 def _add_measurements(found: Ours, document: Measurements) -> None:
-    titles = ("engine", "precision", "inference FPS", "end-to-end FPS", "agreement", "rounds")
-    for number, record in enumerate(document.measurements):
-        rows = [
-            [
-                row.engine,
-                row.precision,
-                _interval(row.fps.get("inference")),
-                _interval(row.fps.get("end_to_end")),
-                _number(row.agreement),
-                str(record.rounds),
-            ]
-            for row in record.rows
-        ]
-        if rows:
-            found.tables.append(
-                make_table(f"{found.name}: {record.kind} {number + 1}", titles, rows)
-            )
+    for number, record in enumerate(document.measurements, 1):
+        if record.rows:
+            rows = [(row, record.rounds) for row in record.rows]
+            found.tables.append(_table(f"{found.name}: {record.kind} {number}", MEASURED, rows))
 
 
 def _is_rows(value: Any) -> bool:
@@ -251,16 +222,6 @@ def _title(key: str) -> str:
         if key.endswith(f"_{end}"):
             return f"{key.removesuffix(f'_{end}')} ({end})"
     return key
-
-
-def _number(value: Any) -> str:
-    return repr(value) if isinstance(value, int | float) else ""
-
-
-def _interval(value: Interval | Any) -> str:
-    if value is None:
-        return ""
-    return f"{value.median!r} [{value.low!r}..{value.high!r}]"
 
 
 def join(parts: Sequence[Ours], machine: Machine | None = None) -> Case:

@@ -1,7 +1,7 @@
 """What a rule is: one mistake, and the function that finds it.
 
-Rules are found by standing in a list ``RULES`` of a file in ``rules/``. A rule over tables brings
-its own examples: ``bad`` fires it, ``clean`` does not.
+Rules are found by standing in a file in ``rules/``. A rule over tables brings its own examples:
+``bad`` fires it, ``clean`` does not.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from detector.core import wings
@@ -50,10 +51,25 @@ class Rule:
             yield Finding(self.id, self.severity, where, hit.rows, hit.evidence, self.cure)
 
 
+def rule(
+    severity: Severity, what: str, cure: str, **others: Any
+) -> Callable[[Callable[[Any], Iterable[Hit]]], Rule]:
+    """The rule whose id is the name of the decorated function."""
+
+    def named(find: Callable[[Any], Iterable[Hit]]) -> Rule:
+        return Rule(find.__name__.replace("_", "-"), severity, what, cure, find, **others)
+
+    return named
+
+
+def rules_of(module: ModuleType) -> list[Rule]:
+    return [one for one in vars(module).values() if isinstance(one, Rule)]
+
+
 @cache
 def list_rules() -> tuple[Rule, ...]:
     modules = wings.import_files(f"{__name__.rpartition('.')[0]}.{FOLDER.name}", str(FOLDER))
-    return tuple(rule for module in modules for rule in module.RULES)
+    return tuple(rule for module in modules for rule in rules_of(module))
 
 
 def find_rule(name: str) -> Rule | None:

@@ -6,33 +6,41 @@ import click
 
 from detector.core.cli.command import subcommand
 from detector.core.cli.help import Files
-from detector.core.cli.printing import print_json, terminal
+from detector.core.cli.printing import echo, print_json, terminal
 
 
 @subcommand(
     json="the changes",
-    examples=("detect-video diff runs/before runs/after --max-regression 5%  # a gate",),
+    examples=(
+        "detect-video diff  # the last two runs",
+        "detect-video diff runs/before runs/after --max-regression 5%  # a gate",
+    ),
 )
-@click.argument("run_a", type=Files(), metavar="RUN_A")
-@click.argument("run_b", type=Files(), metavar="RUN_B")
+@click.argument("run_a", type=Files(), metavar="[RUN_A]", required=False)
+@click.argument("run_b", type=Files(), metavar="[RUN_B]", required=False)
 @click.option(
     "--max-regression",
     metavar="P",
     help="Exit with 8 if a frame takes longer by more than P: 5% or 0.05.",
 )
-def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -> None:
+def command(
+    run_a: str | None, run_b: str | None, max_regression: str | None, as_json: bool
+) -> None:
     """Compare two saved sessions: RUN_A before, RUN_B after.
 
-    If other programs used more of the cores in one of them, its timings are inflated; the gate
-    then checks CPU time instead.
+    Default: the newest two in runs/. If other programs used more of the cores in one of them, its
+    timings are inflated; the gate then checks CPU time instead.
     """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, what_differs
     from detector.lab.analysis.load import compare_cpu, compare_load, most_grown
-    from detector.lab.session.read import read_session
+    from detector.lab.session.read import newest_runs, read_session
     from detector.lab.terminal.diff import print_diff
 
     limit = _share(max_regression)
+    if run_a is None or run_b is None:
+        run_a, run_b = (run_a, *newest_runs()) if run_a else newest_runs(2)
+        echo(f"before: {run_a}, after: {run_b}", err=True)
     before, after = read_session(run_a), read_session(run_b)
     changes, differing = diff(before, after), what_differs(before, after)
     whole = next((change for change in changes if change.what == END_TO_END), None)

@@ -13,7 +13,6 @@ from detector.core.cli.command import subcommand
 from detector.core.cli.help import Files
 from detector.core.cli.printing import echo, terminal
 from detector.core.cli.streams import check_standard_output
-from detector.core.errors import UsageError
 from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers
 
 if TYPE_CHECKING:
@@ -45,9 +44,9 @@ HELP_FORMATS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}; default: html."
 def command(run: str | None, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the report of a saved run. RUN is its folder; default: the newest in runs/."""
     from detector.core.session.store import keep_session
-    from detector.lab.session.read import read_session
+    from detector.lab.session.read import newest_runs, read_session
 
-    session = read_session(run or _newest())
+    session = read_session(run or newest_runs()[0])
     keep_session(session.folder)
     log_to_trackers(trackers, session)
     if kind == "table":
@@ -55,13 +54,6 @@ def command(run: str | None, kind: str, output: str | None, trackers: tuple[str,
         return
     for name, content in _render(session, kind, output).items():
         _write(session.folder, name, content, output, kind == "csv")
-
-
-def _newest() -> str:
-    documents = [path for path in Path("runs").glob("*/session.json") if path.is_file()]
-    if not documents:
-        raise UsageError("runs/: no saved run found; give one: detect-video report RUN")
-    return str(max(documents, key=lambda path: path.stat().st_mtime).parent)
 
 
 def _print_tables(session: SavedSession) -> None:

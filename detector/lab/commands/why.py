@@ -12,11 +12,11 @@ from detector.core.cli.printing import print_json, terminal
 @subcommand(
     json="the frames and their causes",
     examples=(
-        "detect-video why runs/in-ort                 # the ten slowest frames",
-        "detect-video why runs/in-ort --frame 212     # one frame, stage by stage",
+        "detect-video why                          # the slowest of the last run",
+        "detect-video why runs/in-ort --frame 212  # one frame, stage by stage",
     ),
 )
-@click.argument("run", type=Files(), metavar="RUN")
+@click.argument("run", type=Files(), metavar="[RUN]", required=False)
 @click.option("--frame", metavar="N", type=click.IntRange(min=0), help="A frame, from 0.")
 @click.option(
     "--slowest",
@@ -24,21 +24,21 @@ from detector.core.cli.printing import print_json, terminal
     type=click.IntRange(1, 1000),
     help="Number of slowest frames to explain; default: 10.",
 )
-def command(run: str, frame: int | None, slowest: int | None, as_json: bool) -> None:
+def command(run: str | None, frame: int | None, slowest: int | None, as_json: bool) -> None:
     """Explain the slow frames of a saved run.
 
-    For each frame, print its waits, what they waited for, and the call that delayed it with the
-    cause: garbage collection, another process on the core, the disk, boxes, a key frame, the clock.
-    Causes that the session did not record are listed; `profile --moments` records them.
+    Default: the newest in runs/. Print each frame's waits, what they waited for, and the call that
+    delayed it with the cause: garbage collection, another process on the core, the disk, boxes, a
+    key frame, the clock. Causes not recorded are listed; `profile --moments` records them.
     """
     from detector.core.errors import UsageError
-    from detector.lab.session.read import read_session
+    from detector.lab.session.read import newest_runs, read_session
     from detector.lab.terminal.why import print_why
     from detector.lab.why import explain
 
     if frame is not None and slowest is not None:
         raise UsageError("--frame and --slowest exclude each other; give one of them")
-    told = explain(read_session(run), frame, slowest or 10)
+    told = explain(read_session(run or newest_runs()[0]), frame, slowest or 10)
     if as_json:
         print_json(told)
     else:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -348,12 +348,8 @@ class _OpenVariant:
         return cpu / wall if wall > SHORT_PAUSE_S else 0.0
 
 
-class Digest(Protocol):
-    def update(self, data: Any, /) -> None: ...
-
-
 class HashingSource:
-    def __init__(self, source: FrameSource, digest: Digest) -> None:
+    def __init__(self, source: FrameSource, digest: hashlib._Hash) -> None:
         self.info = source.info
         self._source, self._digest = source, digest
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from detector.core.errors import UsageError
-from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
+from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 
 EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
@@ -64,9 +64,7 @@ def _check(path: str, content: Any) -> ClassMap:
         or not content["classes"]
     ):
         raise UsageError(f"{path}: a mapping needs classes, each with a list of names: {EXAMPLE}")
-    for key in content:
-        if key not in ("classes", "ignore"):
-            raise UsageError(f"{path}: unknown key {quote(key)}; known: classes, ignore")
+    refuse_unknown(path, "key", content, ("classes", "ignore"))
     optional: set[str] = set()
     classes = _names(path, "classes", content["classes"], optional)
     ignore = _names(path, "ignore", content.get("ignore") or {}, optional)

@@ -36,40 +36,36 @@ def key_of(engine: str, precision: str, threads: int, own: Mapping[str, str]) ->
 
 
 def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
-    folder = store.choose_folder(config.runtime.engines_dir)
-    for entry in reversed(_entries(store.read_kept(folder, FILE))):
-        if isinstance(entry, dict) and entry.get("key") == key:
-            with suppress(UsageError):
-                return from_builtins(entry.get("peaks"), Peaks, FILE)
-    return None
+    same = [peaks for of, peaks in _kept(config) if of == key]
+    return same[-1] if same else None
 
 
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
     """The newest bandwidths of this machine by these threads, whatever engine they lie with."""
-    folder = store.choose_folder(config.runtime.engines_dir)
-    for entry in reversed(_entries(store.read_kept(folder, FILE))):
-        of = _key(entry)
-        if isinstance(of, dict) and _agree(of, key, ALIKE):
-            with suppress(UsageError):
-                return from_builtins(entry.get("peaks"), Peaks, FILE).bandwidths or None
-    return None
+    alike = [peaks for of, peaks in _kept(config) if _agree(of, key, ALIKE)]
+    return (alike[-1].bandwidths or None) if alike else None
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
     """Other measurements with these threads: bandwidths, and this engine's peaks of ``types``."""
+    for of, peaks in _kept(config):
+        if of == key or not _agree(of, key, ALIKE):
+            continue
+        same = types if _agree(of, key, ("engine", "library", "own")) else ()
+        yield replace(
+            peaks,
+            gflops_s={name: one for name, one in peaks.gflops_s.items() if name in same},
+            instructions={n: one for n, one in peaks.instructions.items() if n in same},
+        )
+
+
+def _kept(config: Config) -> Iterator[tuple[dict[str, Any], Peaks]]:
+    """Key and peaks of each record that can be read, the oldest first."""
     folder = store.choose_folder(config.runtime.engines_dir)
     for entry in _entries(store.read_kept(folder, FILE)):
-        of = _key(entry)
-        if not isinstance(of, dict) or of == key or not _agree(of, key, ALIKE):
-            continue
-        with suppress(UsageError):
-            peaks = from_builtins(entry.get("peaks"), Peaks, FILE)
-            same = types if _agree(of, key, ("engine", "library", "own")) else ()
-            yield replace(
-                peaks,
-                gflops_s={name: one for name, one in peaks.gflops_s.items() if name in same},
-                instructions={n: one for n, one in peaks.instructions.items() if n in same},
-            )
+        if isinstance(of := _key(entry), dict):
+            with suppress(UsageError):
+                yield of, from_builtins(entry.get("peaks"), Peaks, FILE)
 
 
 def _agree(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:

@@ -141,13 +141,13 @@ def chain() -> Network:
         input=InputRules(SIDE, SIDE, "stretch"),
         batch=1,
         output_shapes=output_shapes(graph),
-        head=lambda outputs, conf: _nothing(),
+        head=_find_nothing,
         dense=lambda outputs: outputs[0],
         names=("nothing",),
     )
 
 
-def _nothing() -> Candidates:
+def _find_nothing(outputs: object, conf: float) -> Candidates:
     return Candidates(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
 
 

@@ -7,7 +7,7 @@ thread and of /sys a core, and getrusage. Its cost is measured, and stands in th
 from __future__ import annotations
 
 import gc
-import sys
+import resource
 import threading
 import time
 from collections import defaultdict
@@ -134,10 +134,6 @@ def _name_threads() -> dict[int, str]:
 
 
 def _page_faults() -> tuple[int, int]:
-    """Of this process so far: all, and those that read from a disk. Zeros where nobody counts."""
-    if sys.platform == "win32":
-        return 0, 0
-    import resource
-
+    """Of this process so far: all, and those that read from a disk."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_minflt + used.ru_majflt, used.ru_majflt

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
             except (DetectVideoError, NotHereError) as error:
                 not_measured[one.name] = _in_a_line(error)
             else:
-                runs[one.name] = _run_of(bench, one, plan)
+                runs[one.name] = partial(run_once, bench, plan, one.stage)
         turns = take_turns(lambda: run_once(bench, plain, None), runs, occasion.seconds)
     not_measured |= turns.failed
     if not turns.changed:
@@ -226,10 +227,6 @@ def _make_bench(occasion: Occasion, plan: Plan) -> tuple[Bench, Parts]:
 
 
 # One run
-
-
-def _run_of(bench: Bench, one: Tried, plan: Plan) -> Run:
-    return lambda: run_once(bench, plan, one.stage)
 
 
 def run_once(bench: Bench, plan: Plan, stage: str | None) -> float:

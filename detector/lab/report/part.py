@@ -58,7 +58,7 @@ class Part:
             if record is None:
                 return ""
             inside = self.page(session, record.facts)
-            if inside and record.ran is not None:  # sessions of earlier versions do not say
+            if inside and record.ran is not None:
                 ran = f"Measured with {record.ran.text}."
                 inside = text(ran).replace("<p>", '<p class="note">', 1) + inside
         title = self.title if isinstance(self.title, str) else self.title(session)

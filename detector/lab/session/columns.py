@@ -25,9 +25,9 @@ from detector.core.timeline.spans import READ
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
 # Of its thread: what it was off a core, of that ready for one, and what the engine's threads used
-# for it. Runs before 0.2 have none of them; NOT_KNOWN where nobody told.
+# for it; NOT_KNOWN where nobody told.
 TOLD = ("off_cpu_ns", "ready_ns", "library_ns")
-COLUMNS = (*NUMBERS, *NAMES)
+COLUMNS = (*NUMBERS, *TOLD, *NAMES)
 
 # About 10 of a span's 51 bytes remain; what shrinks more is no recording, unless it is small.
 MOST_BYTES = 1 << 30
@@ -35,8 +35,6 @@ SHRINKS = 40  # times
 SMALL_BYTES = 16 << 20
 MOST_NAMES, LONGEST_NAME = 10_000, 200
 LATEST_NS = 1 << 62
-
-_TOLD_FILES = {f"{name}.npy" for name in TOLD}
 
 Columns = dict[str, NDArray[Any]]
 
@@ -48,17 +46,14 @@ def read_columns(path: Path, sources: int) -> Columns:
             raise UsageError(f"{path}: damaged or missing; the session's spans cannot be read")
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             _check_sizes(archive, path)
-            there = [name for name in TOLD if f"{name}.npy" in archive.namelist()]
-            columns = {name: _read_array(archive, name, path) for name in (*COLUMNS, *there)}
+            columns = {name: _read_array(archive, name, path) for name in COLUMNS}
     except UsageError:
         raise
     except Exception as error:  # zipfile lets through whatever its parsing of damaged bytes raises
         raise _damage_error(path, " ".join(str(error).split())[:120] or "not an archive") from error
-    lengths = {len(columns[name]) for name in (*NUMBERS, *there)}
+    lengths = {len(columns[name]) for name in (*NUMBERS, *TOLD)}
     if len(lengths) != 1:
         raise UsageError(f"{path}: damaged: its columns differ in length: {sorted(lengths)} rows")
-    for name in set(TOLD) - set(there):
-        columns[name] = np.full(len(columns["index"]), NOT_KNOWN)
     for name, wrong in _impossible(columns, sources):
         raise _damage_error(path, f"column {name!r}: {wrong}")
     return columns
@@ -77,7 +72,6 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
 
 def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
     members = [_member(archive, name, path) for name in COLUMNS]
-    members += [one for one in archive.infolist() if one.filename in _TOLD_FILES]
     for member in members:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _damage_error(path, f"{member.filename} has an unknown compression")

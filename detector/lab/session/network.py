@@ -101,7 +101,7 @@ def higher_of(one: Peaks, other: Peaks) -> Peaks:
 class LayerRow:
     """A layer as the engine ran it; ``macs``, ``flops`` and ``bytes`` are of a whole batch.
     ``order``: its place in a pass, from 1. ``block``: the part of the model that it belongs to.
-    ``parameters``: its weights; ``shape``: of what it writes; None of sessions of earlier versions.
+    ``parameters``: its weights; ``shape``: of what it writes.
     ``fused_from``: the nodes of the graph that it stands for. ``intensity``: FLOPs a byte.
     ``utilisation``: of its roof. ``bound``: what limits it. ``flag``: what is odd about the row."""
 
@@ -230,8 +230,7 @@ class Operator:
     """One of torch's operators, as torch.profiler tells it: ``TorchFacts`` per frame,
     ``DeviceFacts`` per batch. ``self_...``: without what it calls. ``total_ms``: on the CPU, with
     what it calls; ``device_ms``: on the GPU, without, ``device_total_ms``: with what it calls.
-    ``..._mb``: memory taken less memory given back, so it may be below 0; None of sessions of
-    earlier versions."""
+    ``..._mb``: memory taken less memory given back, so it may be below 0."""
 
     name: str
     shapes: str

@@ -208,7 +208,7 @@ class MemorySample:
 class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The GPU's memory, at its highest while the run was on; without ``available`` there is the
     ``reason`` alone. ``used_mb``: by all processes, ``process_mb``: by this one, where NVML tells;
-    ``total_mb``: of the GPU. Sessions of earlier versions hold ``used_mb`` after the run."""
+    ``total_mb``: of the GPU."""
 
     available: bool
     reason: str | None = None
@@ -367,18 +367,12 @@ FACTS: dict[str, type[Any]] = {
 
 # passes/NAME.json: the facts, and how the pass went
 
-PREDICTED = (
-    "an earlier version predicted these figures and this one measures them: profile the "
-    "source again, or read the session with the version that wrote it"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
     """One file. ``facts``: as in FACTS, None where ``available`` is False for the ``reason``.
     ``undisturbed``: why the pass slowed nothing down, of passes that ran nothing under a profiler.
-    ``seconds``: how long the pass took. ``ran``: what ran the network meanwhile; None of sessions
-    of earlier versions."""
+    ``seconds``: how long the pass took. ``ran``: what ran the network meanwhile."""
 
     available: bool
     reason: str | None = None
@@ -419,10 +413,6 @@ class PassHeader:
     slowdown: float | None = None
 
 
-def read_passes(folder: Path) -> dict[str, PassRecord]:
-    return {path.stem: read_pass(path) for path in sorted(folder.glob("*.json"))}
-
-
 def read_pass(path: Path) -> PassRecord:
     """Raises UsageError where the file is no pass's, or lacks a fact."""
     try:
@@ -435,8 +425,6 @@ def pass_record(content: Any, path: Path) -> PassRecord:
     header = from_builtins(content, PassHeader, path)
     if not header.available:
         return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
-    if path.stem == "what_if" and "predictions" in content:
-        return PassRecord(available=False, reason=PREDICTED, seconds=header.seconds)
     kind = FACTS.get(path.stem)
     if kind is None:
         own = PassHeader.__dataclass_fields__.keys() - {"slowdown"}

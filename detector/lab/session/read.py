@@ -17,7 +17,7 @@ from detector.core.session.store import PASSES
 from detector.core.timeline import KINDS, OTHER
 from detector.core.timeline.order import NAME
 from detector.lab.session.columns import Columns, read_columns
-from detector.lab.session.passes import Facts, PassRecord, find_facts, read_passes
+from detector.lab.session.passes import Facts, PassRecord, find_facts, read_pass
 
 THREAD = re.compile(r"main|reader|writer|worker(-\d{1,6})?")  # the loop's names for its threads
 MOST_PICTURE_BYTES = 8 << 20
@@ -49,7 +49,19 @@ def read_session(folder: str | Path) -> SavedSession:
     spans = read_columns(place / "spans.npz", len(document.loop))
     for wrong in _disagreements(document, spans):
         raise UsageError(f"{place}: damaged: session.json and spans.npz disagree: {wrong}")
-    return SavedSession(place, document, spans, read_passes(place / PASSES))
+    passes = {path.stem: read_pass(path) for path in sorted((place / PASSES).glob("*.json"))}
+    return SavedSession(place, document, spans, passes)
+
+
+def newest_runs(count: int = 1) -> list[str]:
+    """The folders of the last runs in runs/, the newest last. Raises UsageError."""
+    found = [path for path in Path("runs").glob("*/session.json") if path.is_file()]
+    if len(found) < count:
+        raise UsageError(
+            f"runs/: {len(found)} saved runs found; name the folder of a run: DIR/NAME"
+        )
+    found.sort(key=lambda path: path.stat().st_mtime)
+    return [str(path.parent) for path in found[-count:]]
 
 
 def read_picture(folder: Path, name: str) -> bytes:

@@ -45,7 +45,7 @@ def print_comparison(
     if document.usual is not None:
         console.print(Text(f"a plain run uses: {document.usual}"))
     if would_take is not None:
-        console.print(Text(f"auto would use: {would_take}"))
+        console.print(Text(f"auto would use: {would_take.partition(':')[0]}"))
 
 
 def _title(document: Comparison) -> str:

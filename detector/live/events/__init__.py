@@ -19,10 +19,8 @@ class EventHub:
 
     def __init__(self, targets: Sequence[EventTarget]) -> None:
         self._targets = list(targets)
-        self.counts: dict[str, int] = {}  # event -> how often
 
     def tell(self, event: Event) -> None:
-        self.counts[event.event] = self.counts.get(event.event, 0) + 1
         for target in self._targets:
             target.tell(event)
 

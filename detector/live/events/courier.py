@@ -41,6 +41,7 @@ class Courier:
     """Delivers events one after the other by ``deliver``, which a receiver implements."""
 
     name = ""
+    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)
 
     def __init__(
         self, *, room: int = ROOM, complain: Callable[[str], None] = lambda _: None
@@ -63,6 +64,8 @@ class Courier:
         raise NotImplementedError
 
     def tell(self, event: Event) -> None:
+        if not self.wanted(event):
+            return
         with self._changed:
             if self._closing.is_set():
                 self._lost += 1

@@ -2,7 +2,7 @@
 
 TOPIC/available           online, or offline by the last will; retained
 TOPIC/CAMERA/state        up or down; retained
-TOPIC/CAMERA/event        every event, as JSON
+TOPIC/CAMERA/event        events, as JSON
 TOPIC/CAMERA/count/CLASS  objects of the class, 0 when it left; retained
 TOPIC/CAMERA/zone/NAME/in, out   crossings of a line today, from the first on; retained
 TOPIC/CAMERA/zone/NAME/inside    objects in a zone; retained
@@ -34,6 +34,10 @@ NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next conne
 INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
 
 
+def is_topic(text: str) -> bool:
+    return text[:1] not in ("", "$") and text == text.strip("/") and not {*"+#\0"} & {*text}
+
+
 def level(text: str) -> str:
     """A text as one level of a topic: ``/``, ``+``, ``#`` and controls as %XX."""
     return quote(text, safe=" !$&'()*,-.:;=@[]_~")
@@ -43,6 +47,8 @@ class MqttTarget:
     """Keeps one connection. paho has its thread, its queue (bounded here) and its tries."""
 
     name = "MQTT"
+    subscribes = False
+    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # as an event of its own
 
     def __init__(
         self,
@@ -65,12 +71,10 @@ class MqttTarget:
         self._since_s = 0.0  # of the connection, monotonic
         self._lock = threading.Lock()
         self._lost = 0
-        self._pending: set[int] = set()
-        self._early: set[int] = set()
+        self._pending = 0  # messages without an answer
         self._latest: dict[str, str] = {}  # retained topic -> what it should hold
         self._outdated: set[str] = set()  # of those, the ones that found no room in the queue
-        self._under_way = 0  # calls of publish
-        self._client = client = Client()
+        self._client = client = Client(self.subscribes)
         if user is not None:
             client.username_pw_set(user, password)
         if tls:
@@ -79,6 +83,7 @@ class MqttTarget:
         client.reconnect_delay_set(1, LONGEST_PAUSE_S)
         client.will_set(f"{self._topic}/available", "offline", qos=1, retain=True)
         client.on_connect, client.on_publish = self._connected, self._published
+        client.on_message = self._heard
         client.on_connect_fail, client.on_disconnect = self._not_reached, self._left
         client.connect_async(host, port, keepalive=30)
         client.loop_start()
@@ -89,7 +94,7 @@ class MqttTarget:
             self._tell_once(f"the broker refused the connection: {code}", REFUSAL)
             return
         self._refused, self._since_s = False, time.monotonic()
-        self._keep("available", "online")
+        self._keep(f"{self._topic}/available", "online")
 
     def _not_reached(self, client: Any, data: Any) -> None:
         self._refused = True
@@ -115,59 +120,53 @@ class MqttTarget:
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
         with self._lock:
-            if number in self._pending:
-                self._pending.discard(number)
-            elif self._under_way:
-                self._early.add(number)
+            self._pending -= 1
             self._lost += bool(code.is_failure)
             topic = self._outdated.pop() if self._outdated else None
             self._lost -= topic is not None
         if topic is not None:  # a newer value waits for paho's lock, and follows
-            self._publish(topic, self._latest[topic], retain=True)
+            self._publish(topic, self._latest.get(topic, ""), retain=True)
 
     def tell(self, event: Event) -> None:
-        camera = level(event.camera)
-        self._publish(f"{self._topic}/{camera}/event", as_json(event), retain=False)
+        place = f"{self._topic}/{level(event.camera)}"
+        if self.wanted(event):
+            self._publish(f"{place}/event", as_json(event), retain=False)
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
-            self._keep(f"{camera}/state", state)
+            self._keep(f"{place}/state", state)
         if event.zone is not None and event.event != STAYS:
             what = event.direction or "inside"
-            self._keep(f"{camera}/zone/{level(event.zone)}/{what}", str(event.count))
+            self._keep(f"{place}/zone/{level(event.zone)}/{what}", str(event.count))
         in_sight = event.zone is None and event.event in (APPEARS, LEAVES)
         if event.class_name is not None and in_sight:
             counted = event.event == APPEARS or event.track is not None
             count = event.count if counted else 0
-            self._keep(f"{camera}/count/{level(event.class_name)}", str(count))
+            self._keep(f"{place}/count/{level(event.class_name)}", str(count))
 
-    def _keep(self, name: str, payload: str) -> None:
+    def _heard(self, client: Any, data: Any, message: Any) -> None:
+        """Take a message of what was subscribed to."""
+
+    def _keep(self, topic: str, payload: str) -> None:
         """Publish a value that the broker retains: after an outage, too."""
-        topic = f"{self._topic}/{name}"
         with self._lock:
             self._latest[topic] = payload
         self._publish(topic, payload, retain=True)
 
-    def _publish(self, topic: str, payload: str, *, retain: bool) -> None:
+    def _publish(self, topic: str, payload: str | bytes, *, retain: bool) -> None:
         if len(topic.encode()) > LONGEST_TOPIC:
             with self._lock:
                 self._lost += 1
             return
-        # Not under our lock: paho calls ``_published`` under its own, and takes ours there. An
-        # answer that comes before publish returns waits in ``_early``.
         with self._lock:
-            self._under_way += 1
+            self._pending += 1
+        # Not under our lock: paho calls ``_published`` under its own, and takes ours there.
         sent = self._client.publish(topic, payload, qos=1, retain=retain)
-        with self._lock:
-            if sent.rc not in (0, NO_CONNECTION):
+        if sent.rc not in (0, NO_CONNECTION):
+            with self._lock:
+                self._pending -= 1
                 self._lost += 1
-                if retain:
+                if topic in self._latest:
                     self._outdated.add(topic)
-            elif sent.mid not in self._early:
-                self._pending.add(sent.mid)
-            self._early.discard(sent.mid)
-            self._under_way -= 1
-            if not self._under_way:
-                self._early.clear()  # answers to what is not ours to count
 
     def lost(self) -> int:
         with self._lock:
@@ -181,15 +180,15 @@ class MqttTarget:
                 break
             time.sleep(0.01)  # a run that ends at once has told something, too
         if self._client.is_connected():
-            self._keep("available", "offline")
+            self._keep(f"{self._topic}/available", "offline")
             while self._pending and time.monotonic() < deadline:
                 time.sleep(0.01)
         with suppress(OSError, ValueError):
             self._client.disconnect()
         self._client.loop_stop()
         with self._lock:
-            self._lost += len(self._pending)
-            self._pending.clear()
+            self._lost += self._pending
+            self._pending = 0
 
 
 def _parse(
@@ -206,8 +205,7 @@ def _parse(
         raise UsageError(f"--mqtt {address}: write mqtt://HOST[:PORT]/TOPIC, or mqtts:// for TLS")
     if not topic:
         raise UsageError(f"--mqtt {address}: has no topic; add one: {address}/detect-video")
-    cut = "?" in url or "#" in url  # what follows is no part of the path
-    if cut or any(sign in "+#\0" for sign in topic) or topic.startswith("$"):
+    if "?" in url or "#" in url or not is_topic(topic):  # what follows ? is no part of the path
         raise UsageError(f"--mqtt {address}: the topic must not contain + # ? or start with $")
     if parts.username is not None:
         user, password = unquote(parts.username), unquote(parts.password or "") or password

@@ -26,8 +26,6 @@ class _Object:
 
 @dataclass(slots=True)
 class Objects:
-    """Those before one camera."""
-
     camera: str
     there: dict[int, _Object] = field(default_factory=dict)
 
@@ -57,7 +55,6 @@ class Objects:
         return events
 
     def end(self, now: Moment, reason: str) -> list[Event]:
-        """Nobody looks any more."""
         return [self._leave(track, now, reason) for track in list(self.there)]
 
     def _leave(self, track: int, now: Moment, reason: str | None = None) -> Event:
@@ -70,7 +67,6 @@ class Objects:
         )
 
     def _count(self, name: str) -> int:
-        """How many of a class are there now."""
         return Counter(one.class_name for one in self.there.values())[name]
 
     def _of_zone(self, event: ZoneEvent, shift_s: float) -> Event:

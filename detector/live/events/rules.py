@@ -21,33 +21,30 @@ from detector.live.events.objects import GONE_NS, Objects
 from detector.live.sources.base import ENDED, LIVE, STATES, WAITING, FeedFacts
 
 SEEN, OF_FRAMES = 3, 5  # a class appears when it is in so many of the last so many frames
-
-
 NEVER = Moment(0, 0.0)
 
 
 @dataclass(slots=True)
 class _Presence:
-    """One class before one camera."""
-
     seen: deque[tuple[bool, Moment]] = field(default_factory=lambda: deque(maxlen=OF_FRAMES))
     there: bool = False
     since: Moment = NEVER
     last_seen_ns: int = 0
     most: int = 0  # objects at once
 
-    def first_seen(self) -> Moment:
-        return next(moment for seen, moment in self.seen if seen)
-
 
 @dataclass(slots=True)
 class _Place:
-    """One camera."""
-
     classes: dict[str, _Presence] = field(default_factory=dict)
     objects: Objects | None = None  # with --track
     up: bool | None = None  # None: it has not failed yet, and sent nothing
     changed: Moment = NEVER  # when it came or went, or the run began
+
+    def end(self, camera: str, now: Moment, why: str) -> list[Event]:
+        there = [(name, one) for name, one in self.classes.items() if one.there]
+        self.classes.clear()
+        objects = [] if self.objects is None else self.objects.end(now, why)
+        return [*(_leave(camera, name, one, now, why) for name, one in there), *objects]
 
 
 class EventRules:
@@ -81,7 +78,8 @@ class EventRules:
                 presence.last_seen_ns = arrival.arrived_ns
                 presence.most = max(presence.most, count)
             if not presence.there and sum(seen for seen, _ in presence.seen) >= SEEN:
-                presence.there, presence.since = True, presence.first_seen()
+                presence.there = True
+                presence.since = next(moment for seen, moment in presence.seen if seen)
                 since_s = presence.since.told_at(now)
                 events.append(Event(APPEARS, arrival.camera, now.utc_s, since_s, name, count))
             elif presence.there and arrival.arrived_ns - presence.last_seen_ns >= GONE_NS:
@@ -104,14 +102,8 @@ class EventRules:
         place.changed = changed
         if place.up:
             return [Event(CAMERA_UP, camera, changed_s, since_s)]
-        events = [Event(CAMERA_DOWN, camera, changed_s, since_s, reason=facts.error)]
-        for name, presence in place.classes.items():
-            if presence.there:
-                events.append(_leave(camera, name, presence, changed, "the camera is down"))
-        place.classes.clear()
-        if place.objects is not None:
-            events += place.objects.end(changed, "the camera is down")
-        return events
+        down = Event(CAMERA_DOWN, camera, changed_s, since_s, reason=facts.error)
+        return [down, *place.end(camera, changed, "the camera is down")]
 
     def forget(
         self, camera: str, now_ns: int, now_s: float, why: str = "the camera was removed"
@@ -120,13 +112,7 @@ class EventRules:
         place, now = self._places.pop(camera, None), Moment(now_ns, now_s)
         if place is None:
             return []
-        events = [
-            _leave(camera, name, presence, now, why)
-            for name, presence in place.classes.items()
-            if presence.there
-        ]
-        if place.objects is not None:
-            events += place.objects.end(now, why)
+        events = place.end(camera, now, why)
         if place.up:
             since_s = place.changed.told_at(now)
             events.append(Event(CAMERA_DOWN, camera, now_s, since_s, reason=why))

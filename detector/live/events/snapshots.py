@@ -24,6 +24,7 @@ class Snapshots:
     def __init__(self, folder: Path, complain: Callable[[str], None] = lambda _: None) -> None:
         self._folder = Path(folder)
         self._complain = complain
+        self.show: Callable[[str, bytes], None] = lambda camera, jpeg: None  # gets each one, too
         self._failing = False
         self._lost = 0
         # Camera and time of the last one that was taken, and its file.
@@ -81,6 +82,7 @@ class Snapshots:
                 os.close(enter(path.parent, 2))  # CAMERA/snapshots
                 write_whole(path, data.tobytes(), ours=True)
                 self._failing = False
+                self.show(path.parent.parent.name, data.tobytes())
             except Exception as error:  # a full disk stops pictures, not detection
                 self._lost += 1
                 if not self._failing:

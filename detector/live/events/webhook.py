@@ -24,6 +24,7 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import Address, keep_secret, redact
 from detector.live.base import Event
 from detector.live.events.courier import Courier, RefusedError, TryAgainError, explain
+from detector.live.events.request_template import Template, read_template
 from detector.live.events.wording import as_json
 
 DEADLINE_S = 5.0  # for a whole exchange, however slowly the other side talks
@@ -31,9 +32,12 @@ PASSING = (408, 425, 429)  # and 5xx: the receiver may take it later
 SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
 
 
-def find_address(wish: str, environment: Mapping[str, str] = os.environ) -> str:
+def find_address(wish: str, environment: Mapping[str, str] = os.environ) -> str | Template:
     """The address that ``--webhook`` means: ``@FILE`` holds it, ``env:NAME`` too, so that it stands
-    in no list of processes; anything else is the address itself. Raises UsageError."""
+    in no list of processes; anything else is the address itself. ``@FILE.yaml`` describes the whole
+    request. Raises UsageError."""
+    if wish.startswith("@") and wish.lower().endswith((".yaml", ".yml")):
+        return read_template(wish[1:], environment)
     if wish.startswith("@"):
         address = read_text(
             wish[1:], "the address of a webhook", cure="check the path after --webhook @"
@@ -57,13 +61,15 @@ class Webhook(Courier):
 
     def __init__(
         self,
-        url: str,
+        url: str | Template,
         key: str | None = None,
         *,
         complain: Callable[[str], None] = lambda _: None,
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Raises UsageError for an address that is not http or https."""
+        self._template = url if isinstance(url, Template) else None
+        url = url.url if isinstance(url, Template) else url
         self._address = Address(url, hide_path=True)
         self._key = None if key is None else key.encode()
         if key:
@@ -79,7 +85,7 @@ class Webhook(Courier):
                 f"--webhook: not an address ({redact(str(error))}); write "
                 "https://HOST/PATH in ASCII, with %XX for other characters"
             ) from error
-        if parts.scheme not in ("http", "https") or not self._host:
+        if parts.scheme not in ("http", "https") or not self._host or "{" in parts.netloc:
             raise UsageError(
                 f"--webhook {self._address}: only http and https addresses are supported; write "
                 "https://HOST/PATH"
@@ -94,8 +100,11 @@ class Webhook(Courier):
             self._login = base64.b64encode(pair.encode()).decode()
         super().__init__(complain=complain)
 
-    def _headers(self, body: bytes) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "User-Agent": "detect-video"}
+    def _headers(self, body: bytes) -> dict[str, str | bytes]:
+        headers: dict[str, str | bytes] = {
+            "Content-Type": "application/json",
+            "User-Agent": "detect-video",
+        }
         if self._login is not None:
             headers["Authorization"] = f"Basic {self._login}"
         if self._key is not None:
@@ -112,7 +121,10 @@ class Webhook(Courier):
         )
 
     def deliver(self, event: Event) -> None:
-        body = as_json(event).encode()
+        target, body = self._target, as_json(event).encode()
+        own: dict[str, str | bytes] = {}
+        if self._template is not None:
+            target, own, body = self._template.fill(target, event)
         connection = self._connect()
         # A socket's timeout starts anew with every byte. The alarm ends the whole exchange.
         late = threading.Event()
@@ -120,7 +132,7 @@ class Webhook(Courier):
         alarm.daemon = True
         alarm.start()
         try:
-            connection.request("POST", self._target, body, self._headers(body))
+            connection.request("POST", target, body, self._headers(body) | own)
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             if late.is_set():

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detector.core.config.cameras import PageConfig
-    from detector.live.hub import Controls, Hub
+    from detector.live.hub import Hub
     from detector.live.page.server import Server
 
 
-def serve(
-    hub: Hub,
-    config: PageConfig,
-    controls: Controls | None = None,
-    recordings: Path | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> Server:
+def serve(hub: Hub, config: PageConfig, say: Callable[[str], None] = lambda line: None) -> Server:
     """Serve the page of ``hub`` in a thread of its own, until ``Server.close``.
 
-    ``controls``: starts and stops cameras, if any. ``recordings``: folder for downloads, if any.
     ``say``: takes a line if the page has a bug. Raises UsageError for a wrong address, token,
     certificate or absent libraries, OutputError for a taken port.
     """
@@ -30,4 +22,4 @@ def serve(
     require_libraries(config.serve or "")  # before a module imports one of them at its head
     from detector.live.page.server import Server
 
-    return Server(hub, config, controls, recordings, say)
+    return Server(hub, config, say)

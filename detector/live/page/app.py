@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -22,7 +21,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from detector.core.errors import DetectVideoError
+from detector.core import wings
+from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.secrets import redact
 from detector.live import zone_counts
 from detector.live.base import utc_text
@@ -44,6 +44,7 @@ LOGOUT, BUTTON = b"<!--logout-->", b'<button type="submit">Log out</button>'
 ASSETS = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/draw.js": ("draw.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 
@@ -79,6 +80,7 @@ class Page:
                 Route(f"{api}/stream.mjpg", self.stream),
                 Route(f"{api}/start", self.change, methods=["POST"]),
                 Route(f"{api}/stop", self.change, methods=["POST"]),
+                Route(f"{api}/zones", self.draw, methods=["POST"]),
                 Route("/api/pictures", self.pictures),
                 Route("/api/history", self.history),
                 Route("/api/counts", self.counts),
@@ -272,19 +274,33 @@ class Page:
         if (await request.body()).strip() not in (b"", b"{}"):
             raise RefusedError(422, "the body must be {}: only the camera's name can be given")
         camera = str(request.path_params["camera"])
-        if self.controls is None:
+        if self.controls is None or not self.controls.cameras():
             raise RefusedError(409, "this run has no cameras that can be started or stopped")
         if camera not in self.controls.cameras():
             raise RefusedError(404, "no such camera in cameras.yaml")
         act = self.controls.start if asked == "start" else self.controls.stop
+        await self._ask_run(409, act, camera)
+        return _json(documents.ChangeDocument(1, camera, asked), 202)
+
+    async def draw(self, request: Request) -> Response:
+        """Takes the lines and zones of a camera, as a section of the file of --zones."""
+        if _media_type(request) not in ("application/json", "application/yaml"):
+            raise RefusedError(415, "send lines and zones as application/json or application/yaml")
+        camera, drawing = self._camera(request), (await request.body()).decode("utf-8", "replace")
+        if self.controls is None:
+            raise RefusedError(409, "lines and zones of a file are not drawn while it runs")
+        changes = await self._ask_run(422, self.controls.draw, camera, drawing)
+        return _json(documents.ChangeDocument(1, camera, *changes), 202)
+
+    async def _ask_run(self, status: int, act: Callable[..., Any], *given: str) -> Any:
         try:
             async with asyncio.timeout(CHANGE_S):
-                await self._in_thread(act, camera)
+                return await self._in_thread(act, *given)
         except TimeoutError:
             raise RefusedError(504, "the run did not respond") from None
         except DetectVideoError as error:
-            raise RefusedError(409, redact(str(error))) from error
-        return _json(documents.ChangeDocument(1, camera, asked), 202)
+            status = status if isinstance(error, UsageError) else 409
+            raise RefusedError(status, redact(str(error))) from error
 
     # ------------------------------------------------------------------
 
@@ -337,7 +353,10 @@ class Page:
 
 
 def _site(name: str) -> bytes:
-    return files("detector.live.page").joinpath("site", name).read_bytes()
+    """A file of this page, or one that a wing shares."""
+    places = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
+    found = (place / "site" / name for place in places)
+    return next((file.read_bytes() for file in found if file.is_file()), b"")
 
 
 def _login_page(said: str, status: int, headers: dict[str, str] | None = None) -> Response:

@@ -148,12 +148,14 @@ class RecordingsDocument(msgspec.Struct, frozen=True):
     more: bool
 
 
-class ChangeDocument(msgspec.Struct, frozen=True):
-    """A camera was asked to start or stop; its state changes asynchronously."""
+class ChangeDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A camera was asked to start or stop, or to count at lines and zones ("door added"), which
+    ``file`` keeps; its state changes asynchronously."""
 
     schema: int
     camera: str
     asked: str
+    file: str | None = None
 
 
 class ErrorDocument(msgspec.Struct, frozen=True):
@@ -164,7 +166,7 @@ class ErrorDocument(msgspec.Struct, frozen=True):
 
 
 def ages(one: Ages) -> AgesDocument:
-    return AgesDocument(_round(one.p50), _round(one.p90), _round(one.p99), _round(one.max))
+    return AgesDocument(rounded(one.p50), rounded(one.p90), rounded(one.p99), rounded(one.max))
 
 
 def stream(one: StreamFigures, controllable: bool = False) -> StreamDocument:
@@ -181,13 +183,13 @@ def stream(one: StreamFigures, controllable: bool = False) -> StreamDocument:
         stalls=one.stalls,
         age_ms=ages(one.age_ms),
         parts_ms={part: ages(figures) for part, figures in one.parts_ms.items()},
-        camera_fps=_round(one.camera_fps),
-        processed_fps=_round(one.processed_fps),
+        camera_fps=rounded(one.camera_fps),
+        processed_fps=rounded(one.processed_fps),
         size=one.size,
         tiles=one.tiles,
         frozen=one.frozen,
         error=None if one.error is None else redact(one.error),
-        next_try_s=_round(one.next_try_s),
+        next_try_s=rounded(one.next_try_s),
         expected=one.expected,
         zones=[_zone(zone) for zone in one.zones],
         controllable=controllable,
@@ -214,14 +216,14 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
         time_utc=utc_text(now_s),
         uptime_s=round(float(figures.uptime_s), 2),
         healthy=is_healthy(figures),
-        inference_fps=_round(figures.inference_fps),
-        end_to_end_fps=_round(figures.end_to_end_fps),
+        inference_fps=rounded(figures.inference_fps),
+        end_to_end_fps=rounded(figures.end_to_end_fps),
         busy={stage: round(float(share), 4) for stage, share in figures.busy.items()},
-        cpu_share=_round(figures.cpu_share, 4),
-        computer_share=_round(figures.computer_share, 4),
-        capacity=_round(figures.capacity, 1),  # as the sentence says it
+        cpu_share=rounded(figures.cpu_share, 4),
+        computer_share=rounded(figures.computer_share, 4),
+        capacity=rounded(figures.capacity, 1),  # as the sentence says it
         bottleneck=redact(figures.bottleneck),
-        engine_age_s=_round(figures.engine_age_s),
+        engine_age_s=rounded(figures.engine_age_s),
         streams=[stream(one, one.name in controllable) for one in figures.streams],
         stopped=sorted(set(controllable) - {one.name for one in figures.streams}),
     )
@@ -238,5 +240,5 @@ def encode(document: msgspec.Struct | Mapping[str, object]) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _round(value: float | None, digits: int = 2) -> float | None:
+def rounded(value: float | None, digits: int = 2) -> float | None:
     return None if value is None else round(float(value), digits)  # of numpy too

@@ -108,6 +108,14 @@ def _of_run(figures: LiveFigures) -> Iterator[Metric]:
     for stage, share in figures.busy.items():
         busy.add_metric((stage,), share)
     yield busy
+    events = CounterMetricFamily(
+        "detect_video_events",
+        "Events that passed to a receiver, or were held back by its filter or its limit.",
+        labels=("receiver", "result"),
+    )
+    for labels, count in figures.events.items():
+        events.add_metric(labels, count)
+    yield events
 
 
 def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -29,29 +31,32 @@ DOCUMENTS = (
 PLACE = "#/components/schemas/"
 PICTURE = {"type": "string", "contentMediaType": "image/jpeg"}
 TEXT = {"type": "string"}
-CAMERA = {
-    "name": "camera",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,40}$"},
-    "description": "Name of a camera or, in a run over files, of a file.",
-}
-WIDTH = {
-    "name": "width",
-    "in": "query",
-    "schema": {"type": "integer", "minimum": 16, "maximum": 8192},
-    "description": "Width limit in pixels, approximate; default: as the camera sends it.",
-}
-RATE = {
-    "name": "rate",
-    "in": "query",
-    "schema": {"type": "number", "minimum": 0.1, "maximum": 25},
-    "description": "Limit of pictures per second for each camera.",
-}
+
+
+def _parameter(name: str, place: str, schema: dict[str, Any], text: str = "") -> dict[str, Any]:
+    required = {"required": True} if place == "path" else {}
+    described = {"description": text} if text else {}
+    return {"name": name, "in": place, **required, "schema": schema, **described}
+
+
+CAMERA = _parameter(
+    *("camera", "path", {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,40}$"}),
+    "Name of a camera or, in a run over files, of a file.",
+)
+WIDTH = _parameter(
+    *("width", "query", {"type": "integer", "minimum": 16, "maximum": 8192}),
+    "Width limit in pixels, approximate; default: as the camera sends it.",
+)
+RATE = _parameter(
+    *("rate", "query", {"type": "number", "minimum": 0.1, "maximum": 25}),
+    "Limit of pictures per second for each camera.",
+)
+KINDS = {"enum": ["video", "snapshots"]}
+DAYS = {"type": "integer", "minimum": 1, "maximum": 366, "default": 30}
+LIMIT = {"type": "integer", "minimum": 1, "maximum": 500, "default": 100}
 
 
 def description() -> dict[str, Any]:
-    """The whole document."""
     _, schemas = msgspec.json.schema_components(DOCUMENTS, ref_template=PLACE + "{name}")
     dedent_descriptions(schemas)
     camera = "/api/streams/{camera}"
@@ -95,16 +100,16 @@ def description() -> dict[str, Any]:
             ),
             f"{camera}/start": _post("Start a camera of cameras.yaml.", change),
             f"{camera}/stop": _post("Stop a camera of cameras.yaml.", change),
+            f"{camera}/zones": _post(
+                "Draw a camera's lines and zones: a section of --zones' file, as JSON or YAML.",
+                "Accepted; the next frame counts with them.",
+                {key: {} for key in ("size", "lines", "zones")},
+            ),
             "/api/pictures": _get(
                 "Frames of several cameras in one response; X-Camera names the camera of a part.",
                 "multipart/x-mixed-replace",
                 TEXT,
-                {
-                    "name": "cameras",
-                    "in": "query",
-                    "schema": TEXT,
-                    "description": "Comma-separated names; default: all.",
-                },
+                _parameter("cameras", "query", TEXT, "Comma-separated names; default: all."),
                 WIDTH,
                 RATE,
             ),
@@ -112,47 +117,32 @@ def description() -> dict[str, Any]:
             "/api/counts": _document(
                 "What lines and zones counted on the days before today.",
                 "CountsDocument",
-                {
-                    "name": "days",
-                    "in": "query",
-                    "schema": {"type": "integer", "minimum": 1, "maximum": 366, "default": 30},
-                },
+                _parameter("days", "query", DAYS),
             ),
             "/api/events": _get(
                 "Server-sent events: figures (LiveDocument) once a second, event (EventDocument), "
                 "lost (how many this client missed), silent (the run does not respond), end.",
                 "text/event-stream",
                 TEXT,
-                {
-                    "name": "Last-Event-ID",
-                    "in": "header",
-                    "schema": {"type": "integer"},
-                    "description": "Return events after this one; default: all that are kept.",
-                },
+                _parameter(
+                    *("Last-Event-ID", "header", {"type": "integer"}),
+                    "Return events after this one; default: all that are kept.",
+                ),
             ),
             "/api/recordings": _document(
                 "Files to download, newest first, including the one being written.",
                 "RecordingsDocument",
                 {**CAMERA, "in": "query", "required": False},
-                {"name": "kind", "in": "query", "schema": {"enum": ["video", "snapshots"]}},
-                {
-                    "name": "limit",
-                    "in": "query",
-                    "schema": {"type": "integer", "minimum": 1, "maximum": 500, "default": 100},
-                },
+                _parameter("kind", "query", KINDS),
+                _parameter("limit", "query", LIMIT),
             ),
             "/api/recordings/{camera}/{kind}/{name}": _get(
                 "One file; Range requests are supported.",
                 "video/mp4",
                 {"type": "string", "contentMediaType": "video/mp4"},
                 CAMERA,
-                {
-                    "name": "kind",
-                    "in": "path",
-                    "required": True,
-                    "schema": {"enum": ["video", "snapshots"]},
-                },
-                {"name": "name", "in": "path", "required": True, "schema": TEXT},
+                _parameter("kind", "path", KINDS),
+                _parameter("name", "path", TEXT),
             ),
         },
         "components": {
@@ -179,19 +169,15 @@ def _get(
     return {"get": said}
 
 
-def _post(summary: str, done: str) -> dict[str, Any]:
+def _post(
+    summary: str, done: str, properties: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    body = {"type": "object", "properties": dict(properties), "additionalProperties": False}
     return {
         "post": {
             "summary": summary,
             "parameters": [CAMERA],
-            "requestBody": {
-                "required": True,
-                "content": {
-                    "application/json": {
-                        "schema": {"type": "object", "additionalProperties": False}
-                    }
-                },
-            },
+            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
             "responses": {
                 "202": _answer(done, "application/json", {"$ref": PLACE + "ChangeDocument"}),
                 "default": _refusal(),
@@ -209,7 +195,6 @@ def _refusal() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The document as it stands in docs."""
     return json.dumps(description(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detector.live.base import LiveFigures
-from detector.live.page.documents import LIVE, HistoryDocument
+from detector.live.page.documents import LIVE, HistoryDocument, rounded
 
 EVERY_S = 1.0
 KEPT = 600  # samples: ten minutes
@@ -114,7 +114,7 @@ class Sampler:
             schema=1,
             every_s=self.every_s,
             times_s=[round(one.at_s, 2) for one in samples],
-            age_ms={name: [_rounded(one.age_ms.get(name)) for one in samples] for name in names},
+            age_ms={name: [rounded(one.age_ms.get(name), 1) for one in samples] for name in names},
             processed_fps={name: _rates(samples, "processed", name) for name in names},
             dropped_fps={name: _rates(samples, "dropped", name) for name in names},
         )
@@ -131,13 +131,9 @@ def _rates(samples: list[_Sample], what: str, name: str) -> list[float | None]:
             then = getattr(before, what).get(name)
             if then is not None and counts[name] >= then:
                 rate = (counts[name] - then) / (one.clock_s - before.clock_s)
-        rates.append(_rounded(rate))
+        rates.append(rounded(rate, 1))
         before = one
     return rates
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(float(value), 1)
 
 
 def _set(answered: asyncio.Future[Any], answer: object) -> None:

@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import uvicorn
 
 from detector.core.config.cameras import PageConfig
-from detector.live.hub import Controls, Hub
+from detector.live.hub import Hub
 from detector.live.page.access import Access
 from detector.live.page.app import Page
 from detector.live.page.binding import Binding, bind
@@ -30,12 +29,7 @@ class Server:
     """Serves until ``close``. ``address``: where a browser on this machine reaches it."""
 
     def __init__(
-        self,
-        hub: Hub,
-        config: PageConfig,
-        controls: Controls | None = None,
-        recordings: Path | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        self, hub: Hub, config: PageConfig, say: Callable[[str], None] = lambda line: None
     ) -> None:
         binding = bind(config)
         self.address = binding.address
@@ -46,7 +40,7 @@ class Server:
         self.page: Page | None = None
         self.guard: Guard | None = None
         self._say = say
-        self._hub, self._controls, self._recordings = hub, controls, recordings
+        self._hub = hub
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
         self._up = threading.Event()
@@ -59,26 +53,6 @@ class Server:
         if self._failed is not None or self.page is None:
             self._thread.join(END_S)
             raise RuntimeError("the web server of the page did not start") from self._failed
-
-    @property
-    def controls(self) -> Controls | None:
-        return self._controls
-
-    @controls.setter
-    def controls(self, controls: Controls | None) -> None:
-        self._controls = controls
-        if self.page is not None:
-            self.page.controls = controls
-
-    @property
-    def recordings(self) -> Path | None:
-        return self._recordings
-
-    @recordings.setter
-    def recordings(self, folder: Path | None) -> None:
-        self._recordings = folder
-        if self.page is not None:
-            self.page.recordings = folder
 
     def close(self) -> None:
         """Tell watchers that the run is over, and end within 2 s; may be called again."""
@@ -108,7 +82,6 @@ class Server:
             workers,
             secure=binding.certificate is not None,
         )
-        page.controls, page.recordings = self._controls, self._recordings
         guard = page.guard = Guard(page.app(), binding, self.access, self.connections, self._say)
         chain, key = binding.certificate or (None, None)
         self._server = uvicorn.Server(

@@ -75,13 +75,14 @@ class CameraRecorder:
     def wants_pictures(self) -> bool:
         return self._recording.mode == ANNOTATED
 
-    def write(self, frame: Frame, detections: Detections) -> None:
+    def write(self, frame: Frame, detections: Detections, found: bool | None = None) -> None:
+        """``found``: whether a clip has this frame; None: if there are detections."""
         try:
-            self._note(frame, detections)
+            self._note(frame, detections, len(detections) > 0 if found is None else found)
         except Exception as error:  # the loop goes on, whatever is wrong with a picture
             self._fail(error)
 
-    def _note(self, frame: Frame, detections: Detections) -> None:
+    def _note(self, frame: Frame, detections: Detections, found: bool) -> None:
         arrival = frame.arrival
         if arrival is None:
             return
@@ -102,7 +103,6 @@ class CameraRecorder:
                 self._dropped += 1
         boxes = self._recording.wants_boxes
         if self._clips or boxes:
-            found = len(detections) > 0
             seen = Seen(arrival.arrived_ns, found, detections if boxes else None, frame.size)
             self._inbox.put_word(seen, now)
 

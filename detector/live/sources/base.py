@@ -50,6 +50,7 @@ class Camera:
     # Polygons of points (x, y), 0 to 1 of the picture: what lies in one is not detected.
     masks: tuple[tuple[tuple[float, float], ...], ...] = ()
     tiles: str | None = None  # as --tiles is typed; None: that of the run
+    events: Mapping[str, Any] = field(default_factory=dict)  # receiver -> its ``EventFilter``
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,12 +17,14 @@ from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import Address, host_of, keep_secret
 from detector.core.errors.text import split_list
+from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.run.tiling import Tiling
 from detector.core.sources._addresses import is_web
 from detector.core.sources._network.addresses import opening_of, scheme_of
 from detector.core.sources._network.options import HANDED_ON, PERSONAL
 from detector.core.sources._standard_input import SPEC as STDIN
+from detector.live.events.filters import read_filters
 from detector.live.sources.base import FILE, NAME, NETWORK, WEBCAM, Camera
 
 SUFFIXES = (".yaml", ".yml")
@@ -116,7 +117,7 @@ def check_address(kind: str, address: Address) -> None:
 
 
 def _make_name(kind: str, address: Address, taken: set[str]) -> str:
-    """cam0 for webcam 0, the host of an address, the name of a file; with a number where taken."""
+    """cam0 for webcam 0, the host of an address, the name of a file."""
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
         wish = f"cam{digits[0] if digits else ''}"
@@ -126,7 +127,12 @@ def _make_name(kind: str, address: Address, taken: set[str]) -> str:
         wish = host_of(address)
     else:
         wish = Path(address.whole).stem
-    wish = re.sub(r"[^A-Za-z0-9_-]+", "-", wish).strip("-")[:LONGEST_NAME] or "cam"
+    return unique_name(wish, taken, "cam")
+
+
+def unique_name(text: str, taken: Container[str], default: str) -> str:
+    """A text as a camera's name, with a number if it is taken without regard to case."""
+    wish = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:LONGEST_NAME] or default
     name, number = wish, 1
     while name.lower() in taken:
         number += 1
@@ -145,9 +151,8 @@ def read_cameras(
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
-    for key in content:
-        if key != "cameras":
-            _refuse_key(str(path), str(key), ["cameras"])
+    refuse_unknown(path, "key", content, ("cameras", "events"))
+    events = read_filters(f"{path}: events", content.get("events", {}))
     entries = list(_entries(f"{path}: cameras", content["cameras"]))
     if not entries:
         raise UsageError(f"{path}: cameras: is empty; add a camera with a name and a url")
@@ -156,6 +161,7 @@ def read_cameras(
     cameras: list[Camera] = []
     for where, entry in entries:
         camera = _Reader(where, entry, environment, loop).camera(cameras)
+        camera = replace(camera, events={**events, **camera.events})
         _refuse_twice(where, camera.name, cameras)
         cameras.append(camera)
     return tuple(cameras)
@@ -182,12 +188,6 @@ def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]
         raise UsageError(f"{where}: is not a list; write - name: ... and url: ... below it")
 
 
-def _refuse_key(where: str, key: str, known: Sequence[str]) -> NoReturn:
-    near = difflib.get_close_matches(key[:100], known, 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    raise UsageError(f"{where}: unknown key {quote(key[:100])}; {hint}")
-
-
 def _refuse_twice(where: str, name: str, cameras: Iterable[Camera]) -> None:
     if any(camera.name.lower() == name.lower() for camera in cameras):
         raise UsageError(
@@ -204,9 +204,8 @@ class _Reader:
         self._environment = environment
 
     def camera(self, before: Sequence[Camera]) -> Camera:
+        refuse_unknown(self._where, "key", self._fields, sorted(FIELDS))
         for key, value in self._fields.items():
-            if key not in FIELDS:
-                _refuse_key(self._where, str(key), sorted(FIELDS))
             if key not in EXPANDED and "${" in str(value):
                 self._refuse(key, f"variables are expanded only in {', '.join(EXPANDED)}")
         url = self._address("url")
@@ -222,6 +221,7 @@ class _Reader:
         if record is not None:
             self._check("record_url", NETWORK, record)
         read = {key: self._read(key, reader) for key, reader in _READERS.items()}
+        read["events"] = read_filters(f"{self._where}.events", self._fields.get("events", {}))
         if read["options"]:
             read["options"] = self._expand_options(read["options"])
         name = self._name() or _make_name(kind, url, {camera.name.lower() for camera in before})
@@ -378,7 +378,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "masks": _read_masks,
     "tiles": _read_tiles,
 }
-FIELDS = {"name", "url", "record_url", "user", "password", *_READERS}
+FIELDS = {"name", "url", "record_url", "user", "password", "events", *_READERS}
 
 
 # Reloads.

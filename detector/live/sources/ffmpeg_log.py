@@ -65,7 +65,7 @@ class Ears:
         records = self._records[:]
         self._records.clear()
         for level, name, message in records:
-            if _is_wanted(level):
+            if _level is not None and level <= _level:
                 logger = logging.getLogger(f"libav.{name or 'generic'}")
                 logger.log(av.logging.adapt_level(level), message.strip())
         return any(level <= ERROR and _DAMAGE.search(message) for level, _, message in records)
@@ -121,10 +121,6 @@ def _end() -> None:
         if not _open:
             av.logging.set_level(_level)
             av.logging.set_skip_repeated(_skips_repeated)
-
-
-def _is_wanted(level: int) -> bool:
-    return _level is not None and level <= _level
 
 
 class _Redactor(logging.Handler):

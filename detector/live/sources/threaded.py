@@ -39,10 +39,6 @@ def _stop_running() -> None:
         feed.stop()
 
 
-def _sleep_on() -> None:
-    """Nobody waits for pictures."""
-
-
 class ThreadedFeed(Feed):
     """Subclasses define ``jobs`` and ``interrupt``. ``clock``: perf_counter_ns; ``utc``: Unix s."""
 
@@ -51,7 +47,7 @@ class ThreadedFeed(Feed):
         camera: Camera,
         terms: Terms | None = None,
         timeline: Tracks | None = None,
-        wake: Callable[[], None] = _sleep_on,
+        wake: Callable[[], None] = lambda: None,
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
         utc: Callable[[], float] = time.time,

@@ -10,16 +10,18 @@ from detector.core.stages.between import Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
-    from detector.tracks.book import Book
-    from detector.tracks.zones_file import Places, ZonesFile
+    from detector.tracks.zones_file import ZonesFile
 
 
 @dataclass(frozen=True, slots=True)
 class ZonesSettings:
-    """``classes``: those of --classes."""
+    """``classes``: those of --classes. Runs with cameras ask ``zones_of``."""
 
     file: ZonesFile
     classes: Sequence[str] | None
+
+    def zones_of(self, camera: str) -> Sequence[str]:
+        return [shape.name for shape in self.file.of_camera(camera).shapes]
 
 
 class ZonesStage(Stage):
@@ -43,65 +45,37 @@ class ZonesStage(Stage):
         for places in settings.file.each():
             class_ids_of(places, settings.file.path, settings.classes, names)
 
+    @classmethod
+    def redraw(cls, options: Mapping[str, Any], camera: str, drawing: str) -> tuple[Any, str, str]:
+        from detector.tracks.drawn import put_drawing
+
+        file, text, changes = put_drawing(options["tracking"]["zones"], camera, drawing)
+        return ZonesSettings(file, options["selection"]["classes"]), text, changes
+
     def __init__(
         self, settings: ZonesSettings, info: SourceInfo, names: Sequence[str], conf: float
     ) -> None:
-        self._classes, self._names = settings.classes, names
-        self._file = settings.file
+        from detector.tracks.book import Books
+
+        self._books = Books(settings.file, settings.classes, names, info)
         self._ordered = info.kind == "pictures"
-        self._books: list[Book] = []
-        self._by_camera: dict[str, Book] = {}
-        if info.kind == "live":
-            self._check_cameras()
-        else:
-            places = self._file.of_clip(info.path)
-            places.check_size(self._file.path, info.width, info.height)
-            self._open("", places)
 
-    def _check_cameras(self) -> None:
-        from detector.core.errors import UsageError
-
-        asked = (self._file.default, *self._file.cameras.values())
-        if any(places.shapes and places.size is None for places in asked):
-            raise UsageError(
-                f"{self._file.path}: for cameras, give points as fractions (0 to 1), or add size: "
-                "[WIDTH, HEIGHT], because the size of a camera's frames may change"
-            )
+    def change(self, camera: str, settings: ZonesSettings) -> None:
+        self._books.change(camera, settings.file)
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
         from detector.tracks.motion import STEP_S
 
-        camera = frame.arrival.camera if frame.arrival else ""
-        book = self._by_camera.get(camera)
-        if book is None or book.is_closed:
-            book = self._open(camera, self._file.of_camera(camera))
-        if not book.counter.places.shapes:
+        book = self._books.of(frame.arrival.camera if frame.arrival else "")
+        if book is None:
             return detections
         time_s = frame.index * STEP_S if self._ordered else frame.time_s
         return replace(detections, scene=book.update(frame, detections, time_s))
 
-    def _open(self, camera: str, places: Places) -> Book:
-        from detector.tracks.book import Book, class_ids_of
-        from detector.tracks.counting import Counter
-
-        classes = class_ids_of(places, self._file.path, self._classes, self._names)
-        book = Book(camera, Counter(places, self._names, classes))
-        self._by_camera[camera] = book
-        self._books.append(book)
-        return book
-
     def close(self) -> Sequence[str]:
-        for book in self._books:
-            book.finish()
+        self._books.finish()
         return ()
 
     def findings(self) -> dict[str, Any]:
         """``zones`` of the summary and ``scenes`` of the session's document."""
-        from detector.tracks.zone_figures import history_of, totals_of
-
-        books = [book for book in self._books if book.counter.places.shapes]
-        counted = [(book.camera, book.counter, self._names) for book in books]
-        return {
-            "zones": [zone for one in counted for zone in totals_of(*one)],
-            "scenes": [history_of(*one) for one in counted],
-        }
+        return self._books.findings()

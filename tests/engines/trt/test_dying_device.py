@@ -25,31 +25,18 @@ BEFORE, FRAMES = 3, 6  # frames before the death; frames of the run
 
 # What an inference calls, by package: the first call after ``BEFORE`` frames ends the device.
 RUNNING = {
-    "pycuda": [
-        "Context.push",
-        "Context.pop",
-        "Event.record",
-        "memcpy_htod_async",
-        "memcpy_dtoh_async",
-        "Event.synchronize",
-        "Event.time_since",
-    ],
-    "cuda-python": [
-        "cudaGetDevice",
-        "cudaSetDevice",
-        "cudaEventRecord",
-        "cudaMemcpyAsync",
-        "cudaEventSynchronize",
-        "cudaEventElapsedTime",
-    ],
-    "torch": [
-        "cuda.device",
-        "cuda.Event.record",
-        "cuda.stream",
-        "Tensor.copy_",
-        "cuda.Event.synchronize",
-        "cuda.Event.elapsed_time",
-    ],
+    "pycuda": (
+        "Context.push Context.pop Event.record memcpy_htod_async memcpy_dtoh_async "
+        "Event.synchronize Event.time_since"
+    ).split(),
+    "cuda-python": (
+        "cudaGetDevice cudaSetDevice cudaEventRecord cudaMemcpyAsync "
+        "cudaEventSynchronize cudaEventElapsedTime"
+    ).split(),
+    "torch": (
+        "cuda.device cuda.Event.record cuda.stream Tensor.copy_ "
+        "cuda.Event.synchronize cuda.Event.elapsed_time"
+    ).split(),
 }
 # What only closing calls.
 CLOSING = {

@@ -17,23 +17,13 @@ from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_elsewhere, constant_model, plan_of
 from tests.known_answers import run_once
-from tests.networks import open_network, parsed
+from tests.networks import cfg_text, open_network, parsed
 
-CFG = """[net]
-width=32
-height=32
-channels=3
-[convolutional]
-filters=14
-size=3
-stride=8
-pad=1
-activation=linear
-[yolo]
-mask=0,1
-anchors=4,4, 9,12
-classes=2
-"""
+CFG = cfg_text(
+    "net width=32 height=32 channels=3",
+    "convolutional filters=14 size=3 stride=8 pad=1 activation=linear",
+    "yolo mask=0,1 anchors=4,4,9,12 classes=2",
+)
 
 
 @pytest.fixture(params=[10, 11])

@@ -23,6 +23,7 @@ from detector.core.jobs.doctor import hardware as host
 from detector.core.terminal.doctor import print_findings
 
 NONE = dict.fromkeys(host.FEATURES, False)
+FINE = {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -142,11 +143,7 @@ def test_the_default_job_is_really_run():
     [({"error": None, "exit_code": 0}, 0), ({"error": "the disk is full", "exit_code": 6}, 6)],
 )
 def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
-    monkeypatch.setattr(
-        doctor,
-        "try_engine",
-        lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1},
-    )
+    monkeypatch.setattr(doctor, "try_engine", lambda name: FINE)
     monkeypatch.setattr(doctor, "try_default_job", lambda: job)
     crash = "encoders: its process ended by signal 11 (SIGSEGV)"
     monkeypatch.setattr(doctor, "time_encoders", lambda: {"error": crash, "exit_code": 5})
@@ -191,11 +188,7 @@ def test_a_gpu_its_counters_and_what_is_in_force_are_told(monkeypatch):
 @pytest.mark.slow
 def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
     monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
-    monkeypatch.setattr(
-        doctor,
-        "try_engine",
-        lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1},
-    )
+    monkeypatch.setattr(doctor, "try_engine", lambda name: FINE)
     findings = doctor.examine(Config())
     findings["engines"] = [engine(), engine("trt", False, "tensorrt is not installed at all")]
     shown = {}

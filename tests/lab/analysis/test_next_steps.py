@@ -160,17 +160,7 @@ def test_the_best_figure_stands_first_and_bounds_behind(session):
 @pytest.mark.parametrize(
     "typed",
     [
-        [
-            "profile",
-            "SOURCE",
-            "--frames",
-            "20",
-            "--run-dir",
-            "runs/x",
-            "--what-if-seconds",
-            "9",
-            "--csv",
-        ],
+        [*"profile SOURCE --frames 20 --run-dir runs/x --what-if-seconds 9 --csv".split()],
         ["SOURCE", "-o", "out/", "--conf", "0.3", "--log-to=mlflow"],
         ["profile", "--only", "layers", "SOURCE", "--json", "--output=x/"],
         ["detect", "SOURCE", "-q"],

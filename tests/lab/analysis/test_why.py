@@ -117,6 +117,9 @@ def test_what_was_not_recorded_is_not_guessed(name):
     calls, made, known = PLANTS[name](12)
     told = Explanation(calls, made, replace(known, moments=None)).explain(12)
     assert told.cause.name == "unknown"
+    crowded = Explanation(calls, made, replace(known, moments=None, others=0.73)).explain(12)
+    assert crowded.cause.name == "others"
+    assert "73%" in crowded.cause.text
     assert told.cause.excess_ms == pytest.approx({"gc": 60, "core": 70, "disk": 90}[name])
     assert {part.cpu_ms for part in told.parts} == {None}
     assert (told.boxes, told.key, told.faults) == (None, None, None)

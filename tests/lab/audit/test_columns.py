@@ -84,3 +84,10 @@ def test_a_number_of_two_readings_is_said() -> None:
     table = make_table("t", ["model", "latency (ms)"], [["a", "1,234"]])
     assert table.unread
     assert table.columns[1].told == []
+
+
+@pytest.mark.parametrize(
+    ("title", "unit"), [("Latency", "latency (ms)"), ("GPU memory", "memory (MB)"), ("a", "title")]
+)
+def test_the_usual_unit_is_proposed(title, unit):
+    assert unit in recognise(title, ["10", "20"]).why

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.cli.command import assert_one_line_error, detect_video, start
 from tests.conftest import CHECKOUT, night
 from tests.lab.datasets import made
 from tests.outside_engines import with_engines
+from tests.processes import children_of, is_alive
 from tests.waiting import wait_for
 
 CLIP = CHECKOUT / "videos/street.mp4"
@@ -258,9 +258,7 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
     made.picture(tmp_path / "pictures" / "c.jpg", 64, 48)
     (tmp_path / "map.yaml").write_text("classes: {person: [pedestrian]}\n")
     process = detect_video(
-        "compare",
-        "pictures",
-        "--labels",
+        *"compare pictures --labels".split(),
         labels,
         *"--mapping map.yaml --engine null --rounds 1 --json".split(),
         cwd=tmp_path,
@@ -397,17 +395,6 @@ def test_a_source_that_is_none_costs_no_loading(tmp_path):
     assert_one_line_error(process, 3, "in.mp4")
 
 
-def children_of(pid: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(path.read_text().rsplit(")", 1)[1].split()[1]) == pid:
-                found.append(int(path.parent.name))
-        except (OSError, ValueError, IndexError):
-            continue
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), night(signal.SIGTERM, 143), (signal.SIGKILL, -9)]
@@ -417,12 +404,7 @@ def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, cod
     command = [
         "compare",
         str(CLIP),
-        "--engine",
-        "ort,null",
-        "--rounds",
-        "1000",
-        "--engines-dir",
-        "engines",
+        *"--engine ort,null --rounds 1000 --engines-dir engines".split(),
     ]
     process = start(*command, cwd=tmp_path, env=own_tmp)
     try:
@@ -435,7 +417,7 @@ def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, cod
         process.kill()
     assert process.returncode == code
     assert "Traceback" not in stderr
-    wait_for(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    wait_for(lambda: not any(map(is_alive, children)))
     assert not (tmp_path / "engines/measured.json").exists()
     if number != signal.SIGKILL:
         assert left_behind(tmp_path) == []

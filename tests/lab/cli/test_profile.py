@@ -142,16 +142,6 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
     )
 
 
-@pytest.mark.slow
-def test_a_run_beside_itself_passes_the_gate(profiled):
-    place, _ = profiled
-    done = detect_video("diff", "run", "run", "--max-regression", "5%", "--json", cwd=place)
-    assert done.returncode == 0
-    rows = {row["what"]: row for row in summary_of(done)["changes"]}
-    assert all(row["ratio"] == 1 for row in rows.values())
-    assert {"end to end, per frame", "read", "infer", "write"} <= rows.keys()
-
-
 WRONG = [
     (["profile"], 2, "needs a SOURCE to run, or --nsys FILE"),
     (["profile", STREET, "--only", "layer"], 2, "no such pass; passes are"),

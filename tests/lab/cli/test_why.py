@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
 from detector.lab.session.read import read_session
 from detector.lab.why import explain, gather
-from tests.cli.command import detect_video
+from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import FRAMES, ran
 
@@ -44,6 +45,19 @@ def test_the_slowest_frames_of_any_run(tmp_path):
     one = detect_video("why", session, "--frame", 3, cwd=tmp_path)
     assert one.returncode == 0
     assert "frame 3" in one.stdout
+
+
+@pytest.mark.slow
+def test_without_a_run_it_is_the_last_one(tmp_path):
+    for command in ("why", "diff"):
+        assert_one_line_error(detect_video(command, cwd=tmp_path), 2, "saved runs found")
+    (tmp_path / "runs").mkdir()
+    made = [ran(tmp_path / str(at)).rename(tmp_path / "runs" / f"r{at}") for at in range(3)]
+    for at, run in enumerate(made):
+        os.utime(run / "session.json", (at, at))
+    assert json.loads(detect_video("why", "--json", cwd=tmp_path).stdout)["run"] == "runs/r2"
+    said = detect_video("diff", cwd=tmp_path).stderr
+    assert said.index("runs/r1") < said.index("runs/r2")
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ STAGES_OF_A_PICTURE = ("read", "preprocess", "infer", "head", "nms")
 
 @contextmanager
 def wired(frames: int = 12, batch: int = 1, sinks=()):
-    given = {"engine": "ort", "frames": frames, "batch": batch, "threads": 1}
+    given = {"engine": "ort", "frames": frames, "batch": batch, "threads": 1, "size": "320x192"}
     config = resolve_config(None, given)
     spec = str(STREET)
     plan = resolve(config, specs=[spec])
@@ -266,11 +266,13 @@ def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
 
 @pytest.mark.slow
 def test_every_change_is_measured_or_it_is_said_why_not(tmp_path, monkeypatch):
-    session = ran(tmp_path, frames=40, engine="ort", save=("jsonl",))
+    flags = {"frames": 40, "engine": "ort", "save": ("jsonl",), "size": "160x96", "no_video": True}
+    session = ran(tmp_path, **flags)
     plain = read_session(session)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(what_if, "ROUNDS", 1)
-    occasion = Occasion(str(STREET), _config(plain.document), Session(session), plain, 1.0)
+    config = resolve_config(None, flags)
+    occasion = Occasion(str(STREET), config, Session(session), plain, 1.0)
     facts = what_if.measure_changes(occasion)
     measured = {row.change for row in facts.changes}
     stages = {f"{stage} free" for stage in STAGES if stage in plain.document.stages}
@@ -283,16 +285,6 @@ def test_every_change_is_measured_or_it_is_said_why_not(tmp_path, monkeypatch):
     assert sorted(tmp_path.rglob("*")) == before  # its outputs are gone
     assert {one.sync for one in occasion.seen} == {None, True}
     assert {one.batch for one in occasion.seen} == {1, 4}
-
-
-def _config(document) -> Config:
-    base = Config()
-    return replace(
-        base,
-        runtime=replace(base.runtime, engine=document.engine),
-        input=replace(base.input, frames=document.frames.read),
-        output=replace(base.output, save=("jsonl",), no_video=True),
-    )
 
 
 @pytest.mark.slow

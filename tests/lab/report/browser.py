@@ -54,13 +54,8 @@ class Browser:
         # there.
         words = [
             chromium() or "chromium",
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-            "--hide-scrollbars",
+            *"--headless --no-sandbox --disable-gpu --no-first-run".split(),
+            *"--disable-dev-shm-usage --disable-background-networking --hide-scrollbars".split(),
             "--remote-debugging-pipe",
             f"--user-data-dir={profile}",
             "about:blank",

@@ -149,20 +149,6 @@ def test_what_is_not_told_from_no_gain_has_no_figure_but_its_interval(browser, r
     assert values(browser, "whatif", 2) == pytest.approx(lowest)
 
 
-def test_predictions_of_an_earlier_version_are_not_shown(session, tmp_path):
-    """The session can be read; what it predicted is no measurement."""
-    shutil.copytree(session, tmp_path / "copy")
-    old = {"available": True, "replay_error": -0.02, "measured_fps": 40.0, "seconds": 9.5}
-    row = {"change": "infer free", "predicted_fps": 6161.5, "gain": 0.5}
-    (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(old | {"predictions": [row]}))
-    saved = read_session(tmp_path / "copy")
-    assert not saved.passes["what_if"].available
-    shown = page(saved).decode()
-    assert "an earlier version" in shown
-    assert "6161.5" not in shown
-    assert "<h2>What if" not in shown
-
-
 def test_the_numbers_are_the_sessions(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     frames = document["frames"]["written"]

@@ -202,15 +202,7 @@ def test_tensorboard_reads_back_what_was_written(session):
 def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="machine: tensorboard is not installed")
     done = detect_video(
-        "report",
-        session.folder,
-        "--format",
-        "json",
-        "-o",
-        "-",
-        "--log-to",
-        "tensorboard",
-        cwd=tmp_path,
+        "report", session.folder, *"--format json -o - --log-to tensorboard".split(), cwd=tmp_path
     )
     assert json.loads(done.stdout)["fps"] == to_builtins(session.document.fps)
     assert done.stderr.startswith("tensorboard: ")

@@ -11,7 +11,8 @@ from detector.core.errors import UsageError
 from detector.core.session.codec import SCHEMA, to_json
 from detector.core.session.store import Session
 from detector.core.timeline import KINDS, Timeline
-from detector.lab.session.columns import COLUMNS
+from detector.core.timeline.rows import NOT_KNOWN
+from detector.lab.session.columns import COLUMNS, TOLD
 from detector.lab.session.read import read_session
 from tests.attacks.sessions import npz_of_headers
 from tests.session.documents import DOCUMENT, STAGE, document
@@ -102,6 +103,7 @@ def done_before_it_is_read(path):
     columns |= {"stage": np.array([1, 0]), "start_ns": np.array([10, 40])}
     columns |= {"end_ns": columns["start_ns"] + 5, "stage_names": np.array(["read", "write"])}
     columns |= {"thread_names": np.array(["main"]), "kind_names": np.array(KINDS)}
+    columns |= {name: np.full(2, NOT_KNOWN) for name in TOLD}
     np.savez(path, **columns)
 
 

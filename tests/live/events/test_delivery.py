@@ -139,14 +139,13 @@ def test_a_receiver_that_is_away_is_not_waited_for_at_the_end():
     assert target.lost() == 20
 
 
-def test_the_hub_counts():
+def test_the_hub_counts_what_was_lost():
     one, other = Scripted(), Scripted("never")
     hub = EventHub([one, other])
     hub.tell(event())
     hub.tell(event(1, "leaves"))
     wait_for(lambda: other.got)  # one that fails is not waited for at the end
     hub.close()
-    assert hub.counts == {"appears": 1, "leaves": 1}
     assert hub.lost() == {"the test": 1}
 
 
@@ -424,7 +423,7 @@ class Subscriber:
         self.client.on_connect = lambda client, *_: client.subscribe("#", qos=1)
         self.client.on_subscribe = lambda *_: self.ready.set()
         self.client.on_message = lambda client, data, one: self.got.append(
-            (one.topic, one.payload.decode(), one.retain)
+            (one.topic, one.payload.decode(errors="replace"), one.retain)
         )
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from detector.live.base import Event
 from detector.live.events import mqtt
+from detector.live.events.home_assistant import HomeAssistant
 from detector.live.events.mqtt import MqttTarget
 from tests.conftest import night
 from tests.live.hostile_broker import KINDS, PATIENT, HostileBroker, hostile_broker
@@ -28,9 +31,9 @@ def memory_mb() -> float:
 class Tried:
     """An event target at a broker of one kind, that has something to tell."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, make: Callable[..., MqttTarget]) -> None:
         self.kind, self.said, self.broker = kind, [], HostileBroker(kind)
-        self.target = MqttTarget(f"mqtt://127.0.0.1:{self.broker.port}/x", complain=self.complain)
+        self.target = make(f"mqtt://127.0.0.1:{self.broker.port}/x", complain=self.complain)
         self.target.tell(Event("camera_up", "door", 1.0, 1.0))
 
     def complain(self, line: str) -> None:
@@ -45,12 +48,13 @@ class Tried:
 
 
 @pytest.mark.parametrize("every", [3, night(1)])
-def test_none_of_them_ends_the_events_fills_the_memory_or_is_said_twice(monkeypatch, every):
+@pytest.mark.parametrize("make", [MqttTarget, partial(HomeAssistant, prefix="ha")])
+def test_none_of_them_ends_the_events_fills_the_memory_or_is_said_twice(monkeypatch, make, every):
     monkeypatch.setattr(mqtt, "LONGEST_PAUSE_S", 1)
     died = []
     monkeypatch.setattr(threading, "excepthook", died.append)
     before_mb = memory_mb()
-    tried = [Tried(kind) for kind in [*KINDS][::every]]
+    tried = [Tried(kind, make) for kind in [*KINDS][::every]]
     try:
         wait_for(lambda: all(one.is_through or memory_mb() - before_mb > 500 for one in tried))
         grown_mb = memory_mb() - before_mb

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from detector.live.page import binding, serve
 from detector.live.page.binding import TOKEN, bind, parse_address
 from tests.live.page.conftest import skip_without_libraries
 from tests.live.page.rehearsal import Rehearsal
+from tests.live.servers import silent_listener
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.net
@@ -99,10 +99,7 @@ def test_an_absent_token_s_file(tmp_path):
 
 
 def test_a_port_that_is_taken(tmp_path):
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
+    with silent_listener() as port:
         said = refused(OutputError, serve=str(port))
     assert str(port) in said
     assert "in use" in said

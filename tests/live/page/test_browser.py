@@ -57,7 +57,7 @@ def pixels(browser, camera: str) -> str:
 def test_pictures_move_and_a_death_shows_within_three_seconds(browser, width):
     one = Served(Rehearsal("door", "gate"))
     one.page.sampler.every_s = EVERY_S
-    one.server.controls = switches = Switches()
+    one.page.controls = switches = Switches()
     one.hub.tell(Event(APPEARS, "door", time.time(), time.time(), HOSTILE, 2))
     try:
         with Pictures(one.run, fps=12):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import threading
 from contextlib import suppress
@@ -13,6 +12,7 @@ import pytest
 from tests.cli.command import COMMAND, detect_video
 from tests.conftest import CHECKOUT
 from tests.live.page.client import Client
+from tests.live.servers import silent_listener
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.net
@@ -68,10 +68,7 @@ class Video:
 
 @pytest.mark.slow
 def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path):
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
+    with silent_listener() as port:
         for words, code in (
             ((str(port),), 6),
             (("0.0.0.0:0",), 2),

@@ -7,10 +7,12 @@ import json
 import re
 import signal
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from yaml import safe_load
 
 from detector.core.sinks.counts import COLUMNS
 from detector.live.base import day_text, moment_of
@@ -24,12 +26,11 @@ from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 STREET = CHECKOUT / "videos/street.mp4"
-ZONES = """\
-every: 5
-lines: {mid: {points: [[0.5, 0], [0.5, 1]], in: to the left, out: to the right}}
-zones: {right side: {points: [[0.5, 0.2], [1, 0.2], [1, 1], [0.5, 1]], classes: [person]}}
-"""
+LINE, ZONE = [(0.5, 0.01), (0.5, 0.99)], [(0.5, 0.2), (0.99, 0.2), (0.99, 0.99), (0.5, 0.99)]
 SIDES = ("to the left", "to the right")
+NAMES = {"name of the line": "mid", "name of the zone": "right side"}
+NAMES |= {"what in is called": SIDES[0], "what out is called": SIDES[1]}
+NAME = "e = document.querySelector(%s); e.value = %s; e.dispatchEvent(new Event('change'))"
 SHOWN = "[...document.querySelectorAll('.now')].map((one) => one.innerText)"
 IN, OUT = ("in", "entered", "appeared"), ("out", "left", "ended")
 
@@ -45,27 +46,52 @@ def counted(client: Client) -> list[dict[str, object]]:
     return client.ask("/api/streams").json()["streams"][0]["zones"]
 
 
+def draw(browser: Browser, points: Sequence[tuple[float, float]]) -> None:
+    browser.run("board = document.querySelector('.board'); board.scrollIntoView({block: 'center'})")
+    for x, y in points:
+        box = browser.run("board.getBoundingClientRect().toJSON()")
+        at = {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
+        for kind in ("mousePressed", "mouseReleased"):
+            browser.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
+
+
 @needs_broker
 @pytest.mark.browser
 def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
     need_rtsp()
-    (tmp_path / "zones.yaml").write_text(ZONES)
     today, yesterday = day_text(time.time()), moment_of(time.time()).date() - timedelta(1)
     folder = tmp_path / "live/127-0-0-1"
     write_counts(folder, today, 5, 2)
     write_counts(folder, str(yesterday), 70, 30)
     with broker(tmp_path, "allow_anonymous true") as port, rtsp({"street": STREET}) as server:
-        words = (server.url("street"), "--zones", "zones.yaml")
-        words += ("--live", "every", "--max-age", "60", "--engine", "ort", "--precision", "fp32")
-        words += ("--mqtt", f"mqtt://127.0.0.1:{port}/x")
+        words = (server.url("street"), "--live", "every", "--max-age", "60", "--engine", "ort")
+        words += ("--precision", "fp32", "--mqtt", f"mqtt://127.0.0.1:{port}/x")
         with running(tmp_path, *words) as (client, process), Subscriber(port) as subscriber:
-            wait_for(lambda: client.ask("/healthz").status == 200)
-            wait_for(lambda: sum(sum(one["today"].values()) for one in counted(client)[:1]) > 9)
-            server.kill()
             one = "/api/streams/127-0-0-1"
+            browser.visit(f"http://127.0.0.1:{client.port}/", 600)
+            ready = "[...tiles.values()].some((one) => one.shown && !one.lines.hidden)"
+            wait_for(lambda: browser.run(ready))
+            browser.run("tiles.get('127-0-0-1').lines.click()")
+            draw(browser, LINE[:1])
+            browser.click(".drawing .save")
+            wait_for(lambda: "2 points, this one has 1" in browser.run("document.body.innerText"))
+            draw(browser, LINE[1:])
+            browser.click(".draw-zone")
+            draw(browser, ZONE)
+            for label, name in NAMES.items():
+                where = f'.drawing [aria-label="{label}"]'
+                browser.run(NAME % (json.dumps(where), json.dumps(name)))
+            browser.click(".drawing .save")
+            wait_for(lambda: len(counted(client)) == 2)
+            wait_for(lambda: sum(sum(one["today"].values()) for one in counted(client)[:1]) > 9)
+            section = safe_load((tmp_path / "live/zones.yaml").read_text())["cameras"]["127-0-0-1"]
+            section["lines"]["far"] = [[0, 1], [1, 1]]
+            assert client.post(f"{one}/zones", json.dumps(section)).json()["asked"] == "far added"
+            wait_for(lambda: [line["name"] for line in counted(client)][1:2] == ["far"])
+            server.kill()
             wait_for(lambda: client.ask(one).json()["state"] != "live")
             wait_for(lambda: _settled(client, one))
-            line, zone = counted(client)
+            line, far, zone = counted(client)
             metrics = client.ask("/metrics").body.decode()
             past = client.ask("/api/counts?days=2").json()
             texts = {}
@@ -102,14 +128,17 @@ def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
     assert {one["side"] for one in events if one["event"] == "crosses"} == set(SIDES)
     entered = zone["today"]["in"]
     assert entered == filed["right side", "in"] == _metric(metrics, "in_total", "right side")
-    assert entered == zone["classes"]["person"]["in"]
+    assert entered == sum(one["in"] for one in zone["classes"].values())
+    assert not far["classes"]
+    assert "lines and zones are in live/zones.yaml" in stderr
     inside = zone["inside"]
     assert (
         inside == _metric(metrics, "inside", "right side") == _kept(subscriber, "right side/inside")
     )
     assert inside + zone["today"]["out"] == filed["right side", "out"], "who is there ends there"
     of_zone = f"in {entered}, out {zone['today']['out']}, {inside} inside"
-    assert texts[390] == texts[1440] == [f"to the left {come}, to the right {gone}", of_zone]
+    of_line = f"to the left {come}, to the right {gone}"
+    assert texts[390] == texts[1440] == [of_line, "in 0, out 0", of_zone]
 
 
 def _settled(client: Client, one: str) -> bool:

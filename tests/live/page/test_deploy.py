@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from types import SimpleNamespace
 
 import click
 import yaml
 
 from detector.core.commands.detect import command
+from detector.live.base import ZoneFigures
 from tests.conftest import CHECKOUT
 from tests.live.page.conftest import skip_without_libraries
 from tests.live.page.rehearsal import Rehearsal
 
 TEXT = (CHECKOUT / "docs/deploy.md").read_text(encoding="utf-8")
-UNIT, IMAGE, COMPOSED = (
+UNIT, IMAGE, COMPOSED, DASHBOARD = (
     (CHECKOUT / "deploy" / name).read_text(encoding="utf-8")
-    for name in ("detect-video.service", "Dockerfile", "compose.yaml")
+    for name in ("detect-video.service", "Dockerfile", "compose.yaml", "grafana.json")
 )
 SERVICE = yaml.safe_load(COMPOSED)["services"]["detect-video"]
 
@@ -87,6 +89,19 @@ def test_what_watches():
     assert [rule["alert"] for rule in alarms["groups"][0]["rules"]]
 
 
+def test_dashboard_has_what_grafana_wants():
+    """Grafana 12's own types (npm: @grafana/schema) took it; Prometheus 2.42 ran its queries."""
+    board = json.loads(DASHBOARD)
+    assert board.keys() >= {"title", "uid", "schemaVersion", "panels", "templating", "time"}
+    names = {variable["name"] for variable in board["templating"]["list"]} | {"__range"}
+    assert {*re.findall(r"\$\{?(\w+)", DASHBOARD)} - {"__all"} == names
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for panel in board["panels"]:
+        assert panel.keys() >= {"type", "title", "gridPos", "datasource", "fieldConfig", "options"}
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        assert all(target["expr"] and target["refId"] for target in panel["targets"])
+
+
 def test_an_image_gets_what_pip_needs_and_nothing_that_lies_beside_it():
     """What docs/deploy.md has users put into the checkout (a token!) would stay in a layer."""
     lines = (CHECKOUT / ".dockerignore").read_text().splitlines()
@@ -102,13 +117,16 @@ def test_an_image_gets_what_pip_needs_and_nothing_that_lies_beside_it():
     assert not {name.removeprefix("./") for name in beside} & taken
 
 
-def test_alarms_look_at_metrics_that_are_there():
+def test_alarms_and_dashboard_look_at_metrics_that_are_there():
     skip_without_libraries()
     from detector.live.page.metrics import PageFigures, exposition, registry_of
 
-    figures = Rehearsal("door").figures
+    run = Rehearsal("door")
+    shape = SimpleNamespace(name="yard")
+    run.set("door", zones=(ZoneFigures(shape, {"person": (2, 1)}, 1, ()),))
     page = PageFigures(0, 0, 0, 0, 0, 0, 0, {})
-    metrics = exposition(registry_of(figures, lambda: page)).decode()
-    for name in set(re.findall(r"detect_video_\w+", TEXT)):
-        assert f"\n{name}" in metrics, name
+    metrics = exposition(registry_of(run.figures, lambda: page)).decode()
+    wanted = re.sub(r"\w+_\(in_total\|out_total\|inside\)", "", TEXT + DASHBOARD)
+    for name in set(re.findall(r"detect_video_\w+", wanted)):
+        assert re.search(rf"^{name}\b", metrics, re.M), name
     assert '{camera="door",quantile="0.99"}' in metrics

@@ -93,7 +93,8 @@ def test_what_is_no_recording_is_not_found(folder, camera, kind, name):
 
 @pytest.mark.net
 def test_downloads(folder):
-    one = Served(Rehearsal("door"), recordings=folder)
+    one = Served(Rehearsal("door"))
+    one.page.recordings = folder
     try:
         listed = one.client.ask("/api/recordings?limit=5").json()["recordings"]
         so_far = one.client.ask(listed[0]["url"])

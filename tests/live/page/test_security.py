@@ -87,7 +87,8 @@ def test_without_token_nothing_but_health_and_the_login(locked):
         assert b"door" not in answer.body
     assert locked.client.ask("/").headers["location"] == "/login"
     assert locked.client.ask("/api/streams").headers["www-authenticate"] == "Bearer"
-    assert locked.client.post("/api/streams/door/stop").status == 401
+    for change in ("stop", "zones"):
+        assert locked.client.post(f"/api/streams/door/{change}").status == 401
     assert locked.client.ask("/healthz").body == b"ok\n"
     assert locked.client.ask("/login").status == 200
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from detector.core.config.cameras import PageConfig
-from detector.core.errors import UsageError
+from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import keep_secret
 from detector.live.base import APPEARS, Ages, Event, LiveFigures
 from detector.live.events.wording import as_document
@@ -293,6 +293,9 @@ def test_numbers_of_numpy_are_numbers(served):
     wait_for(lambda: served.client.ask("/api/streams/door").json()["age_ms"]["p50"] == 1.23)
 
 
+DRAWING = '{"size": [9, 9], "lines": {"mid": [[1, 1], [8, 8]]}}'
+
+
 class Switches:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
@@ -308,11 +311,17 @@ class Switches:
             raise UsageError("door is stopped already")
         self.said.append(("stop", camera))
 
+    def draw(self, camera: str, drawing: str):
+        if drawing != DRAWING:
+            raise UsageError(f"{camera}: two points") if drawing else OutputError("no disk")
+        self.said.append(("draw", camera))
+        return "mid added", "zones.yaml"
+
 
 def test_cameras_are_started_and_stopped_by_name_alone(served):
     client = served.client
     assert client.post("/api/streams/door/stop").status == 409  # a run without cameras.yaml
-    switches = served.server.controls = Switches()
+    switches = served.page.controls = Switches()
     answer = client.post("/api/streams/door/stop")
     assert (answer.status, answer.json()) == (202, {"schema": 1, "camera": "door", "asked": "stop"})
     again = client.post("/api/streams/door/stop")
@@ -330,10 +339,20 @@ def test_cameras_are_started_and_stopped_by_name_alone(served):
         ("/api/streams/door/run", "{}", 404),
     ):
         assert client.post(path, body).status == status
-    assert client.ask("/api/streams/door/stop").status == 405  # GET changes nothing
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert client.ask("/api/streams/door/stop", "POST", "{}", form).status == 415
+    for path in ("/api/streams/door/stop", drawn := "/api/streams/door/zones"):
+        assert client.ask(path).status == 405  # GET changes nothing
+        assert client.ask(path, "POST", DRAWING, form).status == 415
+        assert client.post(path, DRAWING, Origin="http://elsewhere.example").status == 403
     assert len(switches.said) == 2
+    assert client.ask(drawn, "POST", DRAWING, {"Content-Type": "application/yaml"}).status == 202
+    told = {"schema": 1, "camera": "door", "asked": "mid added", "file": "zones.yaml"}
+    assert client.post(drawn, DRAWING).json() == told
+    assert switches.said[2:] == [("draw", "door")] * 2
+    refused = client.post(drawn)
+    assert (refused.status, refused.json()["error"]) == (422, "door: two points")
+    assert client.post(drawn, "").status == 409
+    assert client.post("/api/streams/yard/zones", DRAWING).status == 404
 
 
 def test_secrets_are_hidden(served):
@@ -357,7 +376,7 @@ def test_openapi_is_that_of_docs_and_names_every_address(served):
     assert (CHECKOUT / "docs/openapi.json").read_text(encoding="utf-8") == text()
     assert served.client.ask("/openapi.json").json() == description()
     told = set(description()["paths"])
-    people = {"/login", "/logout", "/page.css", "/page.js", "/icon.svg"}
+    people = {"/login", "/logout", "/page.css", "/page.js", "/draw.js", "/icon.svg"}
     assert {route.path for route in served.page.app().routes} == told | people
 
 

@@ -84,7 +84,7 @@ class _Pairs:
         self._single = {
             tensor.name: numpy_helper.to_array(tensor).item()
             for tensor in graph.initializer
-            if _is_single(tensor)
+            if all(side == 1 for side in tensor.dims)
         }
 
     def needless(self) -> dict[str, str]:
@@ -130,7 +130,3 @@ class _Pairs:
     def _steps(self, node: onnx.NodeProto) -> tuple[Any, ...]:
         """Scale and zero point; their names where they are not single numbers."""
         return tuple(self._single.get(name, name) for name in node.input[1:])
-
-
-def _is_single(tensor: onnx.TensorProto) -> bool:
-    return all(side == 1 for side in tensor.dims)

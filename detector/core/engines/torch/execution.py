@@ -31,7 +31,7 @@ def executed(
     def note(name: str, part: nn.Module, given: Sequence[Any], result: Any) -> None:
         precision = _precision(part, result, multiplied)
         view = _is_view(part, given, result)
-        layers.append(LayerExecution(name, _type(part), precision, view=view))
+        layers.append(LayerExecution(name, type(part).__name__, precision, view=view))
 
     with torch.inference_mode():
         _Noting(module, note).run(example)
@@ -57,10 +57,6 @@ def _is_view(part: nn.Module, given: Sequence[Any], result: Tensor) -> bool:
     tensors = [one for one in given if isinstance(one, Tensor)]
     shares = any(one.untyped_storage().data_ptr() == place for one in tensors)
     return shares and not getattr(part, "inplace", False)
-
-
-def _type(part: nn.Module) -> str:
-    return type(part).__name__
 
 
 def _precision(part: nn.Module, result: Any, multiplied: Mapping[str, str]) -> str:

@@ -76,7 +76,6 @@ class OpenTrt(Engine):
         self.notes = (
             f"{self.edition.title} {trt.__version__} on {gpu.name}, device memory by "
             f"{self._memory.name}",
-            *self._memory.notes,
             *self._notes,
             *self._lacking(file),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -188,6 +188,21 @@ def good_name(name: str) -> bool:
 def is_heavy(tensor: onnx.TensorProto) -> bool:
     """Whether a constant's values are too many to be sizes, positions or anything a shape needs."""
     return bool(math.prod(tensor.dims) > LIGHT_FLOATS)
+
+
+def with_nodes(
+    source: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], constants: Iterable[onnx.TensorProto]
+) -> onnx.ModelProto:
+    """A copy of a model with other nodes and constants. Raises ModelError as ``infer_shapes``."""
+    import onnx
+
+    made = onnx.ModelProto()
+    made.CopyFrom(source)
+    del made.graph.node[:], made.graph.initializer[:], made.graph.value_info[:]
+    made.graph.node.extend(nodes)
+    made.graph.initializer.extend(constants)
+    infer_shapes(made)
+    return made
 
 
 def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:

@@ -38,6 +38,7 @@ from detector.core.models.graph.build import (
     tail_nodes,
     tensor_shapes,
     uncounted,
+    with_nodes,
 )
 from detector.core.models.graph.operators import MULTIPLYING, QUANTISED
 
@@ -218,13 +219,7 @@ class _Writer:
         for name in outputs:
             if name in self.renamed:
                 self.nodes.append(_cast(self.renamed[name], name, onnx.TensorProto.FLOAT))
-        result = onnx.ModelProto()
-        result.CopyFrom(self.source)
-        del result.graph.node[:], result.graph.initializer[:], result.graph.value_info[:]
-        result.graph.node.extend(self.nodes)
-        result.graph.initializer.extend(self.made.values())
-        infer_shapes(result)
-        return result
+        return with_nodes(self.source, self.nodes, self.made.values())
 
     def _write(self, node: onnx.NodeProto, outputs: list[str]) -> None:
         import onnx

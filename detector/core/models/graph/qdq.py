@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 
 from detector.core.models.graph import int8
 from detector.core.models.graph.build import (
-    infer_shapes,
     is_quantised,
     node_macs,
     tail_nodes,
     tensor_shapes,
+    with_nodes,
 )
 from detector.core.models.graph.halves import operand_name
 from detector.core.models.graph.int8 import FRONT, WEIGHT_TOP
@@ -318,23 +318,11 @@ class _Writer:
         self.made: dict[str, onnx.TensorProto] = {}  # new constants
 
     def model(self) -> onnx.ModelProto:
-        import onnx
-
         for node in self.source.graph.node:
             self._write(node)
-        result = onnx.ModelProto()
-        result.CopyFrom(self.source)
-        del result.graph.node[:], result.graph.initializer[:], result.graph.value_info[:]
-        result.graph.node.extend(self.nodes)
-        wanted = {name for node in self.nodes for name in node.input}
-        result.graph.initializer.extend(
-            tensor
-            for tensor in self.source.graph.initializer
-            if tensor.name in wanted and tensor.name not in self.made
-        )
-        result.graph.initializer.extend(self.made.values())
-        infer_shapes(result)
-        return result
+        wanted = {name for node in self.nodes for name in node.input} - self.made.keys()
+        kept = [one for one in self.source.graph.initializer if one.name in wanted]
+        return with_nodes(self.source, self.nodes, [*kept, *self.made.values()])
 
     def _quantised_tensors(self) -> set[str]:
         tensors: set[str] = set()

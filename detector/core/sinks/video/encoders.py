@@ -118,9 +118,6 @@ FILES: dict[str, type[H264File]] = {
 def ordinary_priority() -> Iterator[None]:
     """Undoes what SVT-AV1 does as root: it makes the calling thread and its own real-time ones
     (SCHED_FIFO, 99), which would starve every other process."""
-    if not hasattr(os, "sched_getscheduler") or not os.path.isdir("/proc/self/task"):
-        yield  # not Linux
-        return
     ours = os.sched_getscheduler(0)
     try:
         yield

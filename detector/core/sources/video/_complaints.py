@@ -50,7 +50,7 @@ class Complaints:
 
     def listen_to_cv2(self) -> bool:
         """To be called behind each opening of a cv2.VideoCapture. False where cv2 cannot be
-        listened to: its FFmpeg is hidden (Windows) or another version, or is to log."""
+        listened to: its FFmpeg is hidden or another version, or is to log."""
         return _log.redirect_cv2()
 
     def note(self, record: tuple[int, str, str]) -> None:

@@ -37,7 +37,8 @@ WITH_LANGUAGE = "location-"
 
 def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, str]:
     """The video stream to read, and a sentence on a choice. Raises SourceError, UsageError."""
-    tracks = [one for one in container.streams.video if not _is_cover(one)]
+    covers = Disposition.attached_pic
+    tracks = [one for one in container.streams.video if not one.disposition & covers]
     if not tracks:
         raise _no_video(path, container)
     if wanted is not None and wanted > len(tracks):
@@ -46,7 +47,7 @@ def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, st
             f"{counted(len(tracks), 'video track')}{_listing(tracks)}; give "
             f"1{'' if len(tracks) == 1 else f' to {len(tracks)}'}"
         )
-    chosen = best_track(tracks) if wanted is None else tracks[wanted - 1]
+    chosen = max(tracks, key=_rank) if wanted is None else tracks[wanted - 1]
     if len(tracks) == 1:
         return chosen, ""
     number = tracks.index(chosen) + 1
@@ -57,11 +58,6 @@ def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, st
     return chosen, (
         f"video track {number} of {len(tracks)} is used ({_describe(chosen)}); {others}; {how}"
     )
-
-
-def best_track(tracks: list[Any]) -> Any:
-    """The first of those that are best: decodable, then the default, then the largest."""
-    return max(tracks, key=_rank)
 
 
 def kept_tags(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -93,10 +89,6 @@ def _rank(stream: Any) -> tuple[bool, bool, int]:
     codec = stream.codec_context
     area = 0 if codec is None else codec.width * codec.height
     return codec is not None, bool(stream.disposition & Disposition.default), area
-
-
-def _is_cover(stream: Any) -> bool:
-    return bool(stream.disposition & Disposition.attached_pic)
 
 
 def _describe(stream: Any) -> str:

@@ -72,6 +72,12 @@ class Stage(ABC):
         """Raises UsageError for settings that do not go with the ``names`` of a model's classes."""
         return  # most have nothing to refuse
 
+    @classmethod
+    def redraw(cls, options: Mapping[str, Any], camera: str, drawing: str) -> tuple[Any, str, str]:
+        """Settings with what somebody drew of a camera while the run lasts, the text of the file
+        that has it, and what changed, in words. Raises UsageError."""
+        raise NotImplementedError
+
     @abstractmethod
     def __init__(self, settings: Any, info: SourceInfo, names: Sequence[str], conf: float) -> None:
         """``info``: the source, which for cameras is all of them; ``names``: of the classes;
@@ -81,6 +87,10 @@ class Stage(ABC):
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
         """What goes on to the drawing and to the outputs. Called for each frame in its order, with
         boxes in pixels of the source. It may draw into neither: annotate comes later."""
+
+    def change(self, camera: str, settings: Any) -> None:
+        """Use these settings from the camera's next frame on. Any thread may call it."""
+        raise NotImplementedError
 
     def close(self) -> Sequence[str]:
         """Called once, at the end of the source. Lines for the user."""

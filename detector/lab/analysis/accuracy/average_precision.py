@@ -182,18 +182,7 @@ def _plain(value: float) -> Figure:
 
 def average_precision(pictures: Sequence[Judged]) -> float:
     """Mean precision at 101 recalls, each the best at that recall or beyond; NaN without a box."""
-    wanted = sum(picture.wanted for picture in pictures)
-    if not wanted:
-        return float("nan")
-    scores = np.concatenate([picture.scores for picture in pictures])
-    outcomes = np.concatenate([picture.outcomes for picture in pictures])
-    outcomes = outcomes[np.argsort(-scores, kind="stable")]
-    right = np.cumsum(outcomes == RIGHT)
-    wrong = np.cumsum(outcomes == WRONG)
-    precision = right / np.maximum(right + wrong, 1)
-    envelope = np.maximum.accumulate(precision[::-1])[::-1]
-    at = np.searchsorted(right / wanted, RECALLS, side="left")
-    return float(np.append(envelope, 0.0)[np.minimum(at, len(envelope))].mean())
+    return Pool.of(pictures).average_precision(np.ones(len(pictures), np.int64))
 
 
 def recall(pictures: Sequence[Judged], score: float = 0.0) -> float:
@@ -237,8 +226,8 @@ class Pool:
 
     @classmethod
     def of(cls, pictures: Sequence[Judged]) -> Pool:
-        scores = np.concatenate([picture.scores for picture in pictures])
-        outcomes = np.concatenate([picture.outcomes for picture in pictures])
+        scores = np.concatenate([NOTHING.scores, *(picture.scores for picture in pictures)])
+        outcomes = np.concatenate([NOTHING.outcomes, *(picture.outcomes for picture in pictures)])
         places = np.repeat(np.arange(len(pictures)), [len(picture.scores) for picture in pictures])
         order = np.argsort(-scores, kind="stable")
         wanted = np.array([picture.wanted for picture in pictures], np.int64)

@@ -22,7 +22,7 @@ from detector.lab.analysis.loop.activities import Activity, Batches, LoopShape, 
 from detector.lab.session.passes import MomentsFacts
 from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 
-GC, CORE, DISK, BOXES, KEY, CLOCK, WORK, UNKNOWN = (
+GC, CORE, DISK, BOXES, KEY, CLOCK, WORK, OTHERS, UNKNOWN = (
     "gc",
     "core",
     "disk",
@@ -30,6 +30,7 @@ GC, CORE, DISK, BOXES, KEY, CLOCK, WORK, UNKNOWN = (
     "key frame",
     "clock",
     "work",
+    "others",
     "unknown",
 )
 HALF = 0.5  # of the excess that a cause has to account for
@@ -43,6 +44,7 @@ class Known:
     moments: MomentsFacts | None = None
     boxes: Mapping[int, int] = field(default_factory=dict)
     keys: Collection[int] | None = None
+    others: float = 0.0  # share of the cores that other programs used
 
 
 class Took(NamedTuple):
@@ -214,7 +216,10 @@ class Explanation:
                 f"computed for {took.cpu:.1f} ms, waited {took.ready:.1f} ms for a core, was "
                 f"blocked for {blocked:.1f} ms; no single cause explains half of the delay"
             )
-        return WhyCause(UNKNOWN, one.stage, frame, excess, 0.0, text)
+        name = UNKNOWN
+        if self.known.others >= HALF:
+            name, text = OTHERS, f"other programs used {self.known.others:.0%} of the cores; {text}"
+        return WhyCause(name, one.stage, frame, excess, 0.0, text)
 
     def _candidates(self, at: int) -> Iterator[tuple[str, float, str]]:
         """(cause, milliseconds that it accounts for, in words); of equal ones the first counts."""

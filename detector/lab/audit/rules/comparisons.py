@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from detector.core.session.measured import Metric
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, rule
 from detector.lab.session.comparison import METRICS, Comparison, Row
 
 ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
+_rule = partial(rule, over="comparison")
 
 
+@_rule(
+    "warning",
+    "the rows of a comparison cannot be compared",
+    "compare again when the machine is idle",
+)
 def not_comparable(document: Comparison) -> Iterator[Hit]:
     for warning in document.warnings:
         yield Hit(warning)
 
 
+@_rule("warning", "too few rounds to separate a difference from chance", "--rounds 5")
 def few_rounds(document: Comparison) -> Iterator[Hit]:
     if document.rounds < ENOUGH_ROUNDS and len(document.rows) > 1:
         yield Hit(f"{document.rounds} per row; so few intervals can differ by chance")
 
 
-def within_noise(document: Comparison) -> Iterator[Hit]:
+@_rule(
+    "note",
+    "a ratio cannot be separated from 1",
+    "claim no difference, or use more --rounds and --frames",
+)
+def difference_within_noise(document: Comparison) -> Iterator[Hit]:
     for metric in METRICS:
         unsure = [row for row in document.rows if _is_unsure(row, document, metric)]
         if unsure:
@@ -43,7 +56,12 @@ def _is_unsure(row: Row, document: Comparison, metric: Metric) -> bool:
     return interval[0] < 1 < interval[1] and abs(ratio - 1) > 0.02
 
 
-def disagrees(document: Comparison) -> Iterator[Hit]:
+@_rule(
+    "warning",
+    "a faster row finds different objects, and no labels show which are right",
+    "run compare --dataset or eval before calling it faster",
+)
+def detections_disagree(document: Comparison) -> Iterator[Hit]:
     for row in document.rows:
         share = row.agreement.matched if row.agreement else None
         if row.ap is None and share is not None and share < document.budget:
@@ -52,39 +70,3 @@ def disagrees(document: Comparison) -> Iterator[Hit]:
                 f"{row.reference or document.reference}, below the budget of {document.budget}",
                 rows=(row.name,),
             )
-
-
-def _rule(name: str, severity: str, what: str, cure: str, find: object) -> Rule:
-    return Rule(name, severity, what, cure, find, over="comparison")  # type: ignore[arg-type]
-
-
-RULES = (
-    _rule(
-        "not-comparable",
-        "warning",
-        "the rows of a comparison cannot be compared",
-        "compare again when the machine is idle",
-        not_comparable,
-    ),
-    _rule(
-        "few-rounds",
-        "warning",
-        "too few rounds to separate a difference from chance",
-        "--rounds 5",
-        few_rounds,
-    ),
-    _rule(
-        "difference-within-noise",
-        "note",
-        "a ratio cannot be separated from 1",
-        "claim no difference, or use more --rounds and --frames",
-        within_noise,
-    ),
-    _rule(
-        "detections-disagree",
-        "warning",
-        "a faster row finds different objects, and no labels show which are right",
-        "run compare --dataset or eval before calling it faster",
-        disagrees,
-    ),
-)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, rule
 from detector.lab.session.passes import PINNED, Execution
 from detector.lab.session.read import SavedSession
 
 
-def another_run(session: SavedSession) -> Iterator[Hit]:
+@rule(
+    "error",
+    "a pass's figures come from another run",
+    "profile again, and do not move files between sessions",
+    over="session",
+)
+def pass_of_another_run(session: SavedSession) -> Iterator[Hit]:
     """A file of passes/ that was copied from another session."""
     run = Execution.of(session.document)
     for name, record in session.passes.items():
@@ -17,7 +23,13 @@ def another_run(session: SavedSession) -> Iterator[Hit]:
             yield Hit(f"passes/{name}.json comes from a run with {said}")
 
 
-def measured_another_thing(session: SavedSession) -> Iterator[Hit]:
+@rule(
+    "error",
+    "a pass measured another engine, precision, thread count, batch or size than the run",
+    "ignore that pass's figures and report a bug: a pass must use the run's settings",
+    over="session",
+)
+def pass_ran_another_thing(session: SavedSession) -> Iterator[Hit]:
     run = Execution.of(session.document)
     for name, record in session.passes.items():
         if record.ran is None:
@@ -27,12 +39,6 @@ def measured_another_thing(session: SavedSession) -> Iterator[Hit]:
                 yield Hit(f"the pass {name} ran with {said}")
 
 
-def does_not_say(session: SavedSession) -> Iterator[Hit]:
-    silent = [name for name, one in session.passes.items() if one.available and one.ran is None]
-    if silent:
-        yield Hit(f"{len(silent)} of {len(session.passes)} passes: {', '.join(silent)}")
-
-
 def _differences(run: Execution, other: Execution, but: Iterable[str] = ()) -> str:
     """Such as "precision fp32 (the run: int8)"."""
     return ", ".join(
@@ -40,31 +46,3 @@ def _differences(run: Execution, other: Execution, but: Iterable[str] = ()) -> s
         for name in run.differs_in(other)
         if name in PINNED and name not in but
     )
-
-
-RULES = (
-    Rule(
-        "pass-of-another-run",
-        "error",
-        "a pass's figures come from another run",
-        "profile again, and do not move files between sessions",
-        another_run,
-        over="session",
-    ),
-    Rule(
-        "pass-ran-another-thing",
-        "error",
-        "a pass measured another engine, precision, thread count, batch or size than the run",
-        "ignore that pass's figures and report a bug: a pass must use the run's settings",
-        measured_another_thing,
-        over="session",
-    ),
-    Rule(
-        "pass-does-not-say",
-        "note",
-        "passes do not record what they ran, so their engine and settings cannot be checked",
-        "profile again with this version",
-        does_not_say,
-        over="session",
-    ),
-)

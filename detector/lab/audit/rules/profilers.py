@@ -9,7 +9,7 @@ from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import BYTES, COUNT, ENERGY, NAME, SHARE, STAGE, TIME
 from detector.lab.audit.numbers import Number, shown
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import Column, Table, ms, percent
 
 PROFILER = re.compile(r"profil|kineto|tracer|tracemalloc|_parse_|hook", re.IGNORECASE)
@@ -32,10 +32,6 @@ def _total(table: Table) -> Column | None:
     )
 
 
-def _self(table: Table) -> Column | None:
-    return _times(table, "self", but=("cuda",))
-
-
 def _root(name: str) -> str:
     """``aten::_convolution``, ``cudnn_convolution`` -> ``convolution``; ``conv2d`` too."""
     plain = re.sub(r"^(?:aten::)?_*(?:cudnn_|mkldnn_|miopen_|native_|mps_)?_*", "", name.lower())
@@ -43,7 +39,14 @@ def _root(name: str) -> str:
     return {"conv2d": "convolution", "conv1d": "convolution"}.get(plain, plain)
 
 
-def containers(table: Table) -> Iterator[Hit]:
+@rule(
+    "warning",
+    "rows are ranked next to rows that they contain: time is counted twice",
+    "rank leaves or self time, and put containers in a separate table",
+    bad="name,CPU total (ms),calls\nconv2d,8.908,60\nconvolution,8.656,60\ncat,0.69,20\n",
+    clean="name,CPU total (ms),calls\nconvolution,8.656,60\ncat,0.69,20\n",
+)
+def container_with_children(table: Table) -> Iterator[Hit]:
     if table.one(kinds.CONTAINS):
         yield from _declared(table)
         return
@@ -104,6 +107,13 @@ def _declared(table: Table) -> Iterator[Hit]:
     )
 
 
+@rule(
+    "error",
+    "a row's own time is above its total",
+    "check which column is which, and whether one of them sums threads",
+    bad="name,self CPU (ms),CPU total (ms),calls\nconv,9.0,8.0,60\n",
+    clean="name,self CPU (ms),CPU total (ms),calls\nconv,7.0,8.0,60\n",
+)
 def self_above_total(table: Table) -> Iterator[Hit]:
     for kind in (TIME, SHARE):
         own, whole = (
@@ -132,16 +142,38 @@ def _negative(quantity: str, table: Table) -> Iterator[Hit]:
             )
 
 
+@rule(
+    "error",
+    "a time below zero",
+    "the profiler subtracted overlapping children; say so, or omit the row",
+    bad="name,self CPU (ms),calls\nforward,-0.009,1\n",
+    clean="name,self CPU (ms),calls\nforward,0.009,1\n",
+)
 def negative_time(table: Table) -> Iterator[Hit]:
     yield from _negative(TIME, table)
 
 
+@rule(
+    "note",
+    "negative memory is freed memory, not a leak",
+    "print allocated and freed bytes separately",
+    bad="name,self CPU mem (MB),calls\nmax_pool2d,-113.28,300\n",
+    clean="name,self CPU mem (MB),calls\nmax_pool2d,113.28,300\n",
+)
 def negative_memory(table: Table) -> Iterator[Hit]:
     yield from _negative(BYTES, table)
 
 
+@rule(
+    "warning",
+    "the reported time includes the profiler's own work",
+    "take times from an unprofiled run, and state the profiler's slowdown",
+    bad="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\n"
+    "_parse_kineto_results,1,2.4,7.7\n",
+    clean="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\nconv2d,6000,7.7,7.7\n",
+)
 def profiler_inside(table: Table) -> Iterator[Hit]:
-    own, whole = _self(table), _total(table)
+    own, whole = _times(table, "self", but=("cuda",)), _total(table)
     names = list(table.named_rows(NAME, STAGE))
     if not names or whole is None:
         return
@@ -177,6 +209,13 @@ def _nested_in(table: Table) -> bool:
     return share is not None and any(one.value > 0.9 for one in share.told)
 
 
+@rule(
+    "warning",
+    "loading and start-up are in the same total as the work",
+    "exclude start-up and teardown, and take shares of the steady state",
+    bad="stage,percent of time\nload model,84.0\ninference,10.0\nnms,6.0\n",
+    clean="stage,percent of time\nread,14.0\ninference,80.0\nnms,6.0\n",
+)
 def start_up_inside(table: Table) -> Iterator[Hit]:
     share = next((one for one in table.all(SHARE) if not one.has("self", "util*")), None)
     if share is None:
@@ -198,7 +237,16 @@ def start_up_inside(table: Table) -> Iterator[Hit]:
 GPU_COPY = re.compile(r"post|nms|copy|\.cpu|to_cpu|download", re.IGNORECASE)
 
 
-def without_wait(case: Case) -> Iterator[Hit]:
+@rule(
+    "warning",
+    "GPU work is charged to the stage that waits for it",
+    "synchronize before reading the clock, or use device events",
+    over="all",
+    machine={"card": "T4"},
+    bad="stage,percent of time\npre-processing,0.2\ninference,14.5\npost-processing,85.3\n",
+    clean="stage,percent of time\npre-processing,0.2\ninference,84.5\npost-processing,15.3\n",
+)
+def asynchronous_without_wait(case: Case) -> Iterator[Hit]:
     """Behind an asynchronous inference stands a stage that seems to take the time."""
     if not case.on_gpu:
         return
@@ -235,7 +283,14 @@ def _gpu_busy(case: Case) -> tuple[str, str] | None:
     return None
 
 
-def wait_in_asynchronous(table: Table) -> Iterator[Hit]:
+@rule(
+    "note",
+    "a call named asynchronous waits",
+    "use pinned memory: a copy from pageable memory waits",
+    bad="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0.000053\n",
+    clean="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0\n",
+)
+def wait_in_asynchronous_call(table: Table) -> Iterator[Hit]:
     waits = _times(table, "wait*", "waiting")
     for name, row in table.named_rows(NAME) if waits else ():
         number = waits.numbers[row] if waits else None
@@ -243,6 +298,15 @@ def wait_in_asynchronous(table: Table) -> Iterator[Hit]:
             yield Hit(f"{name} waits {shown(number.value * 1e6)} us", rows=(name,))
 
 
+@rule(
+    "error",
+    "the calls of a layer are not a multiple of the pictures",
+    "count the pictures that ran: check for a partial batch, warm-up, or another data set",
+    over="all",
+    machine={"pictures": 128.0},
+    bad="function,calls,self (s)\nconv2d,6000,2.07\n",
+    clean="function,calls,self (s)\nconv2d,7680,2.07\n",
+)
 def count_against_claim(case: Case) -> Iterator[Hit]:
     """Calls of a layer are a multiple of the pictures."""
     pictures = case.machine.number("pictures")
@@ -264,6 +328,14 @@ def count_against_claim(case: Case) -> Iterator[Hit]:
             )
 
 
+@rule(
+    "warning",
+    "the energy includes the machine's idle power",
+    "measure the idle power, subtract it, and print joules per picture (1/W is not a rate)",
+    over="all",
+    bad="tag,duration (s),package (J)\nrun,5.21,79.85\n",
+    clean="tag,duration (s),package (J)\nidle,5.0,30.0\nrun,5.21,79.85\n",
+)
 def energy_without_idle(case: Case) -> Iterator[Hit]:
     words = " ".join(
         text.lower()
@@ -289,104 +361,3 @@ def energy_without_idle(case: Case) -> Iterator[Hit]:
                     (table.name,),
                     (table.labels[row],),
                 )
-
-
-RULES = (
-    Rule(
-        "container-with-children",
-        "warning",
-        "rows are ranked next to rows that they contain: time is counted twice",
-        "rank leaves or self time, and put containers in a separate table",
-        containers,
-        bad="name,CPU total (ms),calls\nconv2d,8.908,60\nconvolution,8.656,60\ncat,0.69,20\n",
-        clean="name,CPU total (ms),calls\nconvolution,8.656,60\ncat,0.69,20\n",
-    ),
-    Rule(
-        "self-above-total",
-        "error",
-        "a row's own time is above its total",
-        "check which column is which, and whether one of them sums threads",
-        self_above_total,
-        bad="name,self CPU (ms),CPU total (ms),calls\nconv,9.0,8.0,60\n",
-        clean="name,self CPU (ms),CPU total (ms),calls\nconv,7.0,8.0,60\n",
-    ),
-    Rule(
-        "negative-time",
-        "error",
-        "a time below zero",
-        "the profiler subtracted overlapping children; say so, or omit the row",
-        negative_time,
-        bad="name,self CPU (ms),calls\nforward,-0.009,1\n",
-        clean="name,self CPU (ms),calls\nforward,0.009,1\n",
-    ),
-    Rule(
-        "negative-memory",
-        "note",
-        "negative memory is freed memory, not a leak",
-        "print allocated and freed bytes separately",
-        negative_memory,
-        bad="name,self CPU mem (MB),calls\nmax_pool2d,-113.28,300\n",
-        clean="name,self CPU mem (MB),calls\nmax_pool2d,113.28,300\n",
-    ),
-    Rule(
-        "profiler-inside",
-        "warning",
-        "the reported time includes the profiler's own work",
-        "take times from an unprofiled run, and state the profiler's slowdown",
-        profiler_inside,
-        bad="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\n"
-        "_parse_kineto_results,1,2.4,7.7\n",
-        clean="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\n"
-        "conv2d,6000,7.7,7.7\n",
-    ),
-    Rule(
-        "start-up-inside",
-        "warning",
-        "loading and start-up are in the same total as the work",
-        "exclude start-up and teardown, and take shares of the steady state",
-        start_up_inside,
-        bad="stage,percent of time\nload model,84.0\ninference,10.0\nnms,6.0\n",
-        clean="stage,percent of time\nread,14.0\ninference,80.0\nnms,6.0\n",
-    ),
-    Rule(
-        "asynchronous-without-wait",
-        "warning",
-        "GPU work is charged to the stage that waits for it",
-        "synchronize before reading the clock, or use device events",
-        without_wait,
-        over="all",
-        machine={"card": "T4"},
-        bad="stage,percent of time\npre-processing,0.2\ninference,14.5\npost-processing,85.3\n",
-        clean="stage,percent of time\npre-processing,0.2\ninference,84.5\npost-processing,15.3\n",
-    ),
-    Rule(
-        "wait-in-asynchronous-call",
-        "note",
-        "a call named asynchronous waits",
-        "use pinned memory: a copy from pageable memory waits",
-        wait_in_asynchronous,
-        bad="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0.000053\n",
-        clean="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0\n",
-    ),
-    Rule(
-        "count-against-claim",
-        "error",
-        "the calls of a layer are not a multiple of the pictures",
-        "count the pictures that ran: check for a partial batch, warm-up, or another data set",
-        count_against_claim,
-        over="all",
-        machine={"pictures": 128.0},
-        bad="function,calls,self (s)\nconv2d,6000,2.07\n",
-        clean="function,calls,self (s)\nconv2d,7680,2.07\n",
-    ),
-    Rule(
-        "energy-without-idle",
-        "warning",
-        "the energy includes the machine's idle power",
-        "measure the idle power, subtract it, and print joules per picture (1/W is not a rate)",
-        energy_without_idle,
-        over="all",
-        bad="tag,duration (s),package (J)\nrun,5.21,79.85\n",
-        clean="tag,duration (s),package (J)\nidle,5.0,30.0\nrun,5.21,79.85\n",
-    ),
-)

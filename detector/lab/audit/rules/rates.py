@@ -9,7 +9,7 @@ from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import RATE, RATIO, TIME
 from detector.lab.audit.numbers import Number, exact, shown
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import Column, Table, ms
 
 MOST_ROWS = 100  # that are compared with each other
@@ -68,7 +68,14 @@ def _times_of_many(table: Table) -> float | None:
     return middle if low <= high * 1.01 and middle > 3 else None
 
 
-def time_of_many(table: Table) -> Iterator[Hit]:
+@rule(
+    "note",
+    "a time covers many pictures, and no column says how many",
+    "print the time per picture, or the number of pictures",
+    bad="engine,time (s),FPS\npytorch,13.06,38\ntensorrt,1.46,342\n",
+    clean="engine,time (ms),FPS\npytorch,26.1,38.3\ntensorrt,2.92,342\n",
+)
+def time_of_many_pictures(table: Table) -> Iterator[Hit]:
     count, batches = _times_of_many(table), table.one(kinds.BATCH)
     if count is not None and 900 < count < 1100:
         return  # units-contradict says so
@@ -81,6 +88,13 @@ def time_of_many(table: Table) -> Iterator[Hit]:
         )
 
 
+@rule(
+    "error",
+    "FPS is lower than the latency in the same row allows",
+    "say which interval each covers: put loading, reading and drawing in both or in neither",
+    bad="model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n",
+    clean="model,latency (ms),fps\na,14.1,70.9\nb,15.0,66.7\n",
+)
 def fps_against_latency(table: Table) -> Iterator[Hit]:
     if _times_of_many(table) is not None:
         return
@@ -102,6 +116,13 @@ def fps_against_latency(table: Table) -> Iterator[Hit]:
         )
 
 
+@rule(
+    "warning",
+    "FPS is higher than the latency in the same row allows",
+    "state the batch and how many pictures are in flight",
+    bad="model,latency (ms),fps\na,10.0,400\nb,20,150\n",
+    clean="model,batch,streams,latency (ms),fps\na,4,1,10.0,400\nb,8,2,20,790\n",
+)
 def fps_above_latency(table: Table) -> Iterator[Hit]:
     if _times_of_many(table) is not None:
         return
@@ -122,6 +143,13 @@ def fps_above_latency(table: Table) -> Iterator[Hit]:
         )
 
 
+@rule(
+    "error",
+    "two columns give the same quantity in two units and disagree",
+    "correct the unit in the heading",
+    bad="model,latency (s),fps\na,14.1,70.9\nb,20.0,50.0\n",
+    clean="model,latency (ms),latency (s)\na,14.1,0.0141\nb,20.0,0.0200\n",
+)
 def units_contradict(table: Table) -> Iterator[Hit]:
     count = _times_of_many(table)
     if count is not None and 900 < count < 1100:
@@ -148,6 +176,13 @@ def units_contradict(table: Table) -> Iterator[Hit]:
                     )
 
 
+@rule(
+    "note",
+    "FPS is computed from the latency: it is not a second measurement",
+    "measure throughput with frames in flight, or print one of the two",
+    bad="model,latency (ms),FPS\na,10.0,100.0\nb,20.0,50.0\nc,25.0,40.0\n",
+    clean="model,latency (ms),FPS\na,10.0,118\nb,20.0,61\nc,25.0,47\n",
+)
 def derived_column(table: Table) -> Iterator[Hit]:
     pairs = list(_pairs(table))
     if len(pairs) < 3 or not all(rate.meets(exact(1) / time) for _, time, rate, _ in pairs):
@@ -158,6 +193,13 @@ def derived_column(table: Table) -> Iterator[Hit]:
     )
 
 
+@rule(
+    "error",
+    "end to end is faster than the inference inside it",
+    "take both from one run, over the same frames",
+    bad="model,inference FPS,end-to-end FPS\na,30.0,45.0\n",
+    clean="model,inference FPS,end-to-end FPS\na,45.0,30.0\n",
+)
 def end_to_end_above_inference(table: Table) -> Iterator[Hit]:
     inner, outer = _two_rates(table)
     if inner is None or outer is None:
@@ -174,6 +216,13 @@ def _two_rates(table: Table) -> tuple[Column | None, Column | None]:
     return table.one(RATE, "inference", "network", "model", but=ENDS), table.one(RATE, *ENDS)
 
 
+@rule(
+    "warning",
+    "the time outside inference differs between rows that do the same work there",
+    "measure the stages separately; compare inference alone, or make the rest equal",
+    bad="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,4.99\n",
+    clean="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,3.77\n",
+)
 def outside_time_differs(table: Table) -> Iterator[Hit]:
     inner, outer = _two_rates(table)
     if inner is None or outer is None:
@@ -201,7 +250,14 @@ def outside_time_differs(table: Table) -> Iterator[Hit]:
     )
 
 
-def ratio_of_rows(table: Table) -> Iterator[Hit]:
+@rule(
+    "error",
+    "a speed-up is not the ratio of its rows",
+    "compute it again, and name the baseline row",
+    bad="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,4.50\n",
+    clean="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,2.25\n",
+)
+def speed_up_is_no_ratio(table: Table) -> Iterator[Hit]:
     """A speed-up that is the ratio of no two figures: of its row and another, or within its row."""
     ratios, values = table.one(RATIO, "speed*", "acceleration"), table.all(TIME, RATE)
     if ratios is None or not values or table.rows > MOST_ROWS:
@@ -256,6 +312,13 @@ def _sizes(table: Table) -> list[float]:
     return [float(ORDER.index(one[2])) for one in found if one]
 
 
+@rule(
+    "warning",
+    "the first row is slower than a larger model after it: it includes a cold start",
+    "warm up before each row, and repeat the rows in a different order",
+    bad="model,fps\nnet-n,8.0\nnet-s,9.4\nnet-m,8.5\n",
+    clean="model,fps\nnet-n,10.0\nnet-s,9.4\nnet-m,8.5\n",
+)
 def first_row_cold(table: Table) -> Iterator[Hit]:
     sizes = _sizes(table)
     if len(sizes) < 3 or sizes != sorted(sizes) or len(set(sizes)) < len(sizes):
@@ -288,6 +351,15 @@ def _by_batch(table: Table, column: Column) -> Iterator[list[tuple[float, Number
             yield sorted(group, key=lambda one: one[0])
 
 
+@rule(
+    "warning",
+    "a larger batch changes nothing on a GPU",
+    "check that the network receives the whole batch and that the time excludes start-up",
+    over="all",
+    machine={"card": "T4"},
+    bad="model,batch size,fps\na,1,7.18\na,32,7.26\na,100,7.34\n",
+    clean="model,batch size,fps\na,1,70\na,32,310\na,100,340\n",
+)
 def batch_without_effect(case: Case) -> Iterator[Hit]:
     if not case.on_gpu:
         return  # a CPU may be full at batch 1
@@ -304,6 +376,13 @@ def batch_without_effect(case: Case) -> Iterator[Hit]:
                     )
 
 
+@rule(
+    "warning",
+    "the time of a batch divided by its size is called latency",
+    "print the time of the whole batch as latency, and pictures per second as throughput",
+    bad="model,batch,latency (ms)\na,1,8.96\na,16,7.75\na,100,8.12\n",
+    clean="model,batch,latency (ms)\na,1,8.96\na,16,91\na,100,560\n",
+)
 def latency_of_a_batch(table: Table) -> Iterator[Hit]:
     column = table.one(TIME, "latency", but=NOT_LATENCY)
     for group in _by_batch(table, column) if column else ():
@@ -316,108 +395,3 @@ def latency_of_a_batch(table: Table) -> Iterator[Hit]:
                 f"batch size, and a picture waits for its whole batch: {ms(last.value * most)}",
                 rows=tuple(table.labels[row] for *_, row in group),
             )
-
-
-RULES = (
-    Rule(
-        "fps-against-latency",
-        "error",
-        "FPS is lower than the latency in the same row allows",
-        "say which interval each covers: put loading, reading and drawing in both or in neither",
-        fps_against_latency,
-        bad="model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n",
-        clean="model,latency (ms),fps\na,14.1,70.9\nb,15.0,66.7\n",
-    ),
-    Rule(
-        "fps-above-latency",
-        "warning",
-        "FPS is higher than the latency in the same row allows",
-        "state the batch and how many pictures are in flight",
-        fps_above_latency,
-        bad="model,latency (ms),fps\na,10.0,400\nb,20,150\n",
-        clean="model,batch,streams,latency (ms),fps\na,4,1,10.0,400\nb,8,2,20,790\n",
-    ),
-    Rule(
-        "time-of-many-pictures",
-        "note",
-        "a time covers many pictures, and no column says how many",
-        "print the time per picture, or the number of pictures",
-        time_of_many,
-        bad="engine,time (s),FPS\npytorch,13.06,38\ntensorrt,1.46,342\n",
-        clean="engine,time (ms),FPS\npytorch,26.1,38.3\ntensorrt,2.92,342\n",
-    ),
-    Rule(
-        "units-contradict",
-        "error",
-        "two columns give the same quantity in two units and disagree",
-        "correct the unit in the heading",
-        units_contradict,
-        bad="model,latency (s),fps\na,14.1,70.9\nb,20.0,50.0\n",
-        clean="model,latency (ms),latency (s)\na,14.1,0.0141\nb,20.0,0.0200\n",
-    ),
-    Rule(
-        "derived-column",
-        "note",
-        "FPS is computed from the latency: it is not a second measurement",
-        "measure throughput with frames in flight, or print one of the two",
-        derived_column,
-        bad="model,latency (ms),FPS\na,10.0,100.0\nb,20.0,50.0\nc,25.0,40.0\n",
-        clean="model,latency (ms),FPS\na,10.0,118\nb,20.0,61\nc,25.0,47\n",
-    ),
-    Rule(
-        "end-to-end-above-inference",
-        "error",
-        "end to end is faster than the inference inside it",
-        "take both from one run, over the same frames",
-        end_to_end_above_inference,
-        bad="model,inference FPS,end-to-end FPS\na,30.0,45.0\n",
-        clean="model,inference FPS,end-to-end FPS\na,45.0,30.0\n",
-    ),
-    Rule(
-        "outside-time-differs",
-        "warning",
-        "the time outside inference differs between rows that do the same work there",
-        "measure the stages separately; compare inference alone, or make the rest equal",
-        outside_time_differs,
-        bad="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,4.99\n",
-        clean="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,3.77\n",
-    ),
-    Rule(
-        "speed-up-is-no-ratio",
-        "error",
-        "a speed-up is not the ratio of its rows",
-        "compute it again, and name the baseline row",
-        ratio_of_rows,
-        bad="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,4.50\n",
-        clean="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,2.25\n",
-    ),
-    Rule(
-        "first-row-cold",
-        "warning",
-        "the first row is slower than a larger model after it: it includes a cold start",
-        "warm up before each row, and repeat the rows in a different order",
-        first_row_cold,
-        bad="model,fps\nnet-n,8.0\nnet-s,9.4\nnet-m,8.5\n",
-        clean="model,fps\nnet-n,10.0\nnet-s,9.4\nnet-m,8.5\n",
-    ),
-    Rule(
-        "batch-without-effect",
-        "warning",
-        "a larger batch changes nothing on a GPU",
-        "check that the network receives the whole batch and that the time excludes start-up",
-        batch_without_effect,
-        over="all",
-        machine={"card": "T4"},
-        bad="model,batch size,fps\na,1,7.18\na,32,7.26\na,100,7.34\n",
-        clean="model,batch size,fps\na,1,70\na,32,310\na,100,340\n",
-    ),
-    Rule(
-        "latency-of-a-batch",
-        "warning",
-        "the time of a batch divided by its size is called latency",
-        "print the time of the whole batch as latency, and pictures per second as throughput",
-        latency_of_a_batch,
-        bad="model,batch,latency (ms)\na,1,8.96\na,16,7.75\na,100,8.12\n",
-        clean="model,batch,latency (ms)\na,1,8.96\na,16,91\na,100,560\n",
-    ),
-)

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from msgspec import UNSET
 
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
 from detector.core.session.document import Disturbances, Summary, ThreadFigures
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, rule
 
 MUCH = 0.1  # of the cores, or of a thread's time
 LEAST_S = 1.0  # of a run; below it shares say nothing
 ROUNDING = 1e-6
+_rule = partial(rule, over="run")
 
 
-def precision_not_executed(run: Summary) -> Iterator[Hit]:
+@_rule(
+    "error",
+    "no layer ran in the requested precision",
+    "name the row after what ran, or choose an engine that has kernels for it (doctor)",
+)
+def run_precision_not_executed(run: Summary) -> Iterator[Hit]:
     if run.precision_effect:
         yield Hit(run.precision_effect)
 
 
-def cores_taken(run: Summary) -> Iterator[Hit]:
+@_rule(
+    "warning",
+    "other processes used the cores",
+    "stop them, or run compare: it alternates the variants, so that load affects all alike",
+)
+def cores_taken_by_others(run: Summary) -> Iterator[Hit]:
     libraries = run.cpu.libraries
     if libraries is None or libraries.others_s is None or libraries.wall_s < LEAST_S:
         return
@@ -32,13 +44,23 @@ def cores_taken(run: Summary) -> Iterator[Hit]:
         )
 
 
-def waited_for_others(run: Summary) -> Iterator[Hit]:
+@_rule(
+    "warning",
+    "threads were ready, but other programs had the cores",
+    "stop those programs, or run compare, which alternates the variants",
+)
+def waited_for_cores(run: Summary) -> Iterator[Hit]:
     """Where nobody told whose the cores were, all of it may have been for others."""
     if said := _waits(run, lambda one: 1.0 if one.foreign_share is None else one.foreign_share):
         yield Hit(f"{_taken(run)}threads waited for a core that other programs held: {said}")
 
 
-def waited_for_own(run: Summary) -> Iterator[Hit]:
+@_rule(
+    "note",
+    "threads were ready, but other threads of this run had the cores",
+    "try a lower --threads or --concurrency; if that is slower, this run fills the cores",
+)
+def waited_for_own_threads(run: Summary) -> Iterator[Hit]:
     """Only where there is something to do: with one thread of one request nothing is left out."""
     threads = run.engine_threads * run.concurrency
     if not 1 < threads >= run.cpu.cores:
@@ -68,7 +90,12 @@ def _taken(run: Summary) -> str:
     return f"other programs used {taken:.1f} of {run.cpu.cores} cores; "
 
 
-def too_many_threads(run: Summary) -> Iterator[Hit]:
+@_rule(
+    "warning",
+    "more threads than cores",
+    "choose --threads and --concurrency whose product is the number of cores",
+)
+def more_threads_than_cores(run: Summary) -> Iterator[Hit]:
     threads = run.engine_threads * run.concurrency
     if threads > run.cpu.cores and run.engine_threads > 1:
         yield Hit(
@@ -81,11 +108,17 @@ def _disturbed(run: Summary) -> Disturbances:
     return Disturbances() if run.disturbed is UNSET else run.disturbed
 
 
+@_rule("warning", "part of the process was in swap", "free memory, or use a smaller --batch")
 def swapped(run: Summary) -> Iterator[Hit]:
     if (size := _disturbed(run).swapped_mb) > 1:
         yield Hit(f"{size:.0f} MB of this process were in swap at the end")
 
 
+@_rule(
+    "warning",
+    "the machine throttled the run",
+    "use the performance governor, more cooling, no CPU quota; or report it with the figures",
+)
 def slowed_down(run: Summary) -> Iterator[Hit]:
     found = _disturbed(run)
     if found.hot:
@@ -99,23 +132,39 @@ def slowed_down(run: Summary) -> Iterator[Hit]:
         yield Hit(f"the clock governor is {found.governor!r}")
 
 
+@_rule(
+    "warning",
+    "nothing was warmed up before the first frame",
+    "keep warm-up on, or exclude the first frames",
+)
 def no_warm_up(run: Summary) -> Iterator[Hit]:
     if run.frames.written and run.engine != "null" and not run.seconds.get("warmup"):
         yield Hit("no warm-up: the rates include the first inference")
 
 
+@_rule("warning", "the run did not finish", "run it again before comparing its rates")
 def cut_short(run: Summary) -> Iterator[Hit]:
     live = run.streams is not UNSET  # a run of cameras ends by a signal
     if run.exit.code not in (EXIT_DONE, EXIT_DAMAGED) and run.frames.written and not live:
         yield Hit(f"exit {run.exit.code}: {run.exit.reason}; {run.frames.written} frames")
 
 
+@_rule(
+    "note",
+    "too few frames for a p99, and one slow moment shifts every rate",
+    "use 200 frames for p99; run compare to measure a difference",
+)
 def few_frames(run: Summary) -> Iterator[Hit]:
     inferred = run.frames.written - _not_inferred(run)
     if 0 < inferred < 50 and run.streams is UNSET:
         yield Hit(f"{inferred} frames in {run.seconds.get('run', 0.0):.2f} s")
 
 
+@_rule(
+    "note",
+    "end-to-end FPS includes frames without inference",
+    "compare runs that use neither --skip-still nor --infer-every",
+)
 def repeated_detections(run: Summary) -> Iterator[Hit]:
     if count := _not_inferred(run):
         share = count / max(1, run.frames.written)
@@ -129,11 +178,17 @@ def _not_inferred(run: Summary) -> int:
     return run.frames.reused + run.frames.coasted
 
 
+@_rule(
+    "note",
+    "random weights: times are real, boxes are not; few boxes make nms and drawing cheap",
+    "use real weights before you compare head, nms or annotate",
+)
 def random_weights(run: Summary) -> Iterator[Hit]:
     if run.random_weights is not None:
         yield Hit(f"seed {run.random_weights}: {run.detections.total} detections are meaningless")
 
 
+@_rule("note", "frames were lost or damaged", "compare only runs over the same frames")
 def lost_frames(run: Summary) -> Iterator[Hit]:
     frames = run.frames
     if (lost := frames.bad + frames.corrupt) and run.streams is UNSET:
@@ -143,7 +198,12 @@ def lost_frames(run: Summary) -> Iterator[Hit]:
 # Arithmetic: wrong only in a document that somebody changed, or by a bug of ours
 
 
-def rate_is_no_quotient(run: Summary) -> Iterator[Hit]:
+@_rule(
+    "error",
+    "end-to-end FPS is not frames divided by seconds",
+    "take all figures from one run, and do not edit a session",
+)
+def run_rate_is_no_quotient(run: Summary) -> Iterator[Hit]:
     seconds, rate = run.seconds.get("run", 0.0), run.fps.end_to_end
     if not rate or seconds <= 0 or run.streams is not UNSET:
         return
@@ -152,13 +212,19 @@ def rate_is_no_quotient(run: Summary) -> Iterator[Hit]:
         yield Hit(f"{run.frames.written} frames / {seconds:.4f} s = {right:.4f}, not {rate:.4f}")
 
 
-def above_inference(run: Summary) -> Iterator[Hit]:
+@_rule("error", "end to end is faster than the inference inside it", "take both from one run")
+def run_end_to_end_above_inference(run: Summary) -> Iterator[Hit]:
     end, inner = run.fps.end_to_end, run.fps.inference
     if end and inner and not _not_inferred(run) and end > inner * 1.01:
         yield Hit(f"{end:.2f} FPS end to end, {inner:.2f} FPS of inference")
 
 
-def order_of_percentiles(run: Summary) -> Iterator[Hit]:
+@_rule(
+    "error",
+    "a higher percentile is below a lower one",
+    "take all figures from one run, and do not edit a session",
+)
+def run_percentiles_out_of_order(run: Summary) -> Iterator[Hit]:
     for name, stage in run.stages.items():
         values = (stage.p50_ms, stage.p90_ms, stage.p99_ms, stage.max_ms)
         told = [one for one in values if one is not None]
@@ -168,135 +234,13 @@ def order_of_percentiles(run: Summary) -> Iterator[Hit]:
             )
 
 
-def parts_of_threads(run: Summary) -> Iterator[Hit]:
+@_rule(
+    "error",
+    "a thread's work, waits and other do not add up to its wall time",
+    "take all figures from one run, and do not edit a session",
+)
+def run_threads_do_not_add_up(run: Summary) -> Iterator[Hit]:
     for name, one in run.threads.items():
         parts = one.busy_s + one.wait_input_s + one.wait_output_s + one.other_s
         if abs(parts - one.wall_s) > ROUNDING * max(1.0, one.wall_s):
             yield Hit(f"{name}: work, waits and other are {parts:.4f} s, its wall {one.wall_s:.4f}")
-
-
-def _rule(name: str, severity: str, what: str, cure: str, find: object) -> Rule:
-    return Rule(name, severity, what, cure, find, over="run")  # type: ignore[arg-type]
-
-
-RULES = (
-    _rule(
-        "run-precision-not-executed",
-        "error",
-        "no layer ran in the requested precision",
-        "name the row after what ran, or choose an engine that has kernels for it (doctor)",
-        precision_not_executed,
-    ),
-    _rule(
-        "run-rate-is-no-quotient",
-        "error",
-        "end-to-end FPS is not frames divided by seconds",
-        "take all figures from one run, and do not edit a session",
-        rate_is_no_quotient,
-    ),
-    _rule(
-        "run-end-to-end-above-inference",
-        "error",
-        "end to end is faster than the inference inside it",
-        "take both from one run",
-        above_inference,
-    ),
-    _rule(
-        "run-percentiles-out-of-order",
-        "error",
-        "a higher percentile is below a lower one",
-        "take all figures from one run, and do not edit a session",
-        order_of_percentiles,
-    ),
-    _rule(
-        "run-threads-do-not-add-up",
-        "error",
-        "a thread's work, waits and other do not add up to its wall time",
-        "take all figures from one run, and do not edit a session",
-        parts_of_threads,
-    ),
-    _rule(
-        "cores-taken-by-others",
-        "warning",
-        "other processes used the cores",
-        "stop them, or run compare: it alternates the variants, so that load affects all alike",
-        cores_taken,
-    ),
-    _rule(
-        "waited-for-cores",
-        "warning",
-        "threads were ready, but other programs had the cores",
-        "stop those programs, or run compare, which alternates the variants",
-        waited_for_others,
-    ),
-    _rule(
-        "waited-for-own-threads",
-        "note",
-        "threads were ready, but other threads of this run had the cores",
-        "try a lower --threads or --concurrency; if that is slower, this run fills the cores",
-        waited_for_own,
-    ),
-    _rule(
-        "more-threads-than-cores",
-        "warning",
-        "more threads than cores",
-        "choose --threads and --concurrency whose product is the number of cores",
-        too_many_threads,
-    ),
-    _rule(
-        "swapped",
-        "warning",
-        "part of the process was in swap",
-        "free memory, or use a smaller --batch",
-        swapped,
-    ),
-    _rule(
-        "slowed-down",
-        "warning",
-        "the machine throttled the run",
-        "use the performance governor, more cooling, no CPU quota; or report it with the figures",
-        slowed_down,
-    ),
-    _rule(
-        "no-warm-up",
-        "warning",
-        "nothing was warmed up before the first frame",
-        "keep warm-up on, or exclude the first frames",
-        no_warm_up,
-    ),
-    _rule(
-        "cut-short",
-        "warning",
-        "the run did not finish",
-        "run it again before comparing its rates",
-        cut_short,
-    ),
-    _rule(
-        "few-frames",
-        "note",
-        "too few frames for a p99, and one slow moment shifts every rate",
-        "use 200 frames for p99; run compare to measure a difference",
-        few_frames,
-    ),
-    _rule(
-        "repeated-detections",
-        "note",
-        "end-to-end FPS includes frames without inference",
-        "compare runs that use neither --skip-still nor --infer-every",
-        repeated_detections,
-    ),
-    _rule(
-        "random-weights",
-        "note",
-        "random weights: times are real, boxes are not; few boxes make nms and drawing cheap",
-        "use real weights before you compare head, nms or annotate",
-        random_weights,
-    ),
-    _rule(
-        "lost-frames",
-        "note",
-        "frames were lost or damaged",
-        "compare only runs over the same frames",
-        lost_frames,
-    ),
-)

@@ -11,7 +11,7 @@ from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import COUNT, RATE, RATIO, SETTINGS, TIME
 from detector.lab.audit.numbers import Number, exact, shown
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.rules.rates import ENDS, NOT_LATENCY
 from detector.lab.audit.tables import Column, Table, ms, precision_of
 
@@ -60,6 +60,13 @@ STATISTICS = frozenset(
 UNIT_WORDS = frozenset(("ms", "s", "us", "fps", "mb", "sec"))
 
 
+@rule(
+    "error",
+    "mean, minimum and maximum are the same number: a total divided by a count",
+    "time each call separately",
+    bad="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.010174,0.010174\n",
+    clean="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.009,0.013\n",
+)
 def not_a_sample(table: Table) -> Iterator[Hit]:
     count = table.one(COUNT)
     for family in _families(table):
@@ -76,7 +83,14 @@ def not_a_sample(table: Table) -> Iterator[Hit]:
                 )
 
 
-def mean_outside_range(table: Table) -> Iterator[Hit]:
+@rule(
+    "error",
+    "a mean or a percentile is outside the range of minimum and maximum",
+    "take all statistics from the same samples",
+    bad="step,mean (ms),min (ms),max (ms)\ninfer,9.5,10.0,14.0\n",
+    clean="step,mean (ms),min (ms),max (ms)\ninfer,11.5,10.0,14.0\n",
+)
+def statistic_outside_range(table: Table) -> Iterator[Hit]:
     for family in _families(table):
         for kind in ("mean", "p50", "p90", "p95", "p99"):
             for row in range(table.rows if kind in family else 0):
@@ -96,6 +110,13 @@ def mean_outside_range(table: Table) -> Iterator[Hit]:
                         )
 
 
+@rule(
+    "error",
+    "a higher percentile is below a lower one",
+    "sort the samples, and take all percentiles from the same ones",
+    bad="step,p50 (ms),p90 (ms)\ninfer,10.0,8.0\n",
+    clean="step,p50 (ms),p90 (ms)\ninfer,10.0,12.0\n",
+)
 def percentiles_out_of_order(table: Table) -> Iterator[Hit]:
     for family in _families(table):
         order = sorted((kind for kind in family if kind[0] == "p"), key=lambda one: int(one[1:]))
@@ -110,6 +131,13 @@ def percentiles_out_of_order(table: Table) -> Iterator[Hit]:
                     )
 
 
+@rule(
+    "warning",
+    "a percentile of too few samples: it is one of the slowest by chance",
+    "take more samples: 20 for p90, 40 for p95, 200 for p99",
+    bad="step,count,p50 (ms),p99 (ms)\ninfer,30,10.0,12.0\n",
+    clean="step,count,p50 (ms),p99 (ms)\ninfer,300,10.0,12.0\n",
+)
 def percentile_of_too_few(table: Table) -> Iterator[Hit]:
     count = table.one(COUNT, *SAMPLES)
     for column in table.all(TIME) if count else ():
@@ -124,6 +152,13 @@ def percentile_of_too_few(table: Table) -> Iterator[Hit]:
                 )
 
 
+@rule(
+    "warning",
+    "only one run, or one picture",
+    "repeat it, alternating with what it is compared with, and print median and range",
+    bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
+    clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
+)
 def one_sample(table: Table) -> Iterator[Hit]:
     counts = [
         one for one in table.all(COUNT) if one.has("runs", "samples", "n", "rounds", "images")
@@ -142,6 +177,13 @@ def one_sample(table: Table) -> Iterator[Hit]:
         )
 
 
+@rule(
+    "note",
+    "one figure per cell: a difference cannot be separated from noise",
+    "repeat each row five times, alternating, and print the lowest and the highest",
+    bad="model,FPS\na,40\nb,44\n",
+    clean="model,FPS\na,40 [38..41]\nb,44 [43..46]\n",
+)
 def no_spread(table: Table) -> Iterator[Hit]:
     compared = [one for one in table.all(TIME, RATE) if len(one.told) > 1]
     if table.one(kinds.NAME, "layer", "name", "function"):
@@ -160,7 +202,14 @@ def no_spread(table: Table) -> Iterator[Hit]:
         )
 
 
-def claimed_within_spread(table: Table) -> Iterator[Hit]:
+@rule(
+    "warning",
+    "a speed-up is claimed, but its two rows overlap",
+    "say that they cannot be separated, or measure more rounds",
+    bad="engine,FPS,speed-up (x)\na,40.0 ± 4.0,1.00\nb,43.0 ± 3.0,1.08\n",
+    clean="engine,FPS,speed-up (x)\na,40.0 ± 1.0,1.00\nb,60.0 ± 3.0,1.50\n",
+)
+def claim_within_spread(table: Table) -> Iterator[Hit]:
     ratios = table.one(RATIO)
     if ratios is None:
         return
@@ -256,6 +305,16 @@ def _value(number: Number) -> float:
     return number.value
 
 
+@rule(
+    "warning",
+    "the same model with the same settings has different times",
+    "state what differed between the tables; until then, the spread is noise in comparisons",
+    over="all",
+    bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n| big | 41.2 |\n\n"
+    "| model | batch | latency (ms) |\n|---|---|---|\n| net | 1 | 24.2 |\n| big | 1 | 42.0 |\n",
+    clean="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n| big | 41.2 |\n\n"
+    "| model | batch | latency (ms) |\n|---|---|---|\n| net | 1 | 15.3 |\n| big | 1 | 42.0 |\n",
+)
 def same_thing_differs(case: Case) -> Iterator[Hit]:
     for table in case.tables:
         yield from _runs_of_one_setting(table)
@@ -271,6 +330,18 @@ def same_thing_differs(case: Case) -> Iterator[Hit]:
             )
 
 
+@rule(
+    "warning",
+    "an effect is smaller than the spread of repeated measurements",
+    "measure the variants in alternating rounds, and claim only what is outside the ranges",
+    over="all",
+    bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n\n"
+    "| model | latency with FP16 (ms) | latency with FP32 (ms) |\n|---|---|---|\n"
+    "| net | 18.6 | 19.9 |\n",
+    clean="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n\n"
+    "| model | latency with FP16 (ms) | latency with FP32 (ms) |\n|---|---|---|\n"
+    "| net | 7.1 | 15.2 |\n",
+)
 def effect_below_spread(case: Case) -> Iterator[Hit]:
     """Differences inside a table that are smaller than what the same thing differs by."""
     spreads: dict[str, float] = {}
@@ -293,96 +364,3 @@ def effect_below_spread(case: Case) -> Iterator[Hit]:
                     (table.name,),
                     tuple(one.label for one in rows),
                 )
-
-
-RULES = (
-    Rule(
-        "not-a-sample",
-        "error",
-        "mean, minimum and maximum are the same number: a total divided by a count",
-        "time each call separately",
-        not_a_sample,
-        bad="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.010174,0.010174\n",
-        clean="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.009,0.013\n",
-    ),
-    Rule(
-        "statistic-outside-range",
-        "error",
-        "a mean or a percentile is outside the range of minimum and maximum",
-        "take all statistics from the same samples",
-        mean_outside_range,
-        bad="step,mean (ms),min (ms),max (ms)\ninfer,9.5,10.0,14.0\n",
-        clean="step,mean (ms),min (ms),max (ms)\ninfer,11.5,10.0,14.0\n",
-    ),
-    Rule(
-        "percentiles-out-of-order",
-        "error",
-        "a higher percentile is below a lower one",
-        "sort the samples, and take all percentiles from the same ones",
-        percentiles_out_of_order,
-        bad="step,p50 (ms),p90 (ms)\ninfer,10.0,8.0\n",
-        clean="step,p50 (ms),p90 (ms)\ninfer,10.0,12.0\n",
-    ),
-    Rule(
-        "percentile-of-too-few",
-        "warning",
-        "a percentile of too few samples: it is one of the slowest by chance",
-        "take more samples: 20 for p90, 40 for p95, 200 for p99",
-        percentile_of_too_few,
-        bad="step,count,p50 (ms),p99 (ms)\ninfer,30,10.0,12.0\n",
-        clean="step,count,p50 (ms),p99 (ms)\ninfer,300,10.0,12.0\n",
-    ),
-    Rule(
-        "one-sample",
-        "warning",
-        "only one run, or one picture",
-        "repeat it, alternating with what it is compared with, and print median and range",
-        one_sample,
-        bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
-        clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
-    ),
-    Rule(
-        "no-spread",
-        "note",
-        "one figure per cell: a difference cannot be separated from noise",
-        "repeat each row five times, alternating, and print the lowest and the highest",
-        no_spread,
-        bad="model,FPS\na,40\nb,44\n",
-        clean="model,FPS\na,40 [38..41]\nb,44 [43..46]\n",
-    ),
-    Rule(
-        "claim-within-spread",
-        "warning",
-        "a speed-up is claimed, but its two rows overlap",
-        "say that they cannot be separated, or measure more rounds",
-        claimed_within_spread,
-        bad="engine,FPS,speed-up (x)\na,40.0 ± 4.0,1.00\nb,43.0 ± 3.0,1.08\n",
-        clean="engine,FPS,speed-up (x)\na,40.0 ± 1.0,1.00\nb,60.0 ± 3.0,1.50\n",
-    ),
-    Rule(
-        "same-thing-differs",
-        "warning",
-        "the same model with the same settings has different times",
-        "state what differed between the tables; until then, the spread is noise in comparisons",
-        same_thing_differs,
-        over="all",
-        bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n| big | 41.2 |\n\n"
-        "| model | batch | latency (ms) |\n|---|---|---|\n| net | 1 | 24.2 |\n| big | 1 | 42.0 |\n",
-        clean="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n| big | 41.2 |\n\n"
-        "| model | batch | latency (ms) |\n|---|---|---|\n| net | 1 | 15.3 |\n| big | 1 | 42.0 |\n",
-    ),
-    Rule(
-        "effect-below-spread",
-        "warning",
-        "an effect is smaller than the spread of repeated measurements",
-        "measure the variants in alternating rounds, and claim only what is outside the ranges",
-        effect_below_spread,
-        over="all",
-        bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n\n"
-        "| model | latency with FP16 (ms) | latency with FP32 (ms) |\n|---|---|---|\n"
-        "| net | 18.6 | 19.9 |\n",
-        clean="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n\n"
-        "| model | latency with FP16 (ms) | latency with FP32 (ms) |\n|---|---|---|\n"
-        "| net | 7.1 | 15.2 |\n",
-    ),
-)

@@ -9,7 +9,7 @@ from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import ACCURACY, BYTES, RATE, TIME
 from detector.lab.audit.numbers import shown
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, Rule, rule
 from detector.lab.audit.rules.rates import NOT_LATENCY, latency_of
 from detector.lab.audit.tables import Table, ms, precision_of
 
@@ -53,11 +53,11 @@ def differs_with(setting: str) -> Callable[[Table], Iterator[Hit]]:
     return find
 
 
-def _differs(setting: str, severity: str, bad: tuple[str, str], same: str) -> Rule:
+def _differs(setting: str, bad: tuple[str, str], same: str) -> Rule:
     head = f"engine,{TITLES[setting]},FPS\n"
     return Rule(
         f"{setting.replace(' ', '-')}-differs",
-        severity,  # type: ignore[arg-type]
+        "warning",
         f"the compared rows also differ in {setting}",
         f"add a row with the same {setting} for each, or compare only rows that share it",
         differs_with(setting),
@@ -76,8 +76,23 @@ TITLES = {
     kinds.DECODER: "decoder",
     kinds.CLIP: "video",
 }
+PRECISION_DIFFERS = _differs(kinds.PRECISION, ("fp32", "fp16"), "fp16")
+MODEL_DIFFERS = _differs(kinds.MODEL, ("yolov5s", "yolov5n"), "yolov5s")
+BATCH_DIFFERS = _differs(kinds.BATCH, ("1", "16"), "8")
+SIZE_DIFFERS = _differs(kinds.SIZE, ("640x640", "416x416"), "640x640")
+THREADS_DIFFERS = _differs(kinds.THREADS, ("1", "8"), "4")
+DEVICE_DIFFERS = _differs(kinds.DEVICE, ("cpu", "cuda"), "cuda")
+DECODER_DIFFERS = _differs(kinds.DECODER, ("cv2", "av"), "av")
+CLIP_DIFFERS = _differs(kinds.CLIP, ("people.mp4", "traffic.mp4"), "people.mp4")
 
 
+@rule(
+    "warning",
+    "faster rows are less exact, and no column says by how much",
+    "run eval on labels, or run compare, which prints the agreement with fp32",
+    bad="model,precision,FPS\na,fp32,40\na,int8,90\n",
+    clean="model,precision,FPS,mAP\na,fp32,40,0.374\na,int8,90,0.361\n",
+)
 def accuracy_not_checked(table: Table) -> Iterator[Hit]:
     if not _compares(table) or table.all(ACCURACY):
         return
@@ -98,6 +113,13 @@ def accuracy_not_checked(table: Table) -> Iterator[Hit]:
         )
 
 
+@rule(
+    "error",
+    "the precision that ran is not the requested one",
+    "name the row after what ran, or choose an engine that has kernels for it",
+    bad="engine,precision,executed precision,FPS\nort,int8,fp32 100% of MACs,40\n",
+    clean="engine,precision,executed precision,FPS\nort,int8,int8 97% of MACs,40\n",
+)
 def precision_not_executed(table: Table) -> Iterator[Hit]:
     asked, ran = table.one(kinds.PRECISION), table.one(kinds.EXECUTED)
     for row in range(table.rows if asked and ran else 0):
@@ -107,7 +129,14 @@ def precision_not_executed(table: Table) -> Iterator[Hit]:
             yield Hit(f"asked for {texts[0]}, executed {texts[1]}", rows=(table.labels[row],))
 
 
-def several_changes(table: Table) -> Iterator[Hit]:
+@rule(
+    "warning",
+    "several changes in one row: the gain cannot be credited to any of them",
+    "add a row for each change alone",
+    bad="model,FPS,changes\na,40,batch; onnx; int8\n",
+    clean="model,FPS,changes\na,40,batch\na,45,batch; onnx\n",
+)
+def several_changes_at_once(table: Table) -> Iterator[Hit]:
     for column in table.all(kinds.CHANGES):
         rows = [row for row, text in enumerate(column.texts) if len(SPLIT.split(text)) > 1]
         alone = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
@@ -131,7 +160,17 @@ def _before_and_after(case: Case) -> Iterator[tuple[Table, int, Table, int]]:
                     yield before, list(models).index(model), after, row
 
 
-def unchanged(case: Case) -> Iterator[Hit]:
+@rule(
+    "error",
+    "a size is the same before and after the weights were compressed",
+    "check which layers were converted: dynamic quantization does not convert convolutions",
+    over="all",
+    bad="| model | size (MB) | FPS |\n|---|---|---|\n| a | 27.56 | 15 |\n\n"
+    "| model | size (MB) | FPS | changes |\n|---|---|---|---|\n| a | 27.56 | 19 | int8 |\n",
+    clean="| model | size (MB) | FPS |\n|---|---|---|\n| a | 27.56 | 15 |\n\n"
+    "| model | size (MB) | FPS | changes |\n|---|---|---|---|\n| a | 7.1 | 19 | int8 |\n",
+)
+def unchanged_where_change_was_claimed(case: Case) -> Iterator[Hit]:
     found: dict[tuple[str, str], list[str]] = {}
     said: dict[tuple[str, str], str] = {}
     for before, old, after, row in _before_and_after(case):
@@ -169,6 +208,16 @@ def _same_memory(table: Table) -> Iterator[Hit]:
                 )
 
 
+@rule(
+    "note",
+    "the changes made a row slower",
+    "say so, and give the noise",
+    over="all",
+    bad="| model | latency (ms) |\n|---|---|\n| a | 413.5 |\n\n"
+    "| model | latency (ms) | changes |\n|---|---|---|\n| a | 421.3 | onnx |\n",
+    clean="| model | latency (ms) |\n|---|---|\n| a | 413.5 |\n\n"
+    "| model | latency (ms) | changes |\n|---|---|---|\n| a | 321.3 | onnx |\n",
+)
 def worse_not_said(case: Case) -> Iterator[Hit]:
     for before, old, after, row in _before_and_after(case):
         times = [latency_of(table) for table in (before, after)]
@@ -182,7 +231,16 @@ def worse_not_said(case: Case) -> Iterator[Hit]:
             )
 
 
-def different_work(table: Table) -> Iterator[Hit]:
+@rule(
+    "warning",
+    "times differ because the inputs differ",
+    "give every row the same input, or compare the time per pixel",
+    bad="name,input,CPU total (ms),calls\nforward,544x640,145.7,1\nforward,480x640,128.3,1\n"
+    "forward,384x640,108.1,1\n",
+    clean="name,input,CPU total (ms),calls\nforward,640x640,145.7,1\nforward,640x640,128.3,1\n"
+    "forward,640x640,108.1,1\n",
+)
+def different_work_compared(table: Table) -> Iterator[Hit]:
     sizes, time = (
         table.one(kinds.SIZE),
         table.one(TIME, but=("self", *NOT_LATENCY)) or table.one(TIME, "total", but=("self",)),
@@ -210,77 +268,3 @@ def different_work(table: Table) -> Iterator[Hit]:
                 f"the time per pixel is {shown(min(per) * 1e9)} to {shown(max(per) * 1e9)} ns",
                 rows=tuple(table.labels[one[0]] for one in rows),
             )
-
-
-RULES = (
-    _differs(kinds.PRECISION, "warning", ("fp32", "fp16"), "fp16"),
-    _differs(kinds.MODEL, "warning", ("yolov5s", "yolov5n"), "yolov5s"),
-    _differs(kinds.BATCH, "warning", ("1", "16"), "8"),
-    _differs(kinds.SIZE, "warning", ("640x640", "416x416"), "640x640"),
-    _differs(kinds.THREADS, "warning", ("1", "8"), "4"),
-    _differs(kinds.DEVICE, "warning", ("cpu", "cuda"), "cuda"),
-    _differs(kinds.DECODER, "warning", ("cv2", "av"), "av"),
-    _differs(kinds.CLIP, "warning", ("people.mp4", "traffic.mp4"), "people.mp4"),
-    Rule(
-        "accuracy-not-checked",
-        "warning",
-        "faster rows are less exact, and no column says by how much",
-        "run eval on labels, or run compare, which prints the agreement with fp32",
-        accuracy_not_checked,
-        bad="model,precision,FPS\na,fp32,40\na,int8,90\n",
-        clean="model,precision,FPS,mAP\na,fp32,40,0.374\na,int8,90,0.361\n",
-    ),
-    Rule(
-        "precision-not-executed",
-        "error",
-        "the precision that ran is not the requested one",
-        "name the row after what ran, or choose an engine that has kernels for it",
-        precision_not_executed,
-        bad="engine,precision,executed precision,FPS\nort,int8,fp32 100% of MACs,40\n",
-        clean="engine,precision,executed precision,FPS\nort,int8,int8 97% of MACs,40\n",
-    ),
-    Rule(
-        "several-changes-at-once",
-        "warning",
-        "several changes in one row: the gain cannot be credited to any of them",
-        "add a row for each change alone",
-        several_changes,
-        bad="model,FPS,changes\na,40,batch; onnx; int8\n",
-        clean="model,FPS,changes\na,40,batch\na,45,batch; onnx\n",
-    ),
-    Rule(
-        "unchanged-where-change-was-claimed",
-        "error",
-        "a size is the same before and after the weights were compressed",
-        "check which layers were converted: dynamic quantization does not convert convolutions",
-        unchanged,
-        over="all",
-        bad="| model | size (MB) | FPS |\n|---|---|---|\n| a | 27.56 | 15 |\n\n"
-        "| model | size (MB) | FPS | changes |\n|---|---|---|---|\n| a | 27.56 | 19 | int8 |\n",
-        clean="| model | size (MB) | FPS |\n|---|---|---|\n| a | 27.56 | 15 |\n\n"
-        "| model | size (MB) | FPS | changes |\n|---|---|---|---|\n| a | 7.1 | 19 | int8 |\n",
-    ),
-    Rule(
-        "worse-not-said",
-        "note",
-        "the changes made a row slower",
-        "say so, and give the noise",
-        worse_not_said,
-        over="all",
-        bad="| model | latency (ms) |\n|---|---|\n| a | 413.5 |\n\n"
-        "| model | latency (ms) | changes |\n|---|---|---|\n| a | 421.3 | onnx |\n",
-        clean="| model | latency (ms) |\n|---|---|\n| a | 413.5 |\n\n"
-        "| model | latency (ms) | changes |\n|---|---|---|\n| a | 321.3 | onnx |\n",
-    ),
-    Rule(
-        "different-work-compared",
-        "warning",
-        "times differ because the inputs differ",
-        "give every row the same input, or compare the time per pixel",
-        different_work,
-        bad="name,input,CPU total (ms),calls\nforward,544x640,145.7,1\nforward,480x640,128.3,1\n"
-        "forward,384x640,108.1,1\n",
-        clean="name,input,CPU total (ms),calls\nforward,640x640,145.7,1\nforward,640x640,128.3,1\n"
-        "forward,640x640,108.1,1\n",
-    ),
-)

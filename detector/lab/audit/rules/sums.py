@@ -10,7 +10,7 @@ from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import COUNT, SHARE, TIME
 from detector.lab.audit.numbers import Number, exact, shown, total
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import Column, Table, ms, percent
 
 NO_PART = (
@@ -60,6 +60,13 @@ def _nested(table: Table) -> bool:
     return bool(table.one(COUNT, "calls") or table.one(kinds.CONTAINS))
 
 
+@rule(
+    "warning",
+    "percentages of one whole do not add up to 100",
+    "say what the rest is and what the whole is",
+    bad="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,16.6\n",
+    clean="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,20.0\n",
+)
 def shares_do_not_sum(table: Table) -> Iterator[Hit]:
     rows = [row for row in range(table.rows) if not table.is_whole(row)]
     for column in table.all(SHARE):
@@ -89,6 +96,13 @@ def _groups(table: Table) -> bool:
     return any(len(set(one.texts)) > 1 for one in table.all(*kinds.SETTINGS))
 
 
+@rule(
+    "error",
+    "a share is above 100%",
+    "find what is counted twice (a container and its children, or threads), or a wrong peak",
+    bad="layer,utilization (%)\na,121\nb,40\n",
+    clean="layer,utilization (%)\na,97\nb,40\n",
+)
 def share_above_whole(table: Table) -> Iterator[Hit]:
     for column in table.all(SHARE):
         if column.has("cpu", "load", "change", "gain", "increase", "speed*", "overhead", "diff*"):
@@ -98,6 +112,15 @@ def share_above_whole(table: Table) -> Iterator[Hit]:
                 yield Hit(f"{column.title}: {percent(number)}", rows=(table.labels[row],))
 
 
+@rule(
+    "error",
+    "a fraction is under a heading that says %",
+    "multiply by 100, or remove the %",
+    over="all",
+    machine={"peak": 8.1e12},
+    bad="model,GFLOP/s,utilization (%)\na,318.87,0.04\nb,1099.01,0.14\n",
+    clean="model,GFLOP/s,utilization (%)\na,318.87,3.94\nb,1099.01,13.57\n",
+)
 def fraction_called_percent(case: Case) -> Iterator[Hit]:
     peak = case.machine.peak
     for table in case.tables:
@@ -130,6 +153,18 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
                 )
 
 
+@rule(
+    "warning",
+    "two tables of the same stages show different shares",
+    "measure both in one run, and report what moved between the stages",
+    over="all",
+    bad="| stage | percent of time |\n|---|---|\n| load | 92.1 |\n| infer | 1.4 |\n"
+    "| nms | 6.5 |\n\n"
+    "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
+    clean="| stage | percent of time |\n|---|---|\n| load | 90.0 |\n| infer | 6.0 |\n"
+    "| nms | 4.0 |\n\n"
+    "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
+)
 def shares_contradict(case: Case) -> Iterator[Hit]:
     found = []
     for table in case.tables:
@@ -159,6 +194,13 @@ def _of_stages(table: Table, column: Column) -> dict[str, Number]:
     return stages
 
 
+@rule(
+    "error",
+    "the total row is not the sum of the others",
+    "add a row for the missing part",
+    bad="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,400\n",
+    clean="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,345\n",
+)
 def total_row_differs(table: Table) -> Iterator[Hit]:
     wholes = [row for row in range(table.rows) if table.is_whole(row)]
     if len(wholes) != 1 or _nested(table) or _groups(table):
@@ -180,6 +222,16 @@ def total_row_differs(table: Table) -> Iterator[Hit]:
             )
 
 
+@rule(
+    "note",
+    "the stages do not fill the time window that they ran in",
+    "add a row for the time between them",
+    over="all",
+    bad="| step | total (s) |\n|---|---|\n| read | 0.102 |\n| forward | 4.853 |\n\n"
+    "| tag | duration (s) |\n|---|---|\n| run | 5.212 |\n",
+    clean="| step | total (s) |\n|---|---|\n| read | 0.102 |\n| forward | 4.853 |\n\n"
+    "| tag | duration (s) |\n|---|---|\n| run | 4.955 |\n",
+)
 def parts_do_not_sum(case: Case) -> Iterator[Hit]:
     """Stages of one table inside the window of another."""
     windows = [
@@ -208,6 +260,17 @@ def parts_do_not_sum(case: Case) -> Iterator[Hit]:
 FORWARD = re.compile(r"\b(?:forward|inference|model_inference)\b")
 
 
+@rule(
+    "warning",
+    "the same quantity has several totals",
+    "say which interval each total covers, and compare only equal intervals",
+    over="all",
+    bad="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n| c | 151.9 |\n\n"
+    "| name | CPU total (ms) | calls |\n|---|---|---|\n| forward | 395.1 | 3 |\n",
+    clean="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n"
+    "| c | 151.9 |\n\n"
+    "| name | CPU total (ms) | calls |\n|---|---|---|\n| forward | 436.1 | 3 |\n",
+)
 def totals_contradict(case: Case) -> Iterator[Hit]:
     totals: list[tuple[str, str, Number]] = []
     for table in case.tables:
@@ -232,7 +295,14 @@ def totals_contradict(case: Case) -> Iterator[Hit]:
         )
 
 
-def layers_against_inference(table: Table) -> Iterator[Hit]:
+@rule(
+    "warning",
+    "the printed inference time is far above the sum of the layers",
+    "take the inference time from an unprofiled run",
+    bad="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,2499.2,ms\n",
+    clean="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,112.3,ms\n",
+)
+def inference_above_its_layers(table: Table) -> Iterator[Hit]:
     sums = [one for one in table.facts.items() if one[1][0] == TIME and "sum" in one[0]]
     wholes = [one for one in table.facts.items() if one[1][0] == TIME and FORWARD.search(one[0])]
     runs = [number.value for name, (_, number) in table.facts.items() if "runs" in name]
@@ -251,7 +321,14 @@ def layers_against_inference(table: Table) -> Iterator[Hit]:
                 )
 
 
-def count_times_mean(table: Table) -> Iterator[Hit]:
+@rule(
+    "error",
+    "a total is not count times mean",
+    "compute the table again from the samples",
+    bad="step,total (s),count,avg (s)\nforward,4.85,10,0.585\n",
+    clean="step,total (s),count,avg (s)\nforward,4.85,10,0.485\n",
+)
+def total_is_not_count_times_mean(table: Table) -> Iterator[Hit]:
     whole, count = table.one(TIME, "total"), table.one(COUNT)
     mean = table.one(TIME, "avg", "mean", "average")
     for row in range(table.rows if whole and count and mean else 0):
@@ -264,6 +341,13 @@ def count_times_mean(table: Table) -> Iterator[Hit]:
             )
 
 
+@rule(
+    "error",
+    "a quotient of two figures is wrong by a power of ten",
+    "compute it again",
+    bad="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,297,images\n",
+    clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,2978,images\n",
+)
 def decimal_place_lost(table: Table) -> Iterator[Hit]:
     """One fact is the quotient of two others, but for a power of ten."""
     facts = list(table.facts.items())
@@ -279,112 +363,3 @@ def decimal_place_lost(table: Table) -> Iterator[Hit]:
                     f"{name!r} / {other!r} is {shown(a.value / b.value)}, {result!r} says "
                     f"{shown(c.value)}"
                 )
-
-
-RULES = (
-    Rule(
-        "shares-do-not-sum",
-        "warning",
-        "percentages of one whole do not add up to 100",
-        "say what the rest is and what the whole is",
-        shares_do_not_sum,
-        bad="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,16.6\n",
-        clean="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,20.0\n",
-    ),
-    Rule(
-        "share-above-whole",
-        "error",
-        "a share is above 100%",
-        ("find what is counted twice (a container and its children, or threads), or a wrong peak"),
-        share_above_whole,
-        bad="layer,utilization (%)\na,121\nb,40\n",
-        clean="layer,utilization (%)\na,97\nb,40\n",
-    ),
-    Rule(
-        "fraction-called-percent",
-        "error",
-        "a fraction is under a heading that says %",
-        "multiply by 100, or remove the %",
-        fraction_called_percent,
-        over="all",
-        machine={"peak": 8.1e12},
-        bad="model,GFLOP/s,utilization (%)\na,318.87,0.04\nb,1099.01,0.14\n",
-        clean="model,GFLOP/s,utilization (%)\na,318.87,3.94\nb,1099.01,13.57\n",
-    ),
-    Rule(
-        "shares-contradict",
-        "warning",
-        "two tables of the same stages show different shares",
-        "measure both in one run, and report what moved between the stages",
-        shares_contradict,
-        over="all",
-        bad="| stage | percent of time |\n|---|---|\n| load | 92.1 |\n| infer | 1.4 |\n"
-        "| nms | 6.5 |\n\n"
-        "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
-        clean="| stage | percent of time |\n|---|---|\n| load | 90.0 |\n| infer | 6.0 |\n"
-        "| nms | 4.0 |\n\n"
-        "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
-    ),
-    Rule(
-        "total-row-differs",
-        "error",
-        "the total row is not the sum of the others",
-        "add a row for the missing part",
-        total_row_differs,
-        bad="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,400\n",
-        clean="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,345\n",
-    ),
-    Rule(
-        "parts-do-not-sum",
-        "note",
-        "the stages do not fill the time window that they ran in",
-        "add a row for the time between them",
-        parts_do_not_sum,
-        over="all",
-        bad="| step | total (s) |\n|---|---|\n| read | 0.102 |\n| forward | 4.853 |\n\n"
-        "| tag | duration (s) |\n|---|---|\n| run | 5.212 |\n",
-        clean="| step | total (s) |\n|---|---|\n| read | 0.102 |\n| forward | 4.853 |\n\n"
-        "| tag | duration (s) |\n|---|---|\n| run | 4.955 |\n",
-    ),
-    Rule(
-        "totals-contradict",
-        "warning",
-        "the same quantity has several totals",
-        "say which interval each total covers, and compare only equal intervals",
-        totals_contradict,
-        over="all",
-        bad="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n| c | 151.9 |\n\n"
-        "| name | CPU total (ms) | calls |\n|---|---|---|\n| forward | 395.1 | 3 |\n",
-        clean="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n"
-        "| c | 151.9 |\n\n"
-        "| name | CPU total (ms) | calls |\n|---|---|---|\n| forward | 436.1 | 3 |\n",
-    ),
-    Rule(
-        "inference-above-its-layers",
-        "warning",
-        "the printed inference time is far above the sum of the layers",
-        "take the inference time from an unprofiled run",
-        layers_against_inference,
-        bad="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,2499.2,ms\n",
-        clean="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,112.3,ms\n",
-    ),
-    Rule(
-        "total-is-not-count-times-mean",
-        "error",
-        "a total is not count times mean",
-        "compute the table again from the samples",
-        count_times_mean,
-        bad="step,total (s),count,avg (s)\nforward,4.85,10,0.585\n",
-        clean="step,total (s),count,avg (s)\nforward,4.85,10,0.485\n",
-    ),
-    Rule(
-        "decimal-place-lost",
-        "error",
-        "a quotient of two figures is wrong by a power of ten",
-        "compute it again",
-        decimal_place_lost,
-        bad="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,297,images\n",
-        clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\n"
-        "safe batch,2978,images\n",
-    ),
-)

@@ -11,7 +11,7 @@ from detector.lab.audit.case import Case
 from detector.lab.audit.columns import BYTES, PARAMS, SHARE, WORK, WORK_RATE
 from detector.lab.audit.numbers import Number, exact, shown
 from detector.lab.audit.published import find_published
-from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.rules.rates import latency_of
 from detector.lab.audit.tables import Table, percent
 
@@ -44,6 +44,14 @@ def _flops_are_macs(table: Table) -> Iterator[tuple[int, Number, float]]:
             yield row, count, flops
 
 
+@rule(
+    "error",
+    "MACs are called FLOPs or the reverse: a factor of two",
+    "label MACs and FLOPs (2 x MACs) correctly, and divide by a peak in FLOPs",
+    over="all",
+    bad="model,params (M),GFLOPs\nyolov5n,1.87,2.23\nyolov5s,7.23,8.22\n",
+    clean="model,params (M),GFLOPs\nyolov5n,1.87,4.5\nyolov5s,7.23,16.5\n",
+)
 def mac_or_flop(case: Case) -> Iterator[Hit]:
     for table in case.tables:
         found = list(_flops_are_macs(table))
@@ -119,6 +127,13 @@ def _first_layer(table: Table, case: Case) -> Iterator[Hit]:
             )
 
 
+@rule(
+    "warning",
+    "MiB are called MB",
+    "divide by 10^6 for MB, or write MiB",
+    bad="model,params (M),size (MB)\na,7.23,27.56\nb,86.71,330.75\n",
+    clean="model,params (M),size (MB)\na,7.23,28.92\nb,86.71,346.84\n",
+)
 def mb_or_mib(table: Table) -> Iterator[Hit]:
     params = table.one(PARAMS)
     size = table.one(BYTES, but=("memory", "vram", "ram", "peak", "mem", "mib"))
@@ -155,6 +170,15 @@ def _peaks(case: Case) -> Iterator[tuple[float, str]]:
                 yield number.value, table.name
 
 
+@rule(
+    "error",
+    "more operations per second than the machine can do",
+    "count FLOPs as the peak does, use the peak of the type that ran, check batch and time",
+    over="all",
+    machine={"peak": 4.1e11},
+    bad="model,GFLOPs,latency (ms)\na,100,200\n",
+    clean="model,GFLOPs,latency (ms)\na,50,200\n",
+)
 def above_the_peak(case: Case) -> Iterator[Hit]:
     for peak, origin in _peaks(case):
         for table in case.tables:
@@ -202,6 +226,15 @@ def _rates_above(table: Table, peak: float, origin: str) -> Iterator[Hit]:
             )
 
 
+@rule(
+    "error",
+    "more bytes per second than the memory can deliver",
+    "count bytes from memory, not from caches, and check the unit",
+    over="all",
+    machine={"bandwidth": 28.1e9},
+    bad="layer,bandwidth (GB/s)\nconv,41\nadd,12\n",
+    clean="layer,bandwidth (GB/s)\nconv,21\nadd,12\n",
+)
 def above_the_bandwidth(case: Case) -> Iterator[Hit]:
     """Every weight is read once a picture, at batch 1."""
     roof = case.machine.bandwidth
@@ -222,6 +255,15 @@ def above_the_bandwidth(case: Case) -> Iterator[Hit]:
                 )
 
 
+@rule(
+    "error",
+    "the utilization was computed with a peak that is not this machine's",
+    "use one peak, and state its value, data type and device",
+    over="all",
+    machine={"peak": 8.1e12},
+    bad="layer,utilization (%),GFLOP/s\na,42.92,128.75\nb,40.83,122.5\n",
+    clean="layer,utilization (%),GFLOP/s\na,42.92,3476\nb,40.83,3307\n",
+)
 def peak_differs(case: Case) -> Iterator[Hit]:
     """The peak that utilisation and FLOP/s of every row imply."""
     for table in case.tables:
@@ -250,6 +292,15 @@ def peak_differs(case: Case) -> Iterator[Hit]:
                 )
 
 
+@rule(
+    "warning",
+    "the peak is below cores x clock x FLOPs per cycle",
+    "measure the peak with a matrix product (profile does), or use the boost clock",
+    over="all",
+    machine={"flops_per_cycle": 32.0},
+    bad="quantity,value,unit\npeak,410,GFLOP/s\nclock,3.2,GHz\ncores,8,\n",
+    clean="quantity,value,unit\npeak,819.2,GFLOP/s\nclock,3.2,GHz\ncores,8,\n",
+)
 def peak_too_low(case: Case) -> Iterator[Hit]:
     for table in case.tables:
         stated = [
@@ -278,6 +329,14 @@ def peak_too_low(case: Case) -> Iterator[Hit]:
                 )
 
 
+@rule(
+    "warning",
+    "a bottleneck is named that no figure supports",
+    "measure the bytes moved and both peaks; below half of both, neither is the bottleneck",
+    over="all",
+    bad="model,utilization (%),bound type\na,16.96,compute\nb,30.5,compute\n",
+    clean="model,utilization (%),bound type\na,76.96,compute\nb,80.5,compute\n",
+)
 def bound_without_test(case: Case) -> Iterator[Hit]:
     for table in case.tables:
         bound = table.one(kinds.BOUND)
@@ -314,6 +373,16 @@ def _untested(table: Table, rows: list[int], word: str, case: Case) -> str:
     return "; ".join(reasons)
 
 
+@rule(
+    "error",
+    "the best layer is below the mean of all layers",
+    "divide each layer's FLOPs by its own time, not by the whole model's",
+    over="all",
+    bad="| model | layer | utilization (%) |\n|---|---|---|\n| a | model.6 | 1.89 |\n\n"
+    "| model | utilization (%) |\n|---|---|\n| a | 16.96 |\n",
+    clean="| model | layer | utilization (%) |\n|---|---|---|\n| a | model.6 | 31.89 |\n\n"
+    "| model | utilization (%) |\n|---|---|\n| a | 16.96 |\n",
+)
 def maximum_below_mean(case: Case) -> Iterator[Hit]:
     whole: dict[str, tuple[str, float]] = {}
     for table in case.tables:
@@ -347,6 +416,16 @@ def maximum_below_mean(case: Case) -> Iterator[Hit]:
             )
 
 
+@rule(
+    "warning",
+    "the layers of one network are listed with the times of another",
+    "count and time the same network, after fusing if that is what runs",
+    over="all",
+    bad="| layer | params |\n|---|---|\n| 0 | 928 |\n| 1 | 18560 |\n| 2 | 36992 |\n\n"
+    "| quantity | value |\n|---|---|\n| parameters of the model | 55520 |\n",
+    clean="| layer | params |\n|---|---|\n| 0 | 928 |\n| 1 | 18560 |\n| 2 | 36992 |\n\n"
+    "| quantity | value |\n|---|---|\n| parameters of the model | 56480 |\n",
+)
 def two_models(case: Case) -> Iterator[Hit]:
     facts = [
         (table.name, name, number)
@@ -366,104 +445,3 @@ def two_models(case: Case) -> Iterator[Hit]:
                     f"({added / number.value - 1:+.1%}): the counted and the timed network differ",
                     (table.name, name),
                 )
-
-
-RULES = (
-    Rule(
-        "mac-or-flop",
-        "error",
-        "MACs are called FLOPs or the reverse: a factor of two",
-        "label MACs and FLOPs (2 x MACs) correctly, and divide by a peak in FLOPs",
-        mac_or_flop,
-        over="all",
-        bad="model,params (M),GFLOPs\nyolov5n,1.87,2.23\nyolov5s,7.23,8.22\n",
-        clean="model,params (M),GFLOPs\nyolov5n,1.87,4.5\nyolov5s,7.23,16.5\n",
-    ),
-    Rule(
-        "mb-or-mib",
-        "warning",
-        "MiB are called MB",
-        "divide by 10^6 for MB, or write MiB",
-        mb_or_mib,
-        bad="model,params (M),size (MB)\na,7.23,27.56\nb,86.71,330.75\n",
-        clean="model,params (M),size (MB)\na,7.23,28.92\nb,86.71,346.84\n",
-    ),
-    Rule(
-        "above-the-peak",
-        "error",
-        "more operations per second than the machine can do",
-        "count FLOPs as the peak does, use the peak of the type that ran, check batch and time",
-        above_the_peak,
-        over="all",
-        machine={"peak": 4.1e11},
-        bad="model,GFLOPs,latency (ms)\na,100,200\n",
-        clean="model,GFLOPs,latency (ms)\na,50,200\n",
-    ),
-    Rule(
-        "above-the-bandwidth",
-        "error",
-        "more bytes per second than the memory can deliver",
-        "count bytes from memory, not from caches, and check the unit",
-        above_the_bandwidth,
-        over="all",
-        machine={"bandwidth": 28.1e9},
-        bad="layer,bandwidth (GB/s)\nconv,41\nadd,12\n",
-        clean="layer,bandwidth (GB/s)\nconv,21\nadd,12\n",
-    ),
-    Rule(
-        "peak-differs",
-        "error",
-        "the utilization was computed with a peak that is not this machine's",
-        "use one peak, and state its value, data type and device",
-        peak_differs,
-        over="all",
-        machine={"peak": 8.1e12},
-        bad="layer,utilization (%),GFLOP/s\na,42.92,128.75\nb,40.83,122.5\n",
-        clean="layer,utilization (%),GFLOP/s\na,42.92,3476\nb,40.83,3307\n",
-    ),
-    Rule(
-        "peak-too-low",
-        "warning",
-        "the peak is below cores x clock x FLOPs per cycle",
-        "measure the peak with a matrix product (profile does), or use the boost clock",
-        peak_too_low,
-        over="all",
-        machine={"flops_per_cycle": 32.0},
-        bad="quantity,value,unit\npeak,410,GFLOP/s\nclock,3.2,GHz\ncores,8,\n",
-        clean="quantity,value,unit\npeak,819.2,GFLOP/s\nclock,3.2,GHz\ncores,8,\n",
-    ),
-    Rule(
-        "bound-without-test",
-        "warning",
-        "a bottleneck is named that no figure supports",
-        "measure the bytes moved and both peaks; below half of both, neither is the bottleneck",
-        bound_without_test,
-        over="all",
-        bad="model,utilization (%),bound type\na,16.96,compute\nb,30.5,compute\n",
-        clean="model,utilization (%),bound type\na,76.96,compute\nb,80.5,compute\n",
-    ),
-    Rule(
-        "maximum-below-mean",
-        "error",
-        "the best layer is below the mean of all layers",
-        "divide each layer's FLOPs by its own time, not by the whole model's",
-        maximum_below_mean,
-        over="all",
-        bad="| model | layer | utilization (%) |\n|---|---|---|\n| a | model.6 | 1.89 |\n\n"
-        "| model | utilization (%) |\n|---|---|\n| a | 16.96 |\n",
-        clean="| model | layer | utilization (%) |\n|---|---|---|\n| a | model.6 | 31.89 |\n\n"
-        "| model | utilization (%) |\n|---|---|\n| a | 16.96 |\n",
-    ),
-    Rule(
-        "two-models",
-        "warning",
-        "the layers of one network are listed with the times of another",
-        "count and time the same network, after fusing if that is what runs",
-        two_models,
-        over="all",
-        bad="| layer | params |\n|---|---|\n| 0 | 928 |\n| 1 | 18560 |\n| 2 | 36992 |\n\n"
-        "| quantity | value |\n|---|---|\n| parameters of the model | 55520 |\n",
-        clean="| layer | params |\n|---|---|\n| 0 | 928 |\n| 1 | 18560 |\n| 2 | 36992 |\n\n"
-        "| quantity | value |\n|---|---|\n| parameters of the model | 56480 |\n",
-    ),
-)

@@ -157,7 +157,8 @@ def _guesses(a: Array, b: Array, before: Array | None) -> Iterator[tuple[str, st
     yield from _partly_sigmoid(a, b)
     for axis in {a.ndim - 1, 1} if a.ndim > 1 else ():
         if a.shape[axis] >= 4:
-            yield TRANSPOSED, "x and y", np.take(a, _crossed(a.shape[axis]), axis)
+            crossed = [1, 0, 3, 2, *range(4, a.shape[axis])]
+            yield TRANSPOSED, "x and y", np.take(a, crossed, axis)
     if a.ndim > 1 and a.shape[-1] == a.shape[-2]:
         yield TRANSPOSED, "rows and columns", np.swapaxes(a, -1, -2)
     size = float(np.vdot(a, a))
@@ -185,10 +186,6 @@ def _partly_sigmoid(a: Array, b: Array) -> Iterator[tuple[str, str | None, Array
 def _sigmoid(values: Array) -> Array:
     result: Array = 1 / (1 + np.exp(-np.clip(values, -700, 700)))
     return result
-
-
-def _crossed(size: int) -> list[int]:
-    return [1, 0, 3, 2, *range(4, size)]
 
 
 def kind_of_candidates(a: Candidates, b: Candidates) -> Kind:

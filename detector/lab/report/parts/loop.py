@@ -97,7 +97,6 @@ def what_if_says(facts: WhatIfFacts) -> Iterator[Table | str]:
 
 
 def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
-    del session
     now = in_rounds(facts.fps)
     note = (
         "<p>Each change alternated with the unchanged run (<b "

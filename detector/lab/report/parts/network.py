@@ -143,7 +143,6 @@ def layers_say(facts: LayersFacts) -> Iterator[Table | str]:
 
 
 def layers(session: SavedSession, facts: LayersFacts) -> str:
-    del session
     said = text(
         f"{counted(len(facts.rows), 'layer')}: {facts.sum_ms:.2f} ms in total; a forward "
         f"pass took {facts.forward_ms:.2f} ms. The longest are first.",
@@ -316,7 +315,6 @@ def torch_says(facts: TorchFacts) -> Iterator[Table | str]:
 
 
 def torch(session: SavedSession, facts: TorchFacts) -> str:
-    del session
     note = (
         f"Milliseconds and MB per frame over {_frames_text(facts)}, as counted by "
         "torch.profiler; negative memory was freed. The fastest pass took "
@@ -349,7 +347,6 @@ SIDES = (
 
 
 def device(session: SavedSession, facts: DeviceFacts) -> str:
-    del session
     parts = [("infer", "busy", facts.busy_ms)]
     kinds = ("other", "wait")
     parts += [(kinds[at % 2], cause, ms) for at, (cause, ms) in enumerate(facts.idle_ms.items())]

@@ -72,7 +72,6 @@ def parts_table(facts: MemoryFacts) -> Table:
 
 
 def memory(session: SavedSession, facts: MemoryFacts) -> str:
-    del session
     points = [(sample.t_s, sample.rss_mb) for sample in thinned(facts.samples)]
     drawn = figure(drawings.curve(points, "s", "MB"), f"Resident: {memory_text(facts)}.")
     return drawn + (table(parts_table(facts)) if facts.parts_mb else "")
@@ -107,7 +106,6 @@ def energy_says(facts: EnergyFacts) -> Iterator[Table | str]:
 
 
 def energy(session: SavedSession, facts: EnergyFacts) -> str:
-    del session
     each = facts.frames_per_joule
     note = (
         f"{facts.joules_per_frame:.2f} J/frame{f', {each:.3g} frames/J' if each else ''}: package, "
@@ -150,7 +148,6 @@ COUNTERS = (Column("what", value=lambda one: one[0]), Column("value", value=lamb
 
 
 def counters(session: SavedSession, facts: CountersFacts) -> str:
-    del session
     note = text(f"Counted over a run in a separate process, {facts.includes}.")
     rows = list({**_figures(facts), **facts.counts}.items())
     return note + table(Table("counters", COUNTERS, rows))
@@ -194,7 +191,6 @@ def python_says(facts: PythonFacts) -> Sequence[Table]:
 
 
 def python(session: SavedSession, facts: PythonFacts) -> str:
-    del session
     functions, owners = functions_table(facts), owners_table(facts)
     title = f"{len(functions.rows)} functions with the longest self time"
     inside = folded(title, filter_of("python", "functions"), table(functions))

@@ -79,6 +79,9 @@ function toast(text) {
   toast.timer = setTimeout(() => { $("toast").hidden = true; }, 5000);
 }
 
+// A document of the API; null where there is none now, for who asks again later.
+const read = (path) => fetch(path).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
+
 // ---------------------------------------------------------------- one camera
 
 class Tile {
@@ -107,10 +110,12 @@ class Tile {
     this.spark = make("div", { class: "spark", title: "frame age over the last minutes" });
     this.url = make("span", { class: "url" });
     this.change = make("button", { type: "button", hidden: "", onclick: () => this.ask() });
+    this.lines = make("button", { type: "button", hidden: "", onclick: () => this.draw() }, "Draw lines");
+    this.board = make("div", { class: "board" }, this.view);
     const snapshot = make("a", { class: "button", href: `/api/streams/${encodeURIComponent(name)}/snapshot.jpg`, download: `${name}.jpg` }, "Snapshot");
-    this.element = make("article", { class: "tile", id: `camera-${name}` }, this.view,
+    this.element = make("article", { class: "tile", id: `camera-${name}` }, this.board,
       make("div", { class: "name" }, make("b", { title: name }, name), this.state, this.size), list, this.zones, this.why, this.way,
-      make("div", { class: "foot" }, this.spark, this.url, this.change, snapshot));
+      make("div", { class: "foot" }, this.spark, this.url, this.change, this.lines, snapshot));
     observer.observe(this.element);
     this.element.tile = this;
   }
@@ -144,6 +149,7 @@ class Tile {
     this.url.hidden = !file;
     this.spark.hidden = file;
     this.change.hidden = !one.controllable;
+    this.lines.hidden = file || !one.size || typeof drawLines === "undefined";
     say(this.change, one.state === "ended" ? "Start" : "Stop");
     this.index = index;
     this.speak();
@@ -198,13 +204,33 @@ class Tile {
   async ask() {
     const word = this.one.state === "ended" ? "start" : "stop";
     this.change.disabled = true;
-    try {
-      const answer = await fetch(`/api/streams/${encodeURIComponent(this.name)}/${word}`, {
-        method: "POST", headers: { "Content-Type": "application/json" }, body: "{}",
-      });
-      if (!answer.ok) toast((await answer.json()).error);
-    } catch { toast("The run did not respond."); }
+    await this.post(word, "{}").catch((error) => toast(error.message));
     setTimeout(() => { this.change.disabled = false; }, 1000);
+  }
+
+  // What the run answered. Throws an Error with what it refused.
+  async post(word, body) {
+    const type = { "Content-Type": "application/json" };
+    const answer = await fetch(`/api/streams/${encodeURIComponent(this.name)}/${word}`, { method: "POST", headers: type, body })
+      .catch(() => { throw new Error("The run did not respond."); });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.error);
+    return said;
+  }
+
+  // Draws lines and zones over the moving picture; the run counts at them from its next frame on.
+  draw() {
+    const [width, height] = this.one.size.split("x").map(Number), panel = make("div", { class: "drawing" });
+    const shapes = this.one.zones.map(({ kind, name, points, sides }) => ({
+      kind, name, points: points.map(([x, y]) => [x * width, y * height]), in: sides[0] === "in" ? "" : sides[0], out: sides[1] === "out" ? "" : sides[1],
+    }));
+    if (big !== this.name) enlarge(this.name);
+    this.board.after(panel);
+    const drawing = drawLines({ width, height, board: this.board, panel, shapes });
+    const end = () => { drawing.end(); panel.remove(); this.lines.disabled = false; };
+    const save = () => this.post("zones", drawing.text(true)).then((said) => { end(); toast(`${said.asked}; kept in ${said.file}`); }, (error) => drawing.complain(error.message));
+    panel.append(make("div", { class: "row" }, make("button", { type: "button", class: "save", onclick: save }, "Save"), make("button", { type: "button", onclick: end }, "Cancel")));
+    this.lines.disabled = true;
   }
 }
 
@@ -383,6 +409,8 @@ function counts(tile) {
   found.forEach((one, i) => {
     const [, now, hours, today, days, before] = tile.zones.children[i].children;
     say(now, `${one.sides[0]} ${count(one.today.in)}, ${one.sides[1]} ${count(one.today.out)}${known(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
+    hours.toggleAttribute("hidden", tile.one.kind === "file");
+    today.hidden = tile.one.kind === "file"; // which has its own time
     fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00 UTC`);
     say(today, `today by the hour (UTC), ${one.sides.join(" and ")}`);
     const old = past.sums.get(`${tile.name}\n${one.name}`);
@@ -414,13 +442,9 @@ function fill(svg, pairs, name) {
 }
 
 async function earlier() {
-  try {
-    const answer = await fetch("/api/counts");
-    if (!answer.ok) return;
-    const { days, zones } = await answer.json();
-    past.days = days;
-    past.sums = new Map(zones.map((one) => [`${one.camera}\n${one.name}`, one.sums]));
-  } catch { /* asked again later */ }
+  const found = await read("/api/counts");
+  past.days = found?.days ?? past.days;
+  past.sums = found ? new Map(found.zones.map((one) => [`${one.camera}\n${one.name}`, one.sums])) : past.sums;
 }
 
 function stages(busy) {
@@ -473,15 +497,12 @@ function put(map, name, value) {
 }
 
 async function recall() {
-  try {
-    const answer = await fetch("/api/history");
-    if (!answer.ok) return;
-    const past = await answer.json();
-    history.times = past.times_s;
-    history.age = new Map(Object.entries(past.age_ms));
-    history.processed = new Map(Object.entries(past.processed_fps));
-    history.dropped = new Map(Object.entries(past.dropped_fps));
-  } catch { /* the curves begin now */ }
+  const past = await read("/api/history");
+  if (!past) return; // the curves begin now
+  history.times = past.times_s;
+  history.age = new Map(Object.entries(past.age_ms));
+  history.processed = new Map(Object.entries(past.processed_fps));
+  history.dropped = new Map(Object.entries(past.dropped_fps));
 }
 
 const charts = {
@@ -574,32 +595,27 @@ function happened(one) {
 }
 
 async function recordings() {
-  try {
-    const answer = await fetch("/api/recordings?kind=video&limit=30");
-    if (!answer.ok) return;
-    const { recordings: found, more } = await answer.json();
-    $("recordings").hidden = !found.length;
-    $("more").hidden = !more;
-    $("recordings").querySelector("tbody").replaceChildren(...found.map((one) => make("tr", {},
-      make("td", { title: one.name }, new Date(one.start_utc).toLocaleString([], { month: "short", day: "numeric", ...CLOCK })),
-      make("td", {}, one.camera), make("td", { class: "right" }, bytes(one.bytes)),
-      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, one.finished ? "Download" : "Recording …"),
-        ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Boxes as subtitles: save them next to the video" }, "Boxes")] : [])))));
-  } catch { /* asked again later */ }
+  const answer = await read("/api/recordings?kind=video&limit=30");
+  if (!answer) return;
+  const { recordings: found, more } = answer;
+  $("recordings").hidden = !found.length;
+  $("more").hidden = !more;
+  $("recordings").querySelector("tbody").replaceChildren(...found.map((one) => make("tr", {},
+    make("td", { title: one.name }, new Date(one.start_utc).toLocaleString([], { month: "short", day: "numeric", ...CLOCK })),
+    make("td", {}, one.camera), make("td", { class: "right" }, bytes(one.bytes)),
+    make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, one.finished ? "Download" : "Recording …"),
+      ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Boxes as subtitles: save them next to the video" }, "Boxes")] : [])))));
 }
 
 // The newest pictures of events. One that is shown already is not asked for again.
 async function snapshots() {
-  try {
-    const answer = await fetch("/api/recordings?kind=snapshots&limit=8");
-    if (!answer.ok) return;
-    const found = (await answer.json()).recordings, box = $("snapshots").querySelector(".shots");
-    $("snapshots").hidden = !found.length;
-    const there = new Map([...box.children].map((one) => [one.getAttribute("href"), one]));
-    box.replaceChildren(...found.map((one) => there.get(one.url) ?? make("a", { href: one.url, target: "_blank", title: one.name },
-      make("img", { src: one.url, alt: `${one.camera}, ${one.name}`, loading: "lazy" }),
-      make("span", {}, `${new Date(one.start_utc).toLocaleTimeString([], CLOCK)} ${one.camera}`))));
-  } catch { /* asked again later */ }
+  const found = (await read("/api/recordings?kind=snapshots&limit=8"))?.recordings, box = $("snapshots").querySelector(".shots");
+  if (!found) return;
+  $("snapshots").hidden = !found.length;
+  const there = new Map([...box.children].map((one) => [one.getAttribute("href"), one]));
+  box.replaceChildren(...found.map((one) => there.get(one.url) ?? make("a", { href: one.url, target: "_blank", title: one.name },
+    make("img", { src: one.url, alt: `${one.camera}, ${one.name}`, loading: "lazy" }),
+    make("span", {}, `${new Date(one.start_utc).toLocaleTimeString([], CLOCK)} ${one.camera}`))));
 }
 
 // ---------------------------------------------------------------- the way to the run

@@ -55,7 +55,6 @@ class DeviceMemory(Protocol):
     """One GPU's memory, by one package. ``active()`` must be entered in each thread."""
 
     name: str
-    notes: tuple[str, ...]
 
     def active(self) -> AbstractContextManager[None]: ...
 

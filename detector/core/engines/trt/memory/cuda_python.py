@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from numpy.typing import DTypeLike, NDArray
 from detector.core.engines.trt.memory import ending_with
 
 LIBRARY = "cuda.bindings"
-RELEASES_GIL = (12, 9, 1)  # the first version that does so in its calls
 
 
 class CudaError(Exception):
@@ -41,30 +38,6 @@ class Runtime:
         return results[0] if results else None
 
 
-def _address_of(handle: Any) -> int:
-    """What TensorRT calls a stream: ``getPtr()`` is the address of the handle, not the handle."""
-    try:
-        from cuda.bindings.utils import get_cuda_native_handle
-    except ImportError:  # before 12.9.1
-        return int(handle)
-    return int(get_cuda_native_handle(handle))
-
-
-def _note() -> tuple[str, ...]:
-    """A line for the user of a version whose waits keep the other threads from running."""
-    try:
-        found = version("cuda-bindings")
-    except PackageNotFoundError:
-        return ()
-    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
-    if numbers >= RELEASES_GIL:
-        return ()
-    return (
-        f"cuda-python {found} holds Python's global lock while it waits for the GPU, so requests, "
-        "reading and writing cannot overlap; pip install -U 'cuda-python>=12.9.1'",
-    )
-
-
 class Pinned:
     """Page-locked bytes. Arrays over them keep them alive; they are freed with the last array."""
 
@@ -86,9 +59,12 @@ class Pinned:
 
 class CudaStream:
     def __init__(self, runtime: Runtime) -> None:
+        from cuda.bindings.utils import get_cuda_native_handle
+
         self._runtime = runtime
         self.own = runtime("cudaStreamCreateWithFlags", runtime.names.cudaStreamNonBlocking)
-        self.handle = _address_of(self.own)
+        # What TensorRT calls a stream: ``getPtr()`` is the address of the handle, not the handle.
+        self.handle = int(get_cuda_native_handle(self.own))
 
     def free(self) -> None:
         self._runtime("cudaStreamDestroy", self.own)
@@ -138,7 +114,6 @@ class Memory:
 
     def __init__(self, device: int) -> None:
         self._runtime, self._device = Runtime(), device
-        self.notes = _note()
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -60,7 +60,6 @@ class PycudaBuffer:
 
 class Memory:
     name = "pycuda"
-    notes: tuple[str, ...] = ()
 
     def __init__(self, device: int) -> None:
         from pycuda import driver  # imports libcuda at once, so not before somebody asks for it

@@ -63,7 +63,6 @@ class TorchBuffer:
 
 class Memory:
     name = "torch"
-    notes: tuple[str, ...] = ()
 
     def __init__(self, device: int) -> None:
         import torch

@@ -41,16 +41,13 @@ class Guess:
         where = f"boxes in {given.boxes.tensor}"
         if given.boxes.columns is not None:
             where += f" columns {given.boxes.columns}"
-        parts = [f"{where} ({given.boxes.form}, in {'0..1' if _fraction(given) else 'pixels'})"]
+        unit = "0..1" if given.boxes.unit == "fraction" else "pixels"
+        parts = [f"{where} ({given.boxes.form}, in {unit})"]
         parts.append(f"scores in {given.scores.tensor}{_column(given.scores.columns)}")
         if given.classes is not None:
             column = given.classes.column
             parts.append(f"classes in {given.classes.tensor}{_column(column)}")
         return f"; a test run suggests {', '.join(parts)}"
-
-
-def _fraction(given: OutputsDescription) -> bool:
-    return given.boxes.unit == "fraction"
 
 
 def _column(column: object) -> str:
@@ -59,10 +56,6 @@ def _column(column: object) -> str:
 
 def how_to_say(evidence: Evidence) -> str:
     return BY_HAND if guess_outputs(evidence).outputs is None else evidence.how_to_say()
-
-
-def seen_columns(evidence: Evidence) -> str:
-    return guess_outputs(evidence).words()
 
 
 def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
@@ -97,9 +90,8 @@ def guess_outputs(evidence: Evidence) -> Guess:
     known = _tables(evidence)
     if _levels(known):
         return Guess()
-    size = (evidence.width, evidence.height)
     for find in (_list_in_one, _list_in_parts, _rows_in_two, _rows_in_one):
-        if (guess := find(known, size)) is not None:
+        if (guess := find(known)) is not None:
             return guess
     return Guess()
 
@@ -147,9 +139,7 @@ def _is_score(column: Floats) -> bool:
     return within and not _is_class(column)
 
 
-def _boxes(
-    tensor: str, table: Floats, size: tuple[int, int], columns: str | None, guess: Guess
-) -> BoxesDescription:
+def _boxes(tensor: str, table: Floats, columns: str | None, guess: Guess) -> BoxesDescription:
     ordered = bool((table[:, 2:] >= table[:, :2] - WHOLE).mean() > 0.95)
     fraction = bool(len(table)) and bool((np.abs(table) <= FRACTION).all())
     form: Literal["xyxy", "cxcywh"] = "xyxy" if ordered else "cxcywh"
@@ -163,7 +153,7 @@ def _boxes(
     return BoxesDescription(tensor=tensor, columns=columns, form=form, unit=unit)
 
 
-def _list_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
+def _list_in_one(tables: dict[str, Floats]) -> Guess | None:
     """One table of finished detections: four columns of a box, a score, a class, in some order."""
     for name, table in tables.items():
         rows = table[table.any(axis=1)]
@@ -176,17 +166,15 @@ def _list_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
             classes = [at for at in others if _is_class(rows[:, at])]
             box = rows[:, first : first + 4]
             if len(scores) == len(classes) == 1 and (box[:, 2:] > 0).mean() > 0.9:
-                return _finished(name, rows, first, scores[0], classes[0], size)
+                return _finished(name, rows, first, scores[0], classes[0])
     return None
 
 
-def _finished(
-    name: str, rows: Floats, first: int, score: int, number: int, size: tuple[int, int]
-) -> Guess:
+def _finished(name: str, rows: Floats, first: int, score: int, number: int) -> Guess:
     guess, box = Guess(), rows[:, first : first + 4]
     guess.guessed["classes.first"] = "1 if the first class has the number 1"
     guess.outputs = OutputsDescription(
-        boxes=_boxes(name, box, size, f"{first}-{first + 3}", guess),
+        boxes=_boxes(name, box, f"{first}-{first + 3}", guess),
         scores=ScoresDescription(tensor=name, columns=score),
         classes=ClassesDescription(tensor=name, column=number, first=0),
         nms="inside",
@@ -194,7 +182,7 @@ def _finished(
     return guess
 
 
-def _list_in_parts(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
+def _list_in_parts(tables: dict[str, Floats]) -> Guess | None:
     """Boxes, scores and classes as outputs of their own, of as many rows."""
     wide = [name for name, table in tables.items() if table.shape[1] in (4, 5)]
     if len(wide) != 1:
@@ -215,7 +203,7 @@ def _list_in_parts(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | 
     columns = "0-3" if boxes.shape[1] == 5 else None
     counts = [name for name, table in tables.items() if table.shape == (1, 1)]
     guess.outputs = OutputsDescription(
-        boxes=_boxes(wide[0], boxes[:, :4], size, columns, guess),
+        boxes=_boxes(wide[0], boxes[:, :4], columns, guess),
         scores=ScoresDescription(wide[0], 4) if inside else ScoresDescription(scores[0]),
         classes=ClassesDescription(tensor=classes[0], first=0),
         count=ColumnDescription(counts[0]) if len(counts) == 1 else None,
@@ -224,7 +212,7 @@ def _list_in_parts(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | 
     return guess
 
 
-def _rows_in_two(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
+def _rows_in_two(tables: dict[str, Floats]) -> Guess | None:
     """Boxes [N, 4] beside scores [N, C], or [C, N]."""
     boxes = [name for name, table in tables.items() if table.shape[1] == 4 and len(table) > 4]
     for name in boxes:
@@ -238,7 +226,7 @@ def _rows_in_two(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
             continue
         guess, (scores, across) = Guess(), others[0]
         guess.outputs = OutputsDescription(
-            boxes=_boxes(name, tables[name], size, None, guess),
+            boxes=_boxes(name, tables[name], None, guess),
             scores=_scores(scores, tables[scores], None, across, guess),
         )
         guess.guessed["nms"] = "none if each object gets one box (DETR)"
@@ -246,14 +234,14 @@ def _rows_in_two(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
     return None
 
 
-def _rows_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
+def _rows_in_one(tables: dict[str, Floats]) -> Guess | None:
     for name, table in tables.items():
         across = table.shape[0] < table.shape[1] and table.shape[0] >= 5
         rows = table.T if across else table
         if rows.shape[1] < 5 or len(rows) < 2 or not rows.any():
             continue
         guess = Guess()
-        boxes = _boxes(name, rows[:, :4], size, "0-3", guess)
+        boxes = _boxes(name, rows[:, :4], "0-3", guess)
         scores = _scores(name, rows[:, 4:], "4-", across, guess)
         if across:
             boxes = BoxesDescription(name, "0-3", boxes.form, boxes.unit, "input", "first")

@@ -14,7 +14,6 @@ from detector.core.models.formats.onnx.inputs import split_inputs
 from detector.core.models.formats.onnx.tensors import check_tensors, read_external_data
 from detector.core.models.formats.onnx.tidy import STANDARD, state_output_shapes, tidy
 from detector.core.models.graph.build import OPSET, check_model, is_heavy
-from detector.core.models.own_files import KEY
 
 if TYPE_CHECKING:
     import onnx
@@ -27,7 +26,6 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
     """The graph, and the sha256 of all its files. Raises ModelError. The order matters: the file is
     measured before it is parsed, inlined, converted or inferred."""
     model, digest = _parse(path)
-    _refuse_our_own(path, model)
     measure_graph(path, model)
     tidy(model)
     _digest(digest, read_external_data(path, model))
@@ -86,16 +84,6 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
         )
     model.ClearField("training_info")
     return model, hashlib.sha256(data)
-
-
-def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
-    """Refuses a file of ours without a description, as earlier versions wrote it."""
-    described = any(entry.key == KEY for entry in model.metadata_props)
-    if model.producer_name == "detect-video" and not described:
-        raise ModelError(
-            f"{path}: was written by an earlier detect-video, with raw outputs but without their "
-            "anchors; build it again: detect-video build MODEL --to onnx"
-        )
 
 
 def _set_aside(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -198,7 +186,23 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
             f"{path}: ONNX cannot convert it from opset {opset} to {OPSET}: {_one_line(exc)}; "
             f"export it again with opset {OPSET}"
         ) from exc
+    if opset <= 10:
+        _keep_old_places(converted)
     return converted
+
+
+def _keep_old_places(model: onnx.ModelProto) -> None:
+    """Upsample, and Resize of opset 10, multiply places by the scale and round down. The converter
+    (onnx 1.23.2) leaves them the defaults of later opsets."""
+    from onnx import helper
+
+    for node in model.graph.node:
+        if node.op_type == "Resize":
+            kept = [one for one in node.attribute if one.name == "mode"]
+            kept.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+            kept.append(helper.make_attribute("nearest_mode", "floor"))
+            del node.attribute[:]
+            node.attribute.extend(kept)
 
 
 def _opset(path: Path, model: onnx.ModelProto) -> int:

@@ -25,7 +25,7 @@ from detector.core.errors import ModelError
 from detector.core.errors.text import counted
 from detector.core.models.description import Description, bind, families, family, listed_names
 from detector.core.models.formats.onnx.evidence import DESCRIBE_PIXELS, PAGE, Evidence
-from detector.core.models.formats.onnx.guess import has_levels, how_to_say, seen_columns
+from detector.core.models.formats.onnx.guess import guess_outputs, has_levels, how_to_say
 from detector.core.models.formats.onnx.inputs import meaning_of
 from detector.core.models.formats.onnx.pixels import wanted_pixels
 from detector.core.models.formats.onnx.raw_maps import raw_kind
@@ -204,7 +204,8 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
         values = np.asarray(answers[name], np.float32)
         outputs.append(values[None] if name in bound.bare else values[:1])
     size = evidence.width, evidence.height
-    return doubt_outputs(outputs, bound.reading, size, _known_classes(evidence.metadata))
+    names = evidence.metadata.names
+    return doubt_outputs(outputs, bound.reading, size, None if names is None else len(names))
 
 
 def _doubt_pixels(evidence: Evidence, found: Recognition) -> str | None:
@@ -214,10 +215,6 @@ def _doubt_pixels(evidence: Evidence, found: Recognition) -> str | None:
         return None
     factor = float(np.mean(wanted.factor)) / (1.0 if evidence.is_bright() else 1 / 255)
     return doubt_pixels(evidence.response * factor)
-
-
-def _known_classes(metadata: Metadata) -> int | None:
-    return None if metadata.names is None else len(metadata.names)
 
 
 def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
@@ -266,8 +263,8 @@ def _refusal(evidence: Evidence) -> str:
     else:
         needed = (
             "it is not certain where boxes and scores "
-            f"are{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family "
-            f"with --family (detect-video models families lists {len(families())}), or "
+            f"are{_families_of_that_shape(evidence)}{guess_outputs(evidence).words()}. Name its "
+            f"family with --family (detect-video models families lists {len(families())}), or "
             f"{how_to_say(evidence)}"
         )
     said = f"its metadata says {named}, but " if named else "its family was not recognised: "

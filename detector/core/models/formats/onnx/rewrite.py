@@ -135,15 +135,10 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
                 "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
             )
         )
-    elif not nodes and _is_further_output(graph, name):
+    elif not nodes and graph.makers()[name].output[0] != name:  # only a first output has its name
         nodes.append(graph.node("Identity", "output", [x]))
     graph.nodes += nodes
     return nodes[-1].output[0] if nodes else name
-
-
-def _is_further_output(graph: ForeignGraph, name: str) -> bool:
-    """Whether it is not the first output of its node: only the first has the node's name."""
-    return bool(graph.makers()[name].output[0] != name)
 
 
 def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,17 +86,7 @@ class Row:
         value = self._value(at)
         if value is None or value is True:
             return default
-        if value is False:
-            return LINEAR
-        return self._named_activation(value)
-
-    def _named_activation(self, value: Any) -> Activation:
-        found = parse_activation(value)
-        if found is None:
-            raise self.error(
-                f"activation {quote(value)} is not supported; supported: nn.{', nn.'.join(KINDS)}"
-            )
-        return found
+        return LINEAR if value is False else _named_activation(value, self.error)
 
     def _value(self, at: int) -> Any:
         return self.arguments[at] if at < len(self.arguments) else None
@@ -156,7 +146,9 @@ def parse_description(values: Any, origin: str) -> Description:
         _multiple(values, "depth_multiple", origin),
         _multiple(values, "width_multiple", origin),
         _anchors(values.get("anchors"), origin),
-        _default_activation(values.get("activation"), origin),
+        SILU
+        if (stated := values.get("activation")) is None
+        else _named_activation(stated, lambda text: ModelError(f"{origin}: {text}")),
         _rows(values, origin),
         [f"{origin}: key {quote(key)} unknown, ignored" for key in unknown[:5]],
     )
@@ -169,16 +161,10 @@ def _multiple(values: Mapping[str, Any], key: str, origin: str) -> float:
     return float(value)
 
 
-def _default_activation(text: Any, origin: str) -> Activation:
-    if text is None:
-        return SILU
-    found = parse_activation(text)
-    if found is None:
-        raise ModelError(
-            f"{origin}: activation {quote(text)} is not supported; "
-            f"supported: nn.{', nn.'.join(KINDS)}"
-        )
-    return found
+def _named_activation(value: Any, error: Callable[[str], ModelError]) -> Activation:
+    if (found := parse_activation(value)) is not None:
+        return found
+    raise error(f"activation {quote(value)} is not supported; supported: nn.{', nn.'.join(KINDS)}")
 
 
 def parse_activation(text: Any) -> Activation | None:

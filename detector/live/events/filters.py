@@ -1,0 +1,182 @@
+"""Which events the webhook, MQTT, snapshots and clips get: ``events:`` of cameras.yaml.
+
+Without a filter each gets all events; of a camera with lines or zones (--zones) only theirs, and
+those of the camera itself. What is held back is counted, and is still in the camera's files.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from detector.core.config.field import option
+from detector.core.config.levels import read_value
+from detector.core.errors import UsageError
+from detector.core.errors.parsing import quote
+from detector.core.errors.unknown_names import refuse_unknown
+from detector.core.run.selection import class_ids
+from detector.live import base
+from detector.live.base import Event, moment_of
+
+if TYPE_CHECKING:
+    from detector.live.sources.base import Camera
+
+WEBHOOK, MQTT, SNAPSHOTS, CLIPS = "webhook", "mqtt", "snapshots", "clips"
+OF_CAMERAS = {base.CAMERA_UP, base.CAMERA_DOWN}
+OF_ZONES = {base.CROSSES, base.ENTERS, base.STAYS, base.ENDS}
+TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # they know how long the object was there
+PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # it is in the picture
+# Receivers, and the kinds of events that each gets if no others are asked for.
+KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
+MINUTE_S = 60.0
+PASSED, FILTERED, LIMITED = "passed", "filter", "per_minute"
+_HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|24:00)")
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """The keys of a filter; None: any."""
+
+    kinds: tuple[str, ...] | None = option(None, "Kinds of events.", choices=base.EVENTS)
+    classes: tuple[str, ...] | None = option(None, "Names or ids of classes.")
+    zones: tuple[str, ...] | None = option(None, "Names of lines and zones.")
+    view: bool | None = option(None, "Whether objects that appear in and leave the view count.")
+    stay: float = option(0.0, "Least seconds, of kinds in TIMED.", at_least=0.0, at_most=86400.0)
+    hours: tuple[str, ...] | None = option(None, "Times of the local day: 22:00-06:00.")
+    per_minute: int | None = option(None, "Most events of a camera in any minute.", at_least=1)
+
+    def matches(self, event: Event) -> bool:
+        if event.event not in (self.kinds or ()) or not self._is_time(event.time_s):
+            return False
+        if event.event in OF_CAMERAS:  # which have no class and no zone
+            return True
+        if event.event in TIMED and event.time_s - event.since_s < self.stay:
+            return False
+        if self.classes is not None and event.class_name not in self.classes:
+            return False
+        if event.zone is None:
+            return bool(self.view)
+        return self.zones is None or event.zone in self.zones
+
+    def _is_time(self, time_s: float) -> bool:
+        now = moment_of(time_s).astimezone().strftime("%H:%M")
+        spans = [span.split("-") for span in self.hours or ("00:00-24:00",)]
+        return any(
+            begin <= now < end or (end < begin and not end <= now < begin) for begin, end in spans
+        )
+
+
+class EventFilters:
+    """Those of a run. ``names``: of the network's classes. ``zones_of``: lines and zones of a
+    camera. ``clock``: seconds, monotonic. Events come one at a time."""
+
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        zones_of: Callable[[str], Sequence[str]] = lambda camera: (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._names, self._zones_of, self._clock = names, zones_of, clock
+        self._filters: dict[tuple[str, str], EventFilter] = {}  # of receiver and camera
+        # What passed in the last minute, and when.
+        self._recent: dict[tuple[str, str], deque[tuple[float, Event]]] = defaultdict(deque)
+        self.counts: Counter[tuple[str, str]] = Counter()  # receiver, result
+
+    def take(self, cameras: Sequence[Camera]) -> None:
+        """Use the filters of these cameras. Raises UsageError for names that are not there."""
+        zones = [zone for camera in cameras for zone in self._zones_of(camera.name)]
+        known = tuple(dict.fromkeys(zones))
+        self._filters |= {
+            (receiver, camera.name): self._complete(receiver, camera, known)
+            for camera in cameras
+            for receiver in KINDS
+        }
+
+    def _complete(self, receiver: str, camera: Camera, known: Sequence[str]) -> EventFilter:
+        """The filter with its defaults; ``known``: lines and zones of all cameras."""
+        own: EventFilter = camera.events.get(receiver, EventFilter())
+        where = f"camera {camera.name}: events.{receiver}"
+        if not known and (own.zones or OF_ZONES.intersection(own.kinds or ())):
+            raise UsageError(f"{where}: there are no lines or zones; add --zones FILE")
+        refuse_unknown(f"{where}.zones", "line or zone", own.zones or (), known)
+        ids = class_ids(f"{where}.classes", own.classes, self._names)
+        kinds = (*TIMED, *OF_CAMERAS) if own.stay else KINDS[receiver]
+        return replace(
+            own,
+            kinds=kinds if own.kinds is None else own.kinds,
+            classes=None if ids is None else tuple(self._names[one] for one in ids),
+            view=not self._zones_of(camera.name) if own.view is None else own.view,
+        )
+
+    def choose_clips(self, camera: Camera) -> bool:
+        """Whether clips are around events, instead of detections."""
+        return CLIPS in camera.events or bool(self._zones_of(camera.name))
+
+    def passes(self, receiver: str, event: Event) -> bool:
+        """Whether the receiver gets this event, which is counted."""
+        key = receiver, event.camera
+        wanted, result = self._filters[key], PASSED
+        if not wanted.matches(event):
+            result = FILTERED
+        elif event.event not in OF_CAMERAS and not self._has_room(key, wanted, event):
+            result = LIMITED
+        if result == PASSED or event.event in KINDS[receiver]:
+            self.counts[receiver, result] += 1
+        return result == PASSED
+
+    def _has_room(self, key: tuple[str, str], wanted: EventFilter, event: Event) -> bool:
+        """Whether the camera is below its limit, of which a line or zone that was silent for a
+        minute keeps one event for itself. Events of one moment share a picture and count once."""
+        if wanted.per_minute is None:
+            return True
+        now, recent = self._clock(), self._recent[key]
+        while recent and now - recent[0][0] >= MINUTE_S:
+            recent.popleft()
+        if key[0] in (SNAPSHOTS, CLIPS) and any(one.time_s == event.time_s for _, one in recent):
+            return True
+        zones = wanted.zones or self._zones_of(event.camera)
+        silent = {*zones}.difference(one.zone for _, one in recent)
+        kept = 0 if event.zone in silent or not recent else len(silent)
+        if len(recent) + kept >= wanted.per_minute:
+            return False
+        recent.append((now, event))
+        return True
+
+    def line(self) -> str:
+        """What was held back, if anything."""
+        held = [
+            f"{count} of {receiver} by {result}"
+            for (receiver, result), count in sorted(self.counts.items())
+            if result != PASSED
+        ]
+        return f"events held back: {', '.join(held)}" if held else ""
+
+
+def read_filters(where: str, given: Any) -> dict[str, EventFilter]:
+    """Receiver -> filter, of a section ``events:``. Raises UsageError with the key's path."""
+    keys = {leaf.name: leaf for leaf in fields(EventFilter)}
+    filters = {}
+    for receiver, section in _mapping(where, given, list(KINDS)).items():
+        here = f"{where}.{receiver}"
+        given = _mapping(here, section, list(keys)).items()
+        values = {key: read_value(f"{here}.{key}", keys[key], value) for key, value in given}
+        filters[receiver] = one = EventFilter(**values)
+        if receiver in (SNAPSHOTS, CLIPS) and OF_CAMERAS.intersection(one.kinds or ()):
+            raise UsageError(f"{here}.kinds: events of a camera have no picture; remove them")
+        if one.stay and not {*(one.kinds or TIMED)} & {*TIMED}:
+            raise UsageError(f"{here}.stay: only {', '.join(TIMED)} have one; add some to kinds")
+        for hours in one.hours or ():
+            if not _HOURS.fullmatch(hours):
+                raise UsageError(f"{here}.hours: {quote(hours)} is not a span such as 22:00-06:00")
+    return filters
+
+
+def _mapping(where: str, given: Any, known: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise UsageError(f"{where}: {quote(given)} is not a mapping; known: {', '.join(known)}")
+    refuse_unknown(where, "key", given, known)
+    return given

@@ -1,0 +1,184 @@
+"""Cameras as devices of Home Assistant, by MQTT discovery: PREFIX/device/TOPIC/CAMERA/config.
+
+A device has the camera's state, its last snapshot (TOPIC/CAMERA/snapshot, a JPEG), and the counts
+that mqtt.py publishes. Keys of payloads are Home Assistant's abbreviations:
+https://www.home-assistant.io/integrations/mqtt/#device-discovery-payload
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from detector.core import __version__
+from detector.core.errors import UsageError
+from detector.core.errors.parsing import parse_json
+from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
+from detector.live.events.mqtt import MqttTarget, is_topic, level
+
+BIRTH = "homeassistant/status"  # Home Assistant's default, with any prefix
+MOST_CLASSES = 20  # a device with more cannot be read; --classes names those that matter
+MOST_WAITING = 20  # messages without an answer; beyond that a snapshot is dropped
+MOST_DEVICES = 256  # of earlier runs: a broker may lie
+Entities = dict[str, dict[str, Any]]  # by id; one that has only its platform is removed
+
+
+def identifier(text: str) -> str:
+    """A text in the characters that ids may have; different texts have different ids."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
+    return plain if plain == text else f"{plain}-{zlib.crc32(text.encode()):08x}"
+
+
+def make_entities(
+    topic: str, camera: str, shapes: Sequence[ZoneShape], classes: Sequence[str]
+) -> Entities:
+    """``topic``: of the run."""
+    place = f"{topic}/{level(camera)}"
+    state = {"stat_t": f"{place}/state", "pl_on": "up", "pl_off": "down"}
+    found: Entities = {
+        "state": {
+            "p": "binary_sensor",
+            "dev_cla": "connectivity",
+            "ent_cat": "diagnostic",
+            **state,
+        },
+        # Not "camera": that is for live pictures. An image tells when it came.
+        "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{place}/snapshot"},
+    }
+    present = {f"class_{name}": (name, f"{place}/count/{level(name)}") for name in classes}
+    for shape in shapes:
+        name, values = shape.name, f"{place}/zone/{level(shape.name)}"
+        if not shape.is_line:
+            present[f"zone_{name}"] = name, f"{values}/inside"
+            continue
+        for way, side in zip(("in", "out"), shape.sides, strict=True):
+            total = {"p": "sensor", "name": f"{name} {side}", "stat_cla": "total_increasing"}
+            found[f"line_{name}_{way}"] = {**total, "stat_t": f"{values}/{way}"}
+    # Nobody knows what is there while the camera is down.
+    up = {"t": f"{place}/state", "pl_avail": "up", "pl_not_avail": "down"}
+    now = {"avty": [{"t": f"{topic}/available"}, up], "avty_mode": "all"}
+    some = "{{ 'ON' if value | int(0) > 0 else 'OFF' }}"
+    for key, (name, values) in present.items():
+        count = {"p": "sensor", "name": f"{name} count", "stat_cla": "measurement"}
+        there = {"p": "binary_sensor", "name": f"{name} occupancy", "dev_cla": "occupancy"}
+        found[f"{key}_count"] = {**count, "stat_t": values, **now}
+        found[f"{key}_occupancy"] = {**there, "stat_t": values, "val_tpl": some, **now}
+    node = identifier(topic)
+    ids = {identifier(key): entity for key, entity in found.items()}
+    return {key: {**entity, "uniq_id": f"{node}_{camera}_{key}"} for key, entity in ids.items()}
+
+
+def device_config(topic: str, camera: str, entities: Entities) -> str:
+    """The payload that announces a camera."""
+    device = {"ids": [f"{identifier(topic)}_{camera}"], "name": camera, "mf": "detect-video"}
+    origin = {"name": "detect-video", "sw": __version__}
+    available = [{"t": f"{topic}/available"}]
+    return json.dumps({"dev": device, "o": origin, "avty": available, "cmps": entities})
+
+
+class HomeAssistant(MqttTarget):
+    """Announces each camera from its first picture on, because its lines and zones are known then;
+    one that is down keeps the device of earlier runs."""
+
+    subscribes = True
+
+    def __init__(self, *broker: Any, prefix: str, **more: Any) -> None:
+        if not is_topic(prefix):
+            raise UsageError("--mqtt-discovery: not a topic; Home Assistant's is homeassistant")
+        self._prefix = prefix
+        self._telling = threading.Lock()  # values come in order
+        self._again = False  # all that is retained is to be published again
+        self._made: dict[str, tuple[Any, Entities]] = {}  # camera -> of what, entities
+        # Camera -> id -> platform, of the entities that Home Assistant may have.
+        self._before: dict[str, dict[str, str]] = {}
+        super().__init__(*broker, **more)
+
+    def _config_topic(self, camera: str) -> str:
+        return f"{self._prefix}/device/{identifier(self._topic)}/{camera}/config"
+
+    def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
+        super()._connected(client, data, flags, code, more)
+        if not code.is_failure:
+            topics = {BIRTH, f"{self._prefix}/status", self._config_topic("+")}
+            client.subscribe([(topic, 0) for topic in topics])
+            self._again = True
+
+    def _heard(self, client: Any, data: Any, message: Any) -> None:
+        """That Home Assistant has started, or a device of an earlier run."""
+        try:
+            topic, payload = message.topic, message.payload.decode()
+            if topic in (BIRTH, f"{self._prefix}/status"):
+                self._again |= payload == "online"
+                return
+            camera = identifier(topic.split("/")[-2])
+            is_ours = message.retain and topic == self._config_topic(camera)
+            if is_ours and len(self._before) < MOST_DEVICES:
+                given = parse_json(payload, topic)["cmps"].items()
+                known = {key: str(one["p"]) for key, one in given if len(one) > 1}
+                self._before[camera] = known
+        except (UsageError, ValueError, LookupError, TypeError, AttributeError):
+            pass  # not ours
+
+    def tell(self, event: Event) -> None:
+        with self._telling:
+            super().tell(event)
+
+    def look(
+        self, cameras: Mapping[str, Sequence[str]], figures: Callable[[], LiveFigures]
+    ) -> None:
+        """Announce what has changed, and bring values up to date. To be called once a second.
+        ``cameras``: those of the run, with their classes."""
+        with self._telling:
+            if self._again:
+                self._again = False
+                for topic, payload in list(self._latest.items()):
+                    self._publish(topic, payload, retain=True)
+            for stream in figures().streams:
+                if stream.processed and stream.name in cameras:
+                    self._see(stream, cameras[stream.name])
+            for camera in {*self._made, *self._before.copy()} - {*cameras}:
+                self._drop(camera)
+
+    def _see(self, stream: StreamFigures, classes: Sequence[str]) -> None:
+        camera, place = stream.name, f"{self._topic}/{level(stream.name)}"
+        classes = classes if len(classes) <= MOST_CLASSES else ()
+        for name in classes:
+            if (topic := f"{place}/count/{level(name)}") not in self._latest:
+                self._keep(topic, "0")
+        for zone in stream.zones:
+            values = {"in": zone.today[0], "out": zone.today[1], "inside": zone.inside}
+            for what in ("in", "out") if zone.shape.is_line else ("inside",):
+                topic, value = f"{place}/zone/{level(zone.shape.name)}/{what}", str(values[what])
+                if self._latest.get(topic) != value:
+                    self._keep(topic, value)
+        shapes, before = [zone.shape for zone in stream.zones], self._before.get(camera, {})
+        made, entities = self._made.get(camera, (None, {}))
+        if changed := made != (shapes, classes):
+            entities = make_entities(self._topic, camera, shapes, classes)
+            self._made[camera] = (shapes, classes), entities
+        if gone := {key: {"p": p} for key, p in before.items() if key not in entities}:
+            text = device_config(self._topic, camera, {**entities, **gone})
+            self._publish(self._config_topic(camera), text, retain=True)
+        if gone or changed:
+            text = device_config(self._topic, camera, entities)
+            self._keep(self._config_topic(camera), text)
+            self._before[camera] = {key: entity["p"] for key, entity in entities.items()}
+
+    def _drop(self, camera: str) -> None:
+        """Remove a camera's device, and what the broker retains of the camera."""
+        place = f"{self._topic}/{level(camera)}/"
+        values = [topic for topic in list(self._latest) if topic.startswith(place)]
+        for topic in (self._config_topic(camera), f"{place}snapshot", *values):
+            self._publish(topic, "", retain=True)
+            self._latest.pop(topic, None)
+        self._made.pop(camera, None)
+        self._before.pop(camera, None)
+
+    def show(self, camera: str, jpeg: bytes) -> None:
+        """Publish a snapshot. From any thread."""
+        if self._client.is_connected() and self._pending < MOST_WAITING:
+            self._publish(f"{self._topic}/{level(camera)}/snapshot", jpeg, retain=True)

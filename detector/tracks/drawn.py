@@ -1,0 +1,51 @@
+"""What somebody draws of a camera while a run lasts: into the file of lines and zones."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+
+import yaml
+
+from detector.core.errors import UsageError
+from detector.core.errors.reading import read_text
+from detector.core.errors.unknown_names import refuse_unknown
+from detector.core.errors.yaml_parsing import parse_yaml
+from detector.tracks.zones_file import Places, ZonesFile, mapping, read_zones
+
+DRAWN, KEPT = ("size", "lines", "zones"), ("classes", "stays")
+MARK = "# Drawn on the page of a run:\n"
+_dump = partial(yaml.safe_dump, default_flow_style=None, sort_keys=False, allow_unicode=True)
+
+
+def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, str]:
+    """The file with the lines and zones of a ``drawing`` (YAML or JSON, as the page sends it) in
+    place of the camera's, its text, and what changed. Options that are not drawn stay, and so do
+    comments, unless a user wrote a ``cameras:``. Raises UsageError."""
+    text = read_text(path, "a file of lines and zones") if os.path.lexists(path) else ""
+    before = read_zones(path, text).of_camera(camera) if text else Places()
+    content = parse_yaml(text, path) or {}
+    where, cameras = f"{path}: cameras.{camera}", content.get("cameras") or {}
+    drawn = mapping(where, "it", parse_yaml(drawing, f"{where}: the drawing"))
+    refuse_unknown(where, "key", drawn, DRAWN)
+    own = cameras.get(camera)
+    for group in DRAWN[1:]:
+        old, new = (content if own is None else own).get(group) or {}, drawn.get(group) or {}
+        for name, shape in new.items() if isinstance(new, dict) else ():
+            if isinstance(shape, dict) and isinstance(was := old.get(name), dict):
+                new[name] = {**{key: was[key] for key in KEPT if key in was}, **shape}
+        drawn[group] = new
+    whole = {**content, "cameras": {**cameras, camera: {**(own or {}), **drawn}}}
+    head, kept = text.partition(MARK)[0].rstrip(), None
+    made = f"{head}\n{MARK}{_dump({'cameras': whole['cameras']})}".lstrip()
+    with suppress(UsageError):  # a user's ``cameras``
+        kept = parse_yaml(made, path)
+    made = made if kept == whole else str(_dump(whole))
+    file = read_zones(path, made)
+    both = before, file.of_camera(camera)
+    old, new = ({shape.name: one.key_of(shape) for shape in one.shapes} for one in both)
+    changed = (name for name in new if old.get(name) != new[name])
+    words = [f"{name} {'changed' if name in old else 'added'}" for name in changed]
+    words += [f"{name} removed" for name in old if name not in new]
+    return file, made, ", ".join(words) or "nothing changed"

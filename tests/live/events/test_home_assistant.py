@@ -1,0 +1,157 @@
+"""Cameras are devices of Home Assistant, through a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from detector.core.errors import UsageError
+from detector.live.base import Ages, LiveFigures, StreamFigures, ZoneFigures
+from detector.live.events.home_assistant import (
+    BIRTH,
+    HomeAssistant,
+    device_config,
+    identifier,
+    make_entities,
+)
+from detector.live.events.snapshots import Snapshots
+from tests.live.events.test_delivery import Subscriber, broker, event, needs_broker
+from tests.waiting import wait_for
+
+# What Home Assistant 2026.2.3 requires of each platform; home_assistant_check.py compares all.
+REQUIRED = {"sensor": {"stat_t"}, "binary_sensor": {"stat_t"}, "image": {"img_t"}}
+ROAD = SimpleNamespace(name="road", is_line=True, points=(), sides=("down", "up"))
+YARD = SimpleNamespace(name="büro/tür +#", is_line=False, points=(), sides=("in", "out"))
+GATE = SimpleNamespace(name="gate", is_line=True, points=(), sides=("in", "out"))
+
+
+def figures(*shapes, name: str = "door", processed: int = 1) -> LiveFigures:
+    hours = ((3, 1),) * 2
+    zones = tuple(ZoneFigures(one, {}, None if one.is_line else 2, hours) for one in shapes)
+    stream = StreamFigures(name, "", "live", 0, 1, processed, {}, 0, 0, Ages(), zones=zones)
+    return LiveFigures((stream,), 1.0, None, None)
+
+
+def look(target: HomeAssistant, *shapes, cameras=("door",), **more) -> None:
+    target.look(dict.fromkeys(cameras, ("person",)), lambda: figures(*shapes, **more))
+
+
+def test_entities_have_what_home_assistant_requires():
+    found = make_entities("x/y", "door", (ROAD, YARD), ("person",))
+    for key, entity in found.items():
+        assert identifier(key) == key
+        assert entity.keys() >= REQUIRED[entity["p"]] | {"uniq_id"}
+    assert len({entity["uniq_id"] for entity in found.values()}) == len(found) == 8
+    assert found["line_road_in"]["name"] == "road down"
+
+
+@pytest.fixture
+def run(tmp_path):
+    pytest.importorskip("paho.mqtt")
+    with broker(tmp_path, "allow_anonymous true") as port:
+        target = HomeAssistant(f"mqtt://127.0.0.1:{port}/x", prefix="ha")
+        with Subscriber(port) as subscriber:
+            yield target, subscriber, port
+        target.close()
+
+
+def last(subscriber: Subscriber) -> dict[str, str]:
+    return {topic: payload for topic, payload, _ in subscriber.got}
+
+
+def devices(subscriber: Subscriber, camera: str = "door") -> list[set[str]]:
+    """Ids of the entities of each announcement; of removed ones with a minus."""
+    given = [p for topic, p, _ in subscriber.got if topic == f"ha/device/x/{camera}/config"]
+    cmps = [json.loads(payload)["cmps"] if payload else {} for payload in given]
+    return [{key if len(one) > 1 else f"-{key}" for key, one in each.items()} for each in cmps]
+
+
+@needs_broker
+@pytest.mark.net
+def test_device_follows_what_the_run_has(run, tmp_path):
+    target, subscriber, port = run
+    wait_for(lambda: target._again)
+    look(target, processed=0)  # its lines are not known yet
+    look(target, ROAD, YARD)
+    wait_for(lambda: devices(subscriber))
+    values = last(subscriber)
+    assert (values["x/door/zone/road/in"], values["x/door/zone/road/out"]) == ("6", "2")
+    assert values["x/door/count/person"] == "0"
+    assert [p for topic, p in values.items() if topic.endswith("/inside")] == ["2"]
+    look(target, ROAD, YARD)
+    look(target, GATE)
+    wait_for(lambda: len(devices(subscriber)) == 3)
+    first, changing, after = devices(subscriber)
+    assert {one for one in changing if one[0] != "-"} == after
+    assert {one[1:] for one in changing - after} == first - after != set()
+    target.close()
+    # The next run has no gate, and then no camera of this name.
+    target = HomeAssistant(f"mqtt://127.0.0.1:{port}/x", prefix="ha")
+    wait_for(lambda: target._before)
+    look(target, ROAD)
+    wait_for(lambda: len(devices(subscriber)) == 5)
+    assert "-line_gate_in" in devices(subscriber)[3] - devices(subscriber)[4]
+    snapshots = Snapshots(tmp_path)
+    snapshots.show = target.show
+    snapshots.add_to(event(), np.zeros((9, 16, 3), np.uint8))
+    wait_for(lambda: "x/door/snapshot" in last(subscriber))
+    look(target, cameras=("other",), name="other")
+    wait_for(lambda: devices(subscriber, "other"))
+    kept = [topic for topic, payload in last(subscriber).items() if payload and "/door/" in topic]
+    assert all("/zone/" in topic for topic in kept), "of lines that are gone"
+    snapshots.close()
+    target.close()
+
+
+@needs_broker
+@pytest.mark.net
+def test_all_is_published_again_when_home_assistant_starts(run):
+    target, subscriber, _ = run
+    wait_for(lambda: target._again)
+    look(target, ROAD)
+    wait_for(lambda: devices(subscriber))
+    subscriber.client.publish(BIRTH, "offline")
+    subscriber.client.publish(BIRTH, "online")
+    wait_for(lambda: target._again)
+    look(target, ROAD)
+    wait_for(lambda: len(devices(subscriber)) == 2)
+    assert devices(subscriber)[0] == devices(subscriber)[1]
+
+
+LIES = [("+/config", b'{"cmps": {"a": {"p": "sensor", "x": 1}}}'), ("door/config", b"\xff")]
+LIES += [("door/config", b'{"cmps": [1]}'), ("door/config", b"[" * 100_000)]
+
+
+def test_lies_of_a_broker_are_ignored():
+    pytest.importorskip("paho.mqtt")
+    target = HomeAssistant("mqtt://127.0.0.1:1/x", prefix="ha")
+    for topic, payload in LIES:
+        told = SimpleNamespace(topic=f"ha/device/x/{topic}", payload=payload, retain=True)
+        target._heard(None, None, told)
+    assert target._before == {}
+    target.close()
+
+
+@pytest.mark.parametrize("prefix", ["", "a/", "a/#", "$x"])
+def test_prefixes_that_are_no_topic(prefix):
+    with pytest.raises(UsageError, match="--mqtt-discovery"):
+        HomeAssistant("mqtt://127.0.0.1:1/x", prefix=prefix)
+
+
+@pytest.mark.slow
+def test_devices_keep_to_the_published_schema():
+    python = os.environ.get("DETECT_VIDEO_HOME_ASSISTANT")
+    if python is None:
+        pytest.skip("machine: DETECT_VIDEO_HOME_ASSISTANT names no Python with homeassistant")
+    found = make_entities("x/y", "door", (ROAD, YARD), ("person", "dining table"))
+    payloads = [device_config("x/y", "door", {**found, "old": {"p": "sensor"}})]
+    command = [python, Path(__file__).with_name("home_assistant_check.py")]
+    done = subprocess.run(command, input=json.dumps(payloads), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == str(sorted(REQUIRED))
