@@ -7,12 +7,16 @@ their place: files in ``WING/commands/``, ``stages/``, ``trackers/``, and ``site
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -25,9 +29,8 @@ class Adds:
     ``sources``: name -> a class of ``sources.base.Source``. ``guest``: a
     ``cli.guest.Guest``, which takes some runs of ``detect`` over and watches the others.
     ``sections``: functions of a session's document, each of which gives a ``tables.Section`` of the
-    HTML report, or None. ``closing``: functions
-    of a finished run's summary, each of which gives a line for the end of its output, or None; the
-    second argument says whether -v asked for all.
+    HTML report, or None. ``closing``: functions of a finished run's summary, each of which gives a
+    line for the end of its output, or None; the second argument says whether -v asked for all.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -39,11 +42,7 @@ class Adds:
 @cache
 def names() -> tuple[str, ...]:
     """The wings there are, sorted."""
-    return tuple(
-        folder.name
-        for _, folder in sorted((folder.name, folder) for folder in ROOT.iterdir())
-        if (folder / "wing.py").is_file()
-    )
+    return tuple(sorted(file.parent.name for file in ROOT.glob("*/wing.py")))
 
 
 @cache
@@ -59,9 +58,15 @@ def load(place: str) -> Any:
 
 @cache
 def list_files(*folders: str) -> tuple[str, ...]:
-    """Names of the modules in the folders of a package, sorted: ``list_files(*__path__)``. A run
-    asks tens of times for its engines and outputs, so each folder is read once."""
-    return tuple(sorted(info.name for info in pkgutil.iter_modules(folders)))
+    """Names of the modules in the folders of a package, sorted: ``list_files(*__path__)``; without
+    ``base`` and those that begin with "_". A run asks tens of times for its engines and outputs, so
+    each folder is read once."""
+    found = sorted(info.name for info in pkgutil.iter_modules(folders))
+    return tuple(name for name in found if name != "base" and not name.startswith("_"))
+
+
+def import_files(package: str, *folders: str) -> list[ModuleType]:
+    return [importlib.import_module(f"{package}.{name}") for name in list_files(*folders)]
 
 
 def find_files(folder: str, *of: str) -> Mapping[str, str]:
@@ -70,8 +75,19 @@ def find_files(folder: str, *of: str) -> Mapping[str, str]:
         name: f"detector.{wing}.{folder}.{name}"
         for wing in of or names()
         for name in list_files(str(ROOT / wing / folder))
-        if not name.startswith("_")
     }
+
+
+@cache
+def read_literal(module: str, name: str) -> Any:
+    """What a module or a class in it gives ``name``, as a literal on one line; None if it does not.
+    Read from its source: only the packages above it are imported."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    line = re.search(rf"^ *{name}(?:: .+)? = (.+)$", source, re.MULTILINE)
+    return None if line is None else ast.literal_eval(line[1])
 
 
 @cache

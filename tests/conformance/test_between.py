@@ -84,7 +84,10 @@ def test_its_declaration(name: str) -> None:
     assert name not in STAGES
     assert stage.what[0].isupper()
     assert not stage.what.endswith(".")
-    assert stage.settings(resolve_config(None, {}).as_dict()) is None, "it is off unless asked for"
+    options = resolve_config(None, {}).as_dict()
+    group, option = stage.turned_on_by or ("", "")
+    off = options[group][option] is None if group else stage.settings(options) is None
+    assert off, "it is off unless asked for"
 
 
 def test_any_other_name_is_the_writers() -> None:

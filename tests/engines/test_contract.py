@@ -31,6 +31,8 @@ def test_a_class_says_what_its_engine_is_without_its_library(name):
     assert set(engine.devices) <= {"cpu", "cuda", "gpu", "npu"}
     assert all(suffix.startswith(".") for suffix in engine.model_suffixes)
     assert bool(engine.model_suffixes) == bool(engine.model_front_end)
+    for said in ("library", "model_suffixes", "model_front_end"):  # read by runs without the engine
+        assert (engines._read(name, said) or type(getattr(Engine, said))()) == getattr(engine, said)
 
 
 @pytest.mark.parametrize("name", ["openvino", "ort"])
@@ -69,17 +71,17 @@ def test_a_file_that_is_no_engine_is_said(tmp_path, monkeypatch):
 ASKING = """
 import sys
 from detector.core import engines
-engines.names()
+engines.names(), engines.libraries(), engines.front_ends(), engines.only_engine("in.onnx")
 print(*[name for name in sys.modules if "detector.core.engines." in name])
-engines.choose_by_rank("fp32", "cpu"), engines.front_ends(), engines.only_engine("in.onnx")
+engines.choose_by_rank("fp32", "cpu")
 print(*[name for name in sys.modules if "detector.core.engines." in name])
 """
 
 
 @pytest.mark.slow
 def test_asking_what_an_engine_can_do_imports_little_of_it():
-    """Every run asks every engine: of those that do not run it loads their declarations only, and
-    what asks for an NVIDIA driver."""
+    """``auto`` asks every engine: of those that do not run it loads their declarations only, and
+    what asks for an NVIDIA driver. A run of a named engine loads no other."""
     done = subprocess.run(
         [sys.executable, "-c", ASKING], check=True, capture_output=True, text=True, cwd=CHECKOUT
     )

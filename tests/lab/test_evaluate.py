@@ -185,7 +185,7 @@ def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
     def load(name):
         raise EngineError(f"engine {name}: not installed")
 
-    monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "other": "not installed"})
+    monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "other": "not installed"})
     monkeypatch.setattr(engines, "load_library", load)
     evaluation._check_engines(evaluation.configs_of_rows(Config(), ["ort"]))
     with pytest.raises(EngineError, match="engine other"):

@@ -44,7 +44,7 @@ FOUND = {
 def machine(monkeypatch):
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
-    monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(HERE))
+    monkeypatch.setattr(engines, "usable", lambda *_: dict.fromkeys(HERE))
     monkeypatch.setattr(measurements, "library_version", HERE.get)
     set_machine(monkeypatch, "C")
 
@@ -161,7 +161,7 @@ def test_it_counts_for_this_machine_model_input_setting_and_library(tmp_path, mo
         changed.setitem(HERE, "openvino", "openvino 2.1")
         assert chosen(tmp_path)[0] == "ort"
     with monkeypatch.context() as changed:
-        changed.setattr(engines, "usable", lambda: {"ort": None, "openvino": "is broken"})
+        changed.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": "is broken"})
         assert chosen(tmp_path)[0] == "ort"
     set_machine(monkeypatch, "D")
     assert chosen(tmp_path) == BY_RANK

@@ -98,7 +98,7 @@ def ticks(monkeypatch) -> Ticks:
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
-    monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(measurements.TIMED))
+    monkeypatch.setattr(engines, "usable", lambda *_: dict.fromkeys(measurements.TIMED))
     monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 1.0")
     monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
     monkeypatch.setattr(self_timing, "find_or_make", partial(FIND_OR_MAKE, clock=clock))
@@ -154,7 +154,7 @@ def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monk
             measurements, "this_machine", lambda: MeasuredMachine("D", "f", 4, None)
         )
     else:
-        monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "openvino": "is broken"})
+        monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": "is broken"})
     assert timed(street, settings(tmp_path)).note is not None
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from detector import Detector
 from detector.core import sources
 from detector.core.errors import SourceError
+from detector.core.sources._pictures import read_picture
 from detector.core.sources.base import FULL, Choice, parse_grey_range
-from detector.core.sources.pictures import read_picture
 from detector.core.types import Image
 from detector.live.sources.decoding import Converter
 from tests.covering import covering

@@ -10,7 +10,8 @@ from detector.core.config.schema import Config, RuntimeConfig
 from detector.core.errors import SourceError, machine
 from detector.core.run.reading import Reading
 from detector.core.sources._picture_size import MOST_PIXELS, claimed_size, why_not_decoded
-from detector.core.sources.pictures import PicturesSource, read_picture
+from detector.core.sources._pictures import read_picture
+from detector.core.sources.pictures import PicturesSource
 from detector.lab.datasets.base import picture_size
 from tests.attacks.inputs import PICTURES, content
 from tests.attacks.kinds.pictures import SIZED

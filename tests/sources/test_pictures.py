@@ -10,9 +10,9 @@ import pytest
 
 from detector.core import sinks, sources
 from detector.core.errors import SourceError
-from detector.core.sources import pictures
+from detector.core.sources import _pictures
+from detector.core.sources._pictures import _output_names
 from detector.core.sources.base import Choice
-from detector.core.sources.pictures import _output_names
 from detector.core.types import Detections
 
 from .clips import picture
@@ -127,7 +127,7 @@ def test_pictures_are_decoded_at_the_same_time_and_few_ahead(folder, monkeypatch
     """The second one must not wait for the first; the sixth is not begun before one is taken."""
     for number in range(20, 28):
         save(folder / f"img{number}.png", picture(1))
-    real, both, begun = pictures.read_and_tell, threading.Barrier(2, timeout=60), []
+    real, both, begun = _pictures.read_and_tell, threading.Barrier(2, timeout=60), []
 
     def read(path, choice):
         begun.append(path)
@@ -135,7 +135,7 @@ def test_pictures_are_decoded_at_the_same_time_and_few_ahead(folder, monkeypatch
             both.wait()
         return real(path, choice)
 
-    monkeypatch.setattr(pictures, "read_and_tell", read)
+    monkeypatch.setattr(_pictures, "read_and_tell", read)
     with sources.open(str(folder), choice=Choice(at_once=2)) as source:
         source.read()
         source.read()

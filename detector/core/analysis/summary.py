@@ -26,6 +26,7 @@ from detector.core.session.document import (
     SourceSummary,
     SpanCounts,
     Split,
+    StreamSummary,
     Summary,
     ThreadFigures,
     Verdict,
@@ -426,6 +427,10 @@ def _rest(thread: ThreadFigures) -> float | None:
     if thread.unplaced_s is None or not thread.wall_s:
         return None
     return thread.unplaced_s / thread.wall_s
+
+
+def streams_of(summary: Summary) -> list[StreamSummary]:
+    return summary.streams if isinstance(summary.streams, list) else []
 
 
 def live_memory_text(memory: LiveMemory) -> str:

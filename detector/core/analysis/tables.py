@@ -11,11 +11,12 @@ from detector.core.analysis.summary import (
     StageRow,
     input_text,
     stage_rows,
+    streams_of,
     thread_rows,
     unbooked_cpu_s,
 )
 from detector.core.errors.text import counted
-from detector.core.session.document import Rates, StreamSummary, Summary
+from detector.core.session.document import Rates, Summary
 from detector.core.tables import Column, Table
 
 
@@ -150,7 +151,3 @@ def cameras_table(summary: Summary) -> Table:
 
 def _tenth(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.1f}"
-
-
-def streams_of(summary: Summary) -> list[StreamSummary]:
-    return summary.streams if isinstance(summary.streams, list) else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +50,7 @@ class DefaultGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in command_names():
             return None
-        command: click.Command = importlib.import_module(wings.commands()[cmd_name]).command
+        command: click.Command = wings.load(f"{wings.commands()[cmd_name]}:command")
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

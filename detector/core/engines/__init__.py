@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import platform
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detector.core import wings
 from detector.core.engines.base import (
@@ -49,8 +50,7 @@ OTHER_NAMES = {
 
 
 def names() -> list[str]:
-    files = wings.list_files(*__path__)
-    return [name for name in files if name != "base" and not name.startswith("_")]
+    return list(wings.list_files(*__path__))
 
 
 def unknown(name: str) -> str:
@@ -73,13 +73,19 @@ def find(name: str) -> type[Engine]:
     )
 
 
-def _all() -> dict[str, type[Engine]]:
-    return {name: find(name) for name in names()}
+def _read(name: str, attribute: str) -> Any:
+    """What an engine's class says of itself (``Engine``), without importing it."""
+    return wings.read_literal(f"{__name__}.{name}", attribute)
 
 
-def usable() -> dict[str, str | None]:
-    """Engine -> None, or the reason why it cannot be used here. Imports no library."""
-    return {name: _absence(engine) for name, engine in _all().items()}
+def libraries() -> list[str]:
+    """The modules that engines need, whether or not they are installed."""
+    return [library for name in names() if (library := _read(name, "library"))]
+
+
+def usable(*only: str) -> dict[str, str | None]:
+    """Engine -> None, or why it cannot be used here. ``only``: of these. Imports no library."""
+    return {name: _absence(find(name)) for name in names() if not only or name in only}
 
 
 def is_installed(name: str) -> bool:
@@ -165,10 +171,11 @@ def _is_missing(name: str) -> bool:
 def suggest_library(device: str = "auto") -> str | None:
     """A line on a library or device that would make runs on this CPU faster, or None."""
     on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
-    for engine in _all().values():
+    every = [find(name) for name in names()]
+    for engine in every:
         if engine.gain and on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
             return f"{engine.library} is not installed: {engine.gain}; {engine.install}"
-    unused = (one.unused_device() for one in _all().values() if device == "auto")
+    unused = (one.unused_device() for one in every if device == "auto")
     return next(filter(None, unused), None)
 
 
@@ -281,11 +288,11 @@ def time_layers(
 
 
 def front_ends() -> dict[str, str]:
-    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs."""
+    """Suffix -> module whose FRONT_END reads the files that only one engine runs; imports none."""
     return {
-        suffix: engine.model_front_end
-        for engine in _all().values()
-        for suffix in engine.model_suffixes
+        suffix: _read(name, "model_front_end")
+        for name in names()
+        for suffix in _read(name, "model_suffixes") or ()
     }
 
 
@@ -294,7 +301,9 @@ def only_engine(model: str) -> str | None:
 
     inside = files_in_folder(model)
     file = inside[0] if len(inside) == 1 else model
-    return next((name for name, each in _all().items() if each.reads_file(file)), None)
+    suffix = os.path.splitext(file)[1].lower()
+    asked = (name for name in names() if suffix in (_read(name, "model_suffixes") or ()))
+    return next((name for name in asked if find(name).reads_file(file)), None)
 
 
 def plan_refusal(name: str, plan: str) -> str:

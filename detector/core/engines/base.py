@@ -134,7 +134,8 @@ class Offer(NamedTuple):
 
 
 class Engine:
-    """``refusal``, ``best_concurrency``, ``start``, ``layer_profiler`` may import the library."""
+    """``refusal``, ``best_concurrency``, ``start``, ``layer_profiler`` may import the library. Runs
+    of other engines read ``library`` and ``model_*`` from the source, as literals on one line."""
 
     # ---- what the engine is
     name: ClassVar[str]

@@ -26,8 +26,9 @@ class RtxEngine(TrtEngine):
     }
     artefact = PlanBuilder("rtx")
     builds_anywhere = True
-    model_suffixes = (*TrtEngine.model_suffixes, ".rtx")
+    model_suffixes = (".trt", ".engine", ".plan", ".rtx")
     model_kind = "a plan of TensorRT for RTX"
+    model_front_end = "detector.core.engines.trt.model"
 
     @classmethod
     def start(cls, network: Network, options: EngineOptions) -> Engine:

@@ -20,18 +20,14 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
 
 from __future__ import annotations
 
-import ast
-import importlib
 import os
-import pkgutil
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
+from detector.core import wings
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import keep
 from detector.core.errors.holding import unchanged
@@ -47,7 +43,6 @@ MAX_BATCH = 1024
 WEIGHTS = (".weights", ".pt", ".safetensors")
 DESCRIPTIONS = (".cfg", ".yaml")
 NONE: Mapping[str, str] = MappingProxyType({})
-SUFFIXES_LINE = re.compile(r"^SUFFIXES = (\(.*\))$", re.MULTILINE)
 
 
 def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> Network:
@@ -107,13 +102,11 @@ def _weights_of(request: ModelRequest) -> list[Path | None]:
 def front_ends() -> Mapping[str, str]:
     """Suffix of a model file -> the module whose FRONT_END reads it. Imports none of them."""
     modules: dict[str, str] = {}
-    for info in pkgutil.iter_modules(formats.__path__, f"{formats.__name__}."):
-        spec = find_spec(info.name)
-        assert spec is not None
-        assert spec.origin is not None
-        line = SUFFIXES_LINE.search(Path(spec.origin).read_text(encoding="utf-8"))
-        assert line is not None, f"{spec.origin}: needs a line SUFFIXES = (...)"
-        modules |= dict.fromkeys(ast.literal_eval(line[1]), info.name)
+    for name in wings.list_files(*formats.__path__):
+        module = f"{formats.__name__}.{name}"
+        suffixes = wings.read_literal(module, "SUFFIXES")
+        assert suffixes is not None, f"{module}: needs a line SUFFIXES = (...)"
+        modules |= dict.fromkeys(suffixes, module)
     return MappingProxyType(modules)
 
 
@@ -161,7 +154,7 @@ def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
             f"{path}: {f'{suffix} files' if suffix else 'files without a suffix'} cannot be read; "
             f"export the network to ONNX, or give one of: {', '.join(modules)}"
         )
-    front_end: FrontEnd = importlib.import_module(modules[suffix]).FRONT_END
+    front_end: FrontEnd = wings.load(f"{modules[suffix]}:FRONT_END")
     return front_end
 
 

@@ -165,7 +165,7 @@ def _resolve(
     if ours:
         outputs.check_permission()
     with timer.phase("import"):
-        _import_ahead(specs, outputs)
+        _import_ahead(specs, outputs, "sync" if asked.loop.sync else "overlapped")
     load = asked.load
     if asked.tiling.auto:
         from detector.core.run.first_look import load_after_look
@@ -197,13 +197,12 @@ def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
     return session
 
 
-def _import_ahead(specs: Sequence[str], outputs: OutputPlan) -> None:
+def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
     """Imports what sources, stages, loop and outputs need, so that it is in no run's seconds."""
     from detector.core import sources
 
     modules = {
-        "detector.core.loop.overlapped",
-        "detector.core.loop.sync",
+        f"detector.core.loop.{loop}",
         "detector.core.sinks._naming",
         "detector.core.sinks._only",
         "detector.core.sinks.jsonl",  # of every session
@@ -216,10 +215,6 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan) -> None:
             source = sources.find_claiming(spec)
             modules.update(source.imports, outputs.imports(source.kind, spec))
     for module in sorted(modules):
-        importlib.import_module(module)
-    from detector.core.stages import between
-
-    for module in between.places().values():  # each is asked whether it is wanted
         importlib.import_module(module)
 
 

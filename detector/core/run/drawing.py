@@ -25,21 +25,7 @@ if TYPE_CHECKING:
 
     Annotate = Callable[[Frame, Detections], None]
 
-LONGEST_TRAIL_S = 60.0
 MEANINGLESS = "random weights: boxes are meaningless"
-
-
-def trail_seconds(text: str | None) -> float:
-    """Of --trails, 2s or 2; 0 for None. Raises UsageError."""
-    if text is None:
-        return 0.0
-    try:
-        seconds = float(text.removesuffix("s"))
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= LONGEST_TRAIL_S:
-        raise UsageError(f"--trails {text}: give more than 0 and at most {LONGEST_TRAIL_S:.0f} s")
-    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +47,7 @@ class Drawing:
     def of(cls, config: Config) -> Drawing:
         """Raises UsageError for a font that cannot be read, and for trails of no tracks."""
         given, tracking = config.drawing, config.tracking
-        if trail_seconds(tracking.trails) and tracking.track is None:
+        if tracking.trails is not None and tracking.track is None:
             raise UsageError("--trails needs --track")
         return cls(
             line_width=given.line_width,

@@ -73,8 +73,7 @@ def _list_libraries() -> list[str]:
     """Distributions whose versions a session records. A GPU build may have a name of its own."""
     from detector.core import engines
 
-    of_engines = filter(None, (engines.find(name).library for name in engines.names()))
-    return [*_LIBRARIES, *(name for each in of_engines for name in (each, f"{each}-gpu"))]
+    return [*_LIBRARIES, *(name for each in engines.libraries() for name in (each, f"{each}-gpu"))]
 
 
 def version_of(name: str) -> str | None:

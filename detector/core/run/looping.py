@@ -60,11 +60,11 @@ class Loop:
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
         """Yields every frame with its detections, after the sinks have it."""
-        from detector.core.loop.overlapped import frames_overlapped
-        from detector.core.loop.sync import frames_in_turn
-
-        loop = frames_in_turn if self.sync else frames_overlapped
-        return loop(parts, timeline, progress)
+        if self.sync:
+            from detector.core.loop.sync import frames_in_turn as frames
+        else:
+            from detector.core.loop.overlapped import frames_overlapped as frames
+        return frames(parts, timeline, progress)
 
     def marked(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress

@@ -155,7 +155,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
     return (
         name in engines.names()
         and row.precision in engines.find(name).precisions
-        and engines.usable()[name] is None
+        and engines.usable(name)[name] is None
         and row.library == library_version(name)
         and (
             row.precision != "int8"
@@ -226,7 +226,7 @@ def _settings_of(config: Config, kind: Kind) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(runtime, name) for name in names}
     found["own"] = list(runtime.engine_options or ())
     if kind == "self-timing":
-        usable = engines.usable()
+        usable = engines.usable(*TIMED)
         found["libraries"] = [library_version(one) for one in TIMED if usable.get(one, "") is None]
     return found
 

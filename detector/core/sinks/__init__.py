@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,20 +19,14 @@ DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
 def names() -> list[str]:
-    files = wings.list_files(*__path__)
-    return [name for name in files if name != "base" and not name.startswith("_")]
+    return list(wings.list_files(*__path__))
 
 
 def find(name: str) -> type[Sink]:
     """The class of a sink: ``VideoSink`` of ``video``. Raises UsageError for an unknown name."""
     if name not in names():
         raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())}")
-    return _import_class(name)
-
-
-def _import_class(name: str) -> type[Sink]:
-    module = importlib.import_module(f"{__name__}.{name}")
-    sink: type[Sink] = getattr(module, f"{name.capitalize()}Sink")
+    sink: type[Sink] = wings.load(f"{__name__}.{name}:{name.capitalize()}Sink")
     return sink
 
 

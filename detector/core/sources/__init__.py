@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    files = wings.list_files(*__path__)
-    here = {name for name in files if name != "base" and not name.startswith("_")}
+    here = set(wings.list_files(*__path__))
     return sorted(here.union(*(adds.sources for adds in wings.additions())))
 
 
@@ -154,9 +153,9 @@ def files_of(spec: str) -> list[str]:
 def pictures_of(spec: str) -> list[str] | None:
     """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
     from detector.core.sources._specs import list_pictures
-    from detector.core.sources.pictures import PicturesSource
     from detector.core.sources.web import WebSource, picture_of
 
-    if is_web(spec) and find_claiming(spec) is WebSource:
+    source = find_claiming(spec)
+    if source is WebSource:
         return None if (path := picture_of(spec)) is None else [path]
-    return list_pictures(spec) if find_claiming(spec) is PicturesSource else None
+    return list_pictures(spec) if source.kind == "pictures" else None

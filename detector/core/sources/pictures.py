@@ -1,33 +1,12 @@
-"""Pictures: a folder, a pattern (``*.jpg``, ``frame_%04d.jpg``), files by name, or a single file.
-Frame n is at n seconds."""
+"""Pictures: a folder, a pattern (``*.jpg``, ``frame_%04d.jpg``), files by name, or a file."""
 
 from __future__ import annotations
 
 import glob
 import os
-import re
-from collections import Counter, deque
-from collections.abc import Sequence
-from contextlib import suppress
-from fractions import Fraction
-from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
-import numpy as np
-from numpy.typing import NDArray
-
-from detector.core.errors import SourceError
-from detector.core.errors.holding import name_to_open
-from detector.core.errors.text import counted
-from detector.core.sources._contents import (
-    FFMPEG_PICTURES,
-    FIRST_JPEG_WITHIN,
-    PICTURE,
-    holds_jpegs,
-    kind_of,
-    kind_of_name,
-)
-from detector.core.sources._cv2 import cv2
+from detector.core.sources._contents import PICTURE, kind_of
 from detector.core.sources._specs import (
     Gathered,
     NamedPictures,
@@ -36,30 +15,13 @@ from detector.core.sources._specs import (
     look_into,
 )
 from detector.core.sources._unclaimed import is_live
-from detector.core.sources.base import ANY, Choice, How, SteppingSource, note_of_reduced
-from detector.core.types import Frame, Image, Reduced, SourceInfo, size_of
-
-if TYPE_CHECKING:
-    from detector.core.timeline.crew import Crew, Pending
-
-Read = tuple[Image | Reduced | None, str]
-AHEAD_BYTES = 256 << 20  # of decoded pictures that wait; one is always allowed
-JPEG = b"\xff\xd8"
-REDUCED = {
-    2: cv2.IMREAD_REDUCED_COLOR_2,
-    4: cv2.IMREAD_REDUCED_COLOR_4,
-    8: cv2.IMREAD_REDUCED_COLOR_8,
-}
-HEAD_BYTES = 4096  # in which a file says that it is an animation, behind a colour profile at most
-MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
+from detector.core.sources.base import ANY, How, Source
 
 
-class PicturesSource(SteppingSource):
-    """One frame per picture. ``Frame.index`` counts in the list: an unreadable one leaves a gap."""
-
+class PicturesSource(Source):
     kind = "pictures"
-    decoder = "opencv"
     has_tracks = True
+    imports = ("detector.core.sources._pictures",)
 
     @classmethod
     def claims(cls, spec: str) -> bool:
@@ -75,302 +37,15 @@ class PicturesSource(SteppingSource):
         list_pictures(spec)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> PicturesSource:
+    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+        from detector.core.sources._pictures import OpenPictures
+
         choice = how.get("choice", ANY)
         choice.refuse_tracks(spec)
         paths = list_pictures(spec)
-        source = cls(spec, paths, how.get("stride", 1), how.get("frames"), choice)
+        source = OpenPictures(spec, paths, how.get("stride", 1), how.get("frames"), choice)
         if not isinstance(spec, Gathered) and (contents := look_into(spec)) is not None:
             from detector.core.sources._left_out import describe_left_out
 
-            source._left_out = describe_left_out(spec, contents, videos=True)
+            source.left_out = describe_left_out(spec, contents, videos=True)
         return source
-
-    def __init__(
-        self,
-        spec: str,
-        paths: Sequence[str],
-        stride: int = 1,
-        frames: int | None = None,
-        choice: Choice = ANY,
-    ) -> None:
-        super().__init__(stride, frames)
-        self._choice = choice
-        self._paths = paths
-        self._names = _output_names(paths)
-        self._grabbed = 0
-        self._left_out = ""  # said at the end, behind what is wrong with single pictures
-        # What was done to samples, without their range -> first picture, with it; how many others;
-        # place of the note.
-        self._told: dict[str, tuple[tuple[str, str], int, int]] = {}
-        # Pictures that are decoded already, or now, the next one first.
-        self._ahead: deque[tuple[int, Pending[Read]]] = deque()
-        self._crew: Crew | None = None
-        self._parts: Counter[int] = Counter()  # how many pictures were decoded to which part
-        self._first, first = self._first_readable(spec)
-        self._first_picture: Image | Reduced | None = first
-        self._bytes = pixels_of(first).nbytes  # of the last picture
-        height, width = size_of(first)
-        self.info = SourceInfo(
-            path=str(spec),
-            kind="pictures",
-            width=width,
-            height=height,
-            fps=Fraction(1),
-            time_base=Fraction(1),
-            frames_declared=len(paths),
-            duration_s=float(len(paths)),
-            codec=os.path.splitext(paths[self._first])[1].lstrip(".").lower(),
-        )
-        if choice.at_once > 1 and len(paths) > self._first + stride and frames != 1:
-            from detector.core.timeline.crew import Crew
-
-            self._crew = Crew("picture", choice.at_once)
-
-    def _first_readable(self, spec: str) -> tuple[int, Image | Reduced]:
-        for index in range(0, len(self._paths), self._stride):
-            picture = self._tell_read(index)
-            if picture is not None:
-                return index, picture
-        if len(self._paths) == 1:
-            if why := _why_unread(self._paths[0]):
-                cure = "make it smaller" if "pixels" in why else "write it again"
-                cure = "save it as 8-bit RGB" if "TIFF" in why else cure
-                cure = "convert it: heif-convert IN.heic OUT.jpg" if "tiles" in why else cure
-                raise SourceError(f"{spec}: {why}; {cure}")
-            raise SourceError(
-                f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)"
-            )
-        raise SourceError(
-            f"{spec}: none of its {counted(len(self._paths), 'picture')} can be read; check that a "
-            "viewer opens them"
-        )
-
-    def grab(self) -> bool:
-        self._grabbed += 1
-        if self._grabbed <= len(self._paths):
-            return True
-        self.at_limit()
-        return False
-
-    def at_limit(self) -> None:
-        if self._left_out:
-            self.notes.append(f"{self.info.path}: {self._left_out}")
-        self._left_out = ""
-        for part, count in sorted(self._parts.items()):
-            self.notes.append(note_of_reduced(counted(count, "picture"), part))
-        self._parts.clear()
-
-    def grabbed_pts(self) -> int:
-        return self._grabbed - 1
-
-    def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """Never in ``into``: cv2 decodes into memory of its own."""
-        path = self._paths[index]
-        picture = self._take_first() if index == self._first else self._tell_read(index)
-        if picture is None:
-            self._note_bad(path)
-            return None
-        if kind_of_name(path) != PICTURE:
-            self._tell(path, "its name is not that of a picture, but it holds one")
-        from detector.core.sources._tiff import read_taken
-
-        frame = Frame(index, index, float(index), pixels_of(picture), path, name=self._names[index])
-        frame.taken = read_taken(path)
-        if isinstance(picture, Reduced):
-            self._parts[picture.factor] += 1
-            frame.reduced = picture
-        return frame
-
-    def _take(self, index: int) -> Read:
-        """The picture, from those that are decoded ahead; the ones behind it are begun before."""
-        if self._crew is None:
-            return read_and_tell(self._paths[index], self._choice)
-        while self._ahead and self._ahead[0][0] < index:
-            self._ahead.popleft()
-        at_once = self._choice.at_once
-        most = 1 + max(1, min(2 * at_once, AHEAD_BYTES // self._bytes))
-        if self._frames is not None:
-            most = min(most, self._frames - self._handed_out)
-        begin = self._ahead[-1][0] + self._stride if self._ahead else index
-        for following in range(begin, len(self._paths), self._stride):
-            if len(self._ahead) >= most:
-                break
-            work = partial(read_and_tell, self._paths[following], self._choice)
-            self._ahead.append((following, self._crew.submit(work)))
-        picture, said = self._ahead.popleft()[1].result()
-        if picture is not None:
-            self._bytes = pixels_of(picture).nbytes
-        return picture, said
-
-    def _tell_read(self, index: int) -> Image | Reduced | None:
-        path, (picture, said) = self._paths[index], self._take(index)
-        if picture is not None and (said := said or self._choice.tell_grey(None)):
-            self._tell(path, said)
-        return picture
-
-    def _tell(self, path: str, said: str) -> None:
-        """One note for all pictures of which the same is to be said, but for numbers."""
-        kind = re.sub(r"[\d.]+ to [\d.]+", "", said)
-        first, others, at = self._told.get(kind, ((path, said), -1, len(self.notes)))
-        if others < 0 and len(self.notes) >= MAX_NOTES:
-            return
-        self._told[kind] = first, others + 1, at
-        more = f" (and {counted(others + 1, 'other')})" if others >= 0 else ""
-        self.notes[at : at + 1] = [f"{first[0]}{more}: {first[1]}"]
-
-    def _take_first(self) -> Image | Reduced | None:
-        picture, self._first_picture = self._first_picture, None
-        return picture
-
-    def _note_bad(self, path: str) -> None:
-        self.counts.bad += 1
-        if len(self.notes) < MAX_NOTES:
-            why = _why_unread(path) or "cannot be read as a picture"
-            self.notes.append(f"{path}: {why}, skipped")
-
-    def close(self) -> None:
-        super().close()
-        self._ahead.clear()
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
-        self._first_picture = None
-
-
-def _output_names(paths: Sequence[str]) -> list[str]:
-    """The files' names. Those that several have keep their folders below the common one."""
-    names = [os.path.basename(path) for path in paths]
-    often = {name for name, count in Counter(names).items() if count > 1}
-    if not often:
-        return names
-    whole = [os.path.abspath(path) for path in paths]
-    common = os.path.commonpath([os.path.dirname(path) for path in whole])
-    return [
-        os.path.relpath(path, common) if name in often else name
-        for path, name in zip(whole, names, strict=True)
-    ]
-
-
-def read_picture(path: str) -> Image | None:
-    """u8 BGR [h, w, 3], upright by EXIF; None if it cannot be read."""
-    picture = read_and_tell(path)[0]
-    return None if picture is None else pixels_of(picture)
-
-
-def pixels_of(picture: Image | Reduced) -> Image:
-    return picture.pixels if isinstance(picture, Reduced) else picture
-
-
-def read_size(path: str) -> tuple[int, int] | None:
-    """Width and height as the picture is shown; None if it cannot be read."""
-    from detector.core.sources._picture_size import claimed_size
-
-    with suppress(OSError), open(name_to_open(path), "rb") as file:
-        head = file.read(64 << 10)
-        is_plain = head.startswith(JPEG) and b"Exif\0\0" not in head  # not rotated
-        if is_plain and (size := claimed_size(head)) is not None:
-            return size
-    image = read_picture(path)
-    return None if image is None else (image.shape[1], image.shape[0])
-
-
-def read_and_tell(path: str, choice: Choice = ANY) -> Read:
-    """``read_picture``, and what was done to samples of more than 8 bits; "" for nothing."""
-    try:
-        if path.lower().endswith(FFMPEG_PICTURES):
-            return _decode_with_ffmpeg(path, choice)
-        # numpy reads files whose names cv2.imread cannot take.
-        data = np.fromfile(name_to_open(path), np.uint8)
-        found = _decode(data, choice)
-        if found[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
-            found = _decode_with_ffmpeg(path, choice)
-    except (OSError, cv2.error, SourceError):
-        return None, ""
-    return found
-
-
-def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
-    """The one frame of a "video", and what was done to its samples. Raises SourceError."""
-    from detector.core.sources._heif import DESCRIBED_WITHIN, decode_tiles, read_item
-    from detector.core.sources.video._container import probe
-    from detector.core.sources.video.av import AvSource
-
-    with open(name_to_open(path), "rb") as file:
-        item = read_item(file.read(DESCRIBED_WITHIN), path)
-    if item is not None and item.is_ours:
-        return decode_tiles(path, item), ""
-    video = probe(path, Choice(grey=choice.grey))
-    with AvSource(video) as source:
-        frame, grey = source.read(), video.grey
-        return None if frame is None else frame.image.copy(), grey.said if grey else ""
-
-
-def _why_unread(path: str) -> str | None:
-    """Words for a picture too large, cut off or of odd tiles; None where it is something else."""
-    from detector.core.sources._picture_size import why_not_decoded
-    from detector.core.sources._tiff import STARTS
-
-    try:
-        data = np.fromfile(name_to_open(path), np.uint8).tobytes()
-    except OSError:
-        return None
-    if data[4:8] == b"ftyp" and (b"grid" in data[:HEAD_BYTES] or b"iovl" in data[:HEAD_BYTES]):
-        return "its tiles cannot be put together"
-    if path.lower().endswith(FFMPEG_PICTURES):
-        return None
-    is_tiff = data.startswith(STARTS)
-    return why_not_decoded(data) or (
-        "a damaged TIFF, or of an unsupported kind" if is_tiff else None
-    )
-
-
-def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
-    from detector.core.sources._picture_size import why_not_decoded
-
-    if not data.size or why_not_decoded(data.tobytes()):
-        return None, ""
-    from detector.core.sources._deep import decode_deep
-
-    if (deep := decode_deep(data, choice.grey)) is not None:
-        return deep
-    if choice.reduce is not None and (reduced := _decode_reduced(data, choice)) is not None:
-        return reduced, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
-    image = cv2.imdecode(data, cv2.IMREAD_COLOR)
-    if image is not None and data[4:8].tobytes() == b"ftyp":
-        from detector.core.sources._heif import DESCRIBED_WITHIN, read_item, turn
-
-        item = read_item(data[:DESCRIBED_WITHIN].tobytes(), "AVIF")
-        if item is not None and item.is_ours:
-            return None, ""
-        image = image if item is None else turn(image, item.turns)
-    return image, _name_unread(data[:FIRST_JPEG_WITHIN].tobytes())
-
-
-def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
-    """A JPEG at a part of its size, as libjpeg decodes it fast; None for others."""
-    from detector.core.sources._picture_size import claimed_size
-
-    if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:
-        return None
-    factor = choice.part_of(*size)  # its EXIF may turn it
-    if factor not in REDUCED:
-        return None
-    pixels = cv2.imdecode(data, REDUCED[factor])
-    if pixels is None:
-        return None
-    width, height = (-(-side // factor) for side in size)
-    if pixels.shape[:2] == (height, width) and (width != height or size[0] == size[1]):
-        return Reduced(np.asarray(pixels), factor, *size)
-    if pixels.shape[:2] == (width, height) and width != height:
-        return Reduced(np.asarray(pixels), factor, *size[::-1])
-    return None
-
-
-def _name_unread(data: bytes) -> str:
-    """What is not used of a file of several pictures; "" where it has one. A GIF is a video."""
-    is_animated = data[12:16] == b"VP8X" and data[20] & 2
-    if is_animated or b"acTL" in data[:HEAD_BYTES].partition(b"IDAT")[0]:
-        return "an animation: only its first picture is used; convert it to a video to use all"
-    many = "a stream of pictures: only the first is used; give it by name to use all"
-    return many if holds_jpegs(data) else ""

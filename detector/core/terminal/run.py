@@ -9,19 +9,11 @@ from dataclasses import fields
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from detector.core.analysis.summary import live_memory_text, seconds_text
-from detector.core.analysis.tables import (
-    cameras_table,
-    ledger_table,
-    rates_table,
-    streams_of,
-    threads_table,
-)
+from detector.core.analysis.summary import live_memory_text, seconds_text, streams_of
 from detector.core.errors.text import counted
 from detector.core.session.document import LiveMemory, Summary
 from detector.core.terminal.brief import SAID_HERE, brief_lines, camera_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
-from detector.core.terminal.tables import draw_table
 
 # Columns of the terminal. In fewer, the tables' numbers would be broken into two lines (0.4 over
 # 1.03), so the terminal may wrap the lines instead.
@@ -61,20 +53,24 @@ def print_run(
     if not verbose and not streams_of(summary):
         console.print(Group(*brief_lines(console, summary, _is_video(summary), closing, faster)))
         return
+    from detector.core.analysis import tables
+    from detector.core.terminal.tables import draw_table
+
     written = summary.frames.written
     parts: list[RenderableType] = [Text(line) for line in _found_lines(summary)]
     if streams_of(summary):
-        parts.append(draw_table(console, cameras_table(summary)))
+        parts.append(draw_table(console, tables.cameras_table(summary)))
     if not verbose:
         console.print(Group(*parts, *camera_lines(console, summary, closing)))
         return
     if written:
         one_picture = ("batch",) if summary.batch == 1 else ()
-        parts.append(draw_table(console, rates_table(summary).without("frames", *one_picture)))
-        ledger = ledger_table(summary, written, libraries=True)
+        rates = tables.rates_table(summary)
+        parts.append(draw_table(console, rates.without("frames", *one_picture)))
+        ledger = tables.ledger_table(summary, written, libraries=True)
         parts.append(Text(summary.verdict.sentence, style="bold"))
         parts.append(draw_table(console, ledger))
-        parts.append(draw_table(console, threads_table(summary, written)))
+        parts.append(draw_table(console, tables.threads_table(summary, written)))
         parts.append(Text(f"seconds: {seconds_text(summary)}", style="dim"))
     parts += [Text(line) for line in (*_remarks(summary), *closing)]
     console.print(Group(*parts))

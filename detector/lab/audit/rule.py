@@ -6,7 +6,6 @@ Rules are found by standing in a file in ``rules/``. A rule over tables brings i
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
@@ -69,9 +68,7 @@ def rules_of(module: ModuleType) -> list[Rule]:
 
 @cache
 def list_rules() -> tuple[Rule, ...]:
-    package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
-    names = wings.list_files(str(FOLDER))
-    modules = [importlib.import_module(f"{package}.{name}") for name in names]
+    modules = wings.import_files(f"{__name__.rpartition('.')[0]}.{FOLDER.name}", str(FOLDER))
     return tuple(rule for module in modules for rule in rules_of(module))
 
 

@@ -6,7 +6,6 @@ there. ``classmap`` says which classes of the two sides mean the same.
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from typing import TypeVar
@@ -36,9 +35,7 @@ def detection_formats() -> dict[str, DetectionFormat]:
 
 
 def _formats(kind: type[Kind]) -> dict[str, Kind]:
-    modules = [
-        importlib.import_module(f"{__name__}.{name}") for name in wings.list_files(*__path__)
-    ]
+    modules = wings.import_files(__name__, *__path__)
     formats = [each for module in modules for each in getattr(module, "FORMATS", ())]
     named = {each.name: each for each in formats if isinstance(each, kind)}
     return dict(sorted(named.items()))

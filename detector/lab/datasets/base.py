@@ -288,7 +288,7 @@ def box_of(values: Any) -> list[float]:
 
 def picture_size(path: str) -> tuple[int, int]:
     """Width and height of the picture as it is shown. Raises SourceError."""
-    from detector.core.sources.pictures import read_size
+    from detector.core.sources._pictures import read_size
 
     if not os.path.isfile(path):  # a pipe would hold whoever opens it
         raise SourceError(f"{path}: not a file, so its labels have no size; check the path")

@@ -102,12 +102,12 @@ class Study:
 
     def open_source(self, config: Config, spec: str) -> Source:
         from detector.core import sources
-        from detector.core.sources.pictures import PicturesSource
+        from detector.core.sources._pictures import OpenPictures
 
         choice = Reading.of(config).choice
         if self.dataset.video is None:
             paths = [str(one.path) for one in self.dataset.pictures]
-            return PicturesSource(spec, paths, choice=choice)
+            return OpenPictures(spec, paths, choice=choice)
         options = config.input
         frames = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
         return sources.open(

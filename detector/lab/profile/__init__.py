@@ -11,7 +11,6 @@ have ``slowdown``; otherwise ``undisturbed`` gives the reason.
 
 from __future__ import annotations
 
-import importlib
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -39,7 +38,7 @@ Say = Callable[[str, bool], None]
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
 # Modules of this folder that are no pass.
-BESIDE = ("base", "batches", "memory_parts", "nvml", "recorder", "stand_ins")
+BESIDE = ("batches", "memory_parts", "nvml", "recorder", "stand_ins")
 
 
 def list_passes() -> list[str]:
@@ -57,7 +56,7 @@ def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[
 
 
 def open_pass(name: str) -> Pass[Any]:
-    found: Pass[Any] = importlib.import_module(f"{__name__}.{name}").PASS
+    found: Pass[Any] = wings.load(f"{__name__}.{name}:PASS")
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
@@ -80,9 +79,7 @@ def stages_of(session: SavedSession) -> list[str]:
 
 @cache
 def list_parts() -> tuple[Part, ...]:
-    package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
-    names = wings.list_files(str(FOLDER))
-    modules = [importlib.import_module(f"{package}.{name}") for name in names]
+    modules = wings.import_files(f"{__name__.rpartition('.')[0]}.{FOLDER.name}", str(FOLDER))
     return tuple(sorted((one for each in modules for one in each.PARTS), key=lambda one: one.place))
 
 

@@ -45,15 +45,10 @@ class LiveSource(Source):
             return True
 
     @classmethod
-    def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> LiveSource:
-        """Start the feeds of the cameras that ``spec`` names. Raises SourceError and UsageError."""
-        return cls.open_on(spec, None, stride=stride, frames=frames)
-
-    @classmethod
     def open_arriving(cls, spec: str, reading: Reading) -> LiveSource:
-        return cls.open_on(
+        return cls.open(
             spec,
-            terms_of(reading),
+            terms=terms_of(reading),
             loop=reading.looped,
             stride=reading.stride,
             frames=reading.frames,
@@ -62,18 +57,20 @@ class LiveSource(Source):
         )
 
     @classmethod
-    def open_on(
+    def open(
         cls,
         spec: str,
-        terms: Terms | None,
         *,
-        loop: bool = False,
+        decoder: str = "auto",
         stride: int = 1,
         frames: int | None = None,
+        terms: Terms | None = None,
+        loop: bool = False,
         batch: int = 1,
         gather: str = "auto",
     ) -> LiveSource:
-        """``open`` with the limits of ``terms``. ``batch`` and ``gather``: as of ``Collector``."""
+        """Start the feeds of the cameras that ``spec`` names. ``batch`` and ``gather``: as of
+        ``Collector``. Raises SourceError and UsageError."""
         from detector.live.sources.cameras import make_cameras
         from detector.live.sources.collect import Collector
         from detector.live.sources.readers import make_feed

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detector.core.errors import UsageError
 from detector.core.stages.between import Stage
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from detector.tracks.steady import Steady
     from detector.tracks.tracker import Tracker
     from detector.tracks.trails import Trails
+
+
+LONGEST_TRAIL_S = 60.0
 
 
 class _Place(NamedTuple):
@@ -33,23 +37,32 @@ class TrackSettings:
     every: int | None
 
 
+def _trail_seconds(text: str) -> float:
+    """Of --trails, 2s or 2. Raises UsageError."""
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= LONGEST_TRAIL_S:
+        raise UsageError(f"--trails {text}: give more than 0 and at most {LONGEST_TRAIL_S:.0f} s")
+    return seconds
+
+
 class TrackStage(Stage):
     """Each camera has its own tracks, with ids from 1, which may give boxes (--infer-every)."""
 
+    turned_on_by = ("tracking", "track")
     what = "Tracking"
     advice = "a higher `--conf`"
 
     @classmethod
-    def settings(cls, options: Mapping[str, Any]) -> TrackSettings | None:
+    def settings(cls, options: Mapping[str, Any]) -> TrackSettings:
         asked = options["tracking"]
-        if asked["track"] is None:
-            return None
-        from detector.core.run.drawing import trail_seconds
         from detector.core.run.following import parse_every
         from detector.tracks import trackers
 
         every = parse_every(asked["infer_every"])
-        trails_s = trail_seconds(asked["trails"])
+        trails_s = 0.0 if asked["trails"] is None else _trail_seconds(asked["trails"])
         return TrackSettings(trackers.find(asked["track"]), trails_s, asked["smooth"], every)
 
     @classmethod

@@ -25,19 +25,18 @@ class ZonesSettings:
 
 
 class ZonesStage(Stage):
+    turned_on_by = ("tracking", "zones")
     what = "Counting at lines and zones"
     advice = "fewer lines and zones"
     order = 1
     brings = ("counts", "events")
 
     @classmethod
-    def settings(cls, options: Mapping[str, Any]) -> ZonesSettings | None:
-        path = options["tracking"]["zones"]
-        if path is None:
-            return None
+    def settings(cls, options: Mapping[str, Any]) -> ZonesSettings:
         from detector.tracks.zones_file import read_zones
 
-        return ZonesSettings(read_zones(path), options["selection"]["classes"])
+        zones = read_zones(options["tracking"]["zones"])
+        return ZonesSettings(zones, options["selection"]["classes"])
 
     @classmethod
     def check(cls, settings: ZonesSettings, names: Sequence[str]) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines._layer_times import match_layers
 from detector.core.engines.base import (
     NVIDIA_DRIVER,
     Engine,
@@ -282,6 +281,8 @@ def node_times(
 ) -> list[tuple[LayerExecution, list[float]]]:
     """Every node of the optimised ``graph`` with its ms in each run."""
     import onnx
+
+    from detector.core.engines._layer_times import match_layers
 
     optimised = onnx.load(Path(folder, OPTIMISED), load_external_data=False)
     events = json.loads(Path(trace).read_text(encoding="utf-8"))

@@ -7,7 +7,6 @@ itself is asked (formats/onnx/evidence.py), or the header.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
 @cache
 def layouts() -> Mapping[str, Layout]:
     """Name -> layout, in the order in which they are tried: first those that most proves."""
-    modules = [
-        importlib.import_module(f"{__name__}.{name}") for name in wings.list_files(*__path__)
-    ]
+    modules = wings.import_files(__name__, *__path__)
     found: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
     found.sort(key=lambda layout: (layout.order, layout.name))
     return MappingProxyType({layout.name: layout for layout in found})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detector.core import wings
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.text import counted
 from detector.core.sinks._partial import Partial, output_errors
@@ -130,7 +130,7 @@ class VideoSink(Sink):
 
             return FILES[self._encoder]
         module, name = self._format.file
-        kind: type[VideoFile] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        kind: type[VideoFile] = wings.load(f"{__name__}.{module}:{name}")
         return kind
 
     def write(self, frame: Frame, detections: Detections) -> None:

@@ -16,7 +16,7 @@ from detector.core.sources.base import How, Source, check_file
 
 def decoders() -> list[str]:
     """The decoders there are, sorted: the files of this folder."""
-    return [name for name in wings.list_files(*__path__) if not name.startswith("_")]
+    return list(wings.list_files(*__path__))
 
 
 class VideoSource(Source):

@@ -7,7 +7,6 @@ NVTX ranges, the critical path, what-if, the verdict and the reports have it by 
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -42,12 +41,14 @@ class Schedule(Protocol):
 class Stage(ABC):
     """One stage for one source.
 
-    Its file imports nothing large: every run asks it whether it is wanted. ``what`` begins a
-    sentence of the verdict ("Following the objects"); ``advice`` says which options take work out
-    of it. Stages come by ``order``, then by name. One that can do without the network in some
-    frames has a ``schedule``: for the others it gets no detections.
+    ``turned_on_by``: group and name of the option without which no run imports it, as a literal in
+    its file; None: every run asks it. ``what`` begins a sentence of the verdict ("Following the
+    objects"); ``advice`` says which options take work out of it. Stages come by ``order``, then by
+    name. One that can do without the network in some frames has a ``schedule``: for the others it
+    gets no detections.
     """
 
+    turned_on_by: ClassVar[tuple[str, str] | None] = None
     what: ClassVar[str]
     advice: ClassVar[str] = ""
     order: ClassVar[int] = 0
@@ -108,9 +109,7 @@ def places() -> Mapping[str, str]:
 
 
 def find(name: str) -> type[Stage]:
-    made: type[Stage] = getattr(
-        importlib.import_module(places()[name]), f"{name.capitalize()}Stage"
-    )
+    made: type[Stage] = wings.load(f"{places()[name]}:{name.capitalize()}Stage")
     return made
 
 
@@ -124,8 +123,12 @@ class Wanted(NamedTuple):
 
 def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
     """The stages of a run, in the order in which they are called. Raises UsageError."""
-    kinds = sorted(
-        ((name, find(name)) for name in places()), key=lambda one: (one[1].order, one[0])
-    )
+    asked = [name for name, place in places().items() if _is_turned_on(place, options)]
+    kinds = sorted(((name, find(name)) for name in asked), key=lambda one: (one[1].order, one[0]))
     found = (Wanted(name, kind, kind.settings(options)) for name, kind in kinds)
     return tuple(one for one in found if one.settings is not None)
+
+
+def _is_turned_on(place: str, options: Mapping[str, Any]) -> bool:
+    option = wings.read_literal(place, "turned_on_by")
+    return option is None or options[option[0]][option[1]] is not None
