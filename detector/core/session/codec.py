@@ -17,8 +17,8 @@ from detector.core.errors.secrets import has_secrets, redact
 SCHEMA = 1  # raised when a key is removed or retyped, never when one is added
 Document = TypeVar("Document")
 
-# What a document may be. The largest that a run of many hours writes is some megabytes, and five
-# deep; its largest number is a time in nanoseconds.
+# Limits of a document. A run of many hours writes some megabytes, nested five deep; its largest
+# number is a time in nanoseconds.
 MOST_BYTES = 64 << 20
 DEEPEST = 50
 LARGEST = 2**63
@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
 
 
 def to_json(document: Any) -> str:
-    """Indented by one, ASCII only. What is infinite or no number is null. Secrets are hidden."""
+    """Encode as ASCII, indented by one. Infinities and NaN become null; secrets are hidden."""
     content = to_builtins(document)
     if has_secrets():
         content = _redacted(content)
@@ -51,7 +51,7 @@ def to_json(document: Any) -> str:
 
 
 def _redacted(content: Any) -> Any:
-    """Also in keys that are no names of fields: some tables have sources for keys."""
+    """Redact values, and keys of mappings too: some tables have sources for keys."""
     if isinstance(content, dict):
         return {
             key if str(key).isidentifier() else redact(str(key)): _redacted(value)

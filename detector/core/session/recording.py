@@ -31,7 +31,7 @@ from detector.core.timeline.spans import INFER, Span
 
 @dataclass(slots=True)
 class SplitSum:
-    """Where a thread was in some of its time. Nanoseconds."""
+    """A span of a thread's time by where it was spent, in nanoseconds."""
 
     on_cpu_ns: int = 0
     ready_ns: int = 0
@@ -164,8 +164,8 @@ class ThreadSum:
 class Recording:
     stages: dict[str, StageSum] = field(default_factory=dict)
     threads: dict[str, ThreadSum] = field(default_factory=dict)
-    infer_ns: int = 0  # time in which at least one infer was running
-    # CPU time of libraries' own threads; None where the system does not tell.
+    infer_ns: int = 0  # time with at least one inference running
+    # CPU time of libraries' own threads; None if the system does not report it.
     burnt: Burnt | None = None
 
     def self_check(self) -> None:

@@ -56,7 +56,7 @@ FILES = (
     "precision-recall.svg",
     "confusion.svg",
 )
-# What `report` makes of a session. It may be made again, so it is not kept from being overwritten.
+# Products of `report`. They can be made again, so they are not protected from overwriting.
 PRODUCTS = ("report.html", "profile.json", "trace.json.gz")
 CURE = "choose another folder with --run-dir DIR"
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -373,13 +373,13 @@ def remove_from_session(folder: Path, below: str) -> None:
 
 
 def _session_files(folder: Path) -> set[str]:
-    """What a run left, without what reports made of it."""
+    """Return the names of a run's own files, without the products of reports."""
     names = _listed_names(folder) | set(_names_of_a_session(folder))
     return {name for name in names if name not in PRODUCTS and not name.endswith(".csv")}
 
 
 def _names_of_a_session(folder: Path) -> list[str]:
-    """The names that a run gives, those of passes and sources as far as they are there."""
+    """Return a session's file names; those of passes and sources only if they exist."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")
@@ -394,7 +394,7 @@ def _open_list(folder: Path) -> int:
 
 
 def _listed_names(folder: Path) -> set[str]:
-    """The names in the list; one that leads out of the folder is no name of ours."""
+    """Return the listed names, without any that lead out of the folder."""
     try:
         lines = os.fsdecode(read_file(folder / LIST)).split("\n")
     except UsageError:
@@ -421,7 +421,7 @@ def _last_writer(lock: int) -> str:
 
 
 def _make_folder(folder: Path) -> bool:
-    """Whether it was not there."""
+    """Make the folder. Return whether it is new."""
     try:
         folder.mkdir()
     except FileExistsError:

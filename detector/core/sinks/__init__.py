@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 
-# What is saved without --save, by the kind of source.
+# Outputs saved without --save, by the kind of source.
 DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
@@ -38,7 +38,7 @@ def _import_class(name: str) -> type[Sink]:
 
 
 def find_all() -> list[type[Sink]]:
-    """Every sink's class, in the order in which sinks are opened."""
+    """Return all sink classes, in opening order."""
     return in_order(names())
 
 
@@ -48,7 +48,7 @@ def in_order(wanted: Iterable[str]) -> list[type[Sink]]:
 
 
 def defaults(kind: str) -> list[type[Sink]]:
-    """What is saved without --save of a source of this ``SourceInfo.kind``."""
+    """Return the sinks used without --save for this ``SourceInfo.kind``."""
     return in_order(DEFAULTS[kind])
 
 

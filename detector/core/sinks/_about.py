@@ -66,7 +66,7 @@ def is_of_an_overlay(stream: Any) -> bool:
 
 
 def copy_fonts(of: Any, to: Any) -> None:
-    """A container's attachments (PyAV), mostly fonts, but not those of an earlier overlay."""
+    """Copy attachments (PyAV), mostly fonts, but not those of an earlier overlay."""
     import av
 
     for stream in of.streams:

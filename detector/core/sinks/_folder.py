@@ -5,7 +5,7 @@
 - The folder holds only what an earlier run listed in its hidden manifest: it steps aside, the new
   folder takes its name, and the old files are removed one by one, as listed.
 - Any other folder (somebody's own files are in it, it is the current one, or a mount point): each
-  file moves in by itself and replaces only its namesake of an earlier run.
+  file moves in separately and replaces only its namesake of an earlier run.
 
 A file of somebody else's is never replaced: ``add`` refuses its name. Files may lie in folders of
 the folder; a link in the place of one is never followed.
@@ -178,7 +178,7 @@ class FolderSink(Sink):
         if not target.exists():
             os.rename(partial.path, target)
             return True
-        # The current folder stays: a shell that stands in it would be left in a deleted one.
+        # The current folder stays: a shell there would be left in a deleted folder.
         if not self._only_ours(target) or target.samefile(os.curdir):
             return False
         old = target.with_name(f"{target.name}.old")
@@ -231,13 +231,13 @@ def _remove_folders(folder: Path, names: Iterable[str]) -> None:
 
 
 def _is_inside(folder: Path, name: str) -> bool:
-    """Whether ``folder / name`` lies in the folder, by its name and with no link on the way."""
+    """Return whether ``folder / name`` is inside the folder, with no link on the way."""
     parts = name.split("/")
     return not {"", os.curdir, os.pardir}.intersection(parts) and not _is_blocked(folder, name)
 
 
 def _is_blocked(folder: Path, name: str) -> bool:
-    """Whether something that is no folder stands where ``name`` needs one."""
+    """Return whether ``name`` needs a folder where something else exists."""
     return "/" in name and any(
         os.path.lexists(folder / below)
         and (os.path.islink(folder / below) or not os.path.isdir(folder / below))

@@ -152,7 +152,7 @@ def _is_ours(fd: int) -> bool:
         return False
     if not about.st_size:
         return True
-    with suppress(OSError):  # no attributes here: then nobody knows, and the file stays
+    with suppress(OSError):  # no attributes here: origin unknown, the file stays
         return bool(os.getxattr(fd, OURS))
     return False
 

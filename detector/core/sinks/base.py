@@ -21,15 +21,15 @@ class Sink:
     name: ClassVar[
         str
     ]  # "video", "jsonl", ...: in --save, in the summary, and as the file's name here
-    # What the output's name ends in. The first is the default; "" or "-labels" means a folder. A
+    # Endings of the output's name. The first is the default; "" or "-labels" means a folder. A
     # file that is given with -o is this sink's when it ends in any of them.
     suffixes: ClassVar[tuple[str, ...]]
     # The picture that it needs: "none", "plain", "bgr" or "yuv420p". If any sink needs one of the
     # last two, boxes are drawn into it first, and --no-video leaves that sink out. "yuv420p" is
-    # ``frame.picture`` as it comes, planes or BGR; "bgr" is ``frame.image``. "plain" is BGR before
-    # that, with the objects of --blur pixelated: ``see`` gets it.
+    # ``frame.picture``, planes or BGR; "bgr" is ``frame.image``. "plain" is BGR before that, with
+    # the objects of --blur pixelated: ``see`` gets it.
     pictures: ClassVar[str] = "none"
-    one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that hold one picture only
+    one_picture: ClassVar[tuple[str, ...]] = ()  # the ``suffixes`` that hold only one picture
     ending: ClassVar[str] = "-detected"  # of a default name: IN + ending + suffix
     kinds: ClassVar[tuple[str, ...]] = (
         "video",
@@ -52,7 +52,7 @@ class Sink:
     untouched: ClassVar[bool] = False
     needs: ClassVar[str] = ""  # the option without which it has nothing to write
 
-    # Options that it makes no sense without, and the values that they have where nobody gave one.
+    # Options that it needs, and their values if the user gave none.
     implies: ClassVar[Mapping[str, Any]] = {}
 
     path: Path

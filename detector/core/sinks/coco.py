@@ -1,4 +1,4 @@
-"""COCO JSON: a dataset (annotations with scores, images, categories), and a results list beside it.
+"""COCO JSON: a dataset (annotations with scores, images, categories), and a separate results list.
 
 ``COCO(dataset)`` of pycocotools and faster-coco-eval reads the one, ``coco.loadRes(list)`` the
 other, whose image and category ids are the same. Annotations go to the file as they come. The list
@@ -93,7 +93,7 @@ class CocoSink(RowsSink):
     options = ("remark", "names")
 
     def __init__(self, path: Path, *, remark: str = "", names: FrameNames | None = None) -> None:
-        """``remark`` is in ``info`` under that key. Without one there is no such key."""
+        """``remark`` is written into ``info`` under that key, if it is not empty."""
         super().__init__(path)
         info = {
             "description": "detections of detect-video",

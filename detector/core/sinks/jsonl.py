@@ -61,7 +61,7 @@ def times_of(frame: Frame) -> dict[str, object]:
 
 
 def rows_of(detections: Detections) -> list[dict[str, object]]:
-    """What a line says of each object. With tracks, ``track`` is its id, null where it has none."""
+    """Return one row per object. With tracks, ``track`` is its id, or null."""
     rows: list[dict[str, object]] = [
         {"class": name, "class_id": class_id, "score": score, "box": box}
         for name, class_id, score, box in plain_values(detections)

@@ -48,9 +48,9 @@ class PicturesSink(FolderSink):
         self._names = names or FrameNames()
         self._at_once = at_once
         self._crew: Crew | None = None
-        # Those that are encoded now, in their order: name, bytes of the picture.
+        # Pictures being encoded, in order: name, bytes of the picture.
         self._pending: deque[tuple[str, int, Pending[tuple[str, bytes]]]] = deque()
-        self._one: Partial | None = None  # the file, where there is no folder
+        self._one: Partial | None = None  # the file, if there is no folder
         self._whole = False
 
     def open(self, info: SourceInfo) -> None:

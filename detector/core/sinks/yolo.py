@@ -1,7 +1,7 @@
 """YOLO's text files in a folder: one per frame, named like the picture, and classes.txt.
 
-Where annotated pictures are written too, both lie in one dataset: images/, labels/ and data.yaml.
-Without them data.yaml stands among the labels, and names the classes only.
+If annotated pictures are written too, both form one dataset: images/, labels/ and data.yaml.
+Without them data.yaml is next to the labels, and names the classes only.
 
 A row is "class cx cy w h", as trainers read it. With ``save_conf`` the score is a sixth number,
 which ``eval --detections`` needs. Classes count from 0; the box is relative to the picture's size.
@@ -81,7 +81,7 @@ class YoloSink(FolderSink):
         if self._description is not None:
             self.beside = [self.path.parent / DESCRIPTION]
             write_whole(self.beside[0], self._description, ours=True)
-            sync_folder(self.path.parent.parent)  # in which the dataset's folder may be new
+            sync_folder(self.path.parent.parent)  # the dataset's folder may be new in it
             self._description = None
         return path
 

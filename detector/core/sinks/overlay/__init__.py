@@ -51,7 +51,7 @@ class OverlaySink(Sink):
 
         try:
             with closing(SourceCopy(spec)) as source:
-                if source.videos == 1:  # else nobody knows here which one is read
+                if source.videos == 1:  # else the video read is unknown here
                     source.scan(CHECKED_FIRST)
         except UnreadableError:
             return

@@ -1,4 +1,4 @@
-"""The font that an overlay carries: that of ``--font``, else Lato where the package ``font-lato``
+"""The font that an overlay carries: that of ``--font``, else Lato if the package ``font-lato``
 is installed (SIL Open Font License). Without one, players take their own sans-serif font."""
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ OPTIONS = {"max_interleave_delta": "1000000"}  # microseconds
 
 
 class UnfitError(Exception):
-    """Why a source cannot be copied; the message goes behind the source's name."""
+    """Why a source cannot be copied; the message follows the source's name."""
 
 
 class UnreadableError(UnfitError):
-    """It cannot be read at all: whoever decodes it says so."""
+    """The source cannot be read at all; the decoder reports why."""
 
 
 class Scan(NamedTuple):
@@ -52,7 +52,7 @@ class Scan(NamedTuple):
 
 
 def to_ms(ticks: int, base: Fraction) -> int:
-    """As the muxer rounds: to the nearest, halves up. For times that are not negative."""
+    """Convert as the muxer does: to the nearest, halves up. Times must not be negative."""
     # In whole numbers: a fraction costs microseconds, and every frame comes here.
     per_second = base.denominator
     return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
@@ -64,7 +64,7 @@ def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
         try:
             yield from (packet for packet in container.demux(*streams) if packet.size)
             return
-        except IndexError:  # a stream appeared: PyAV knows it when it demuxes anew
+        except IndexError:  # a stream appeared: PyAV lists it on the next demux
             continue
 
 
@@ -163,7 +163,7 @@ def _refusal(stream: Any) -> str | None:
 
 
 class _Checked:
-    """What must hold of the packets of a video, so that a muxer takes them as they are."""
+    """Checks that a muxer can take the packets of a video unchanged."""
 
     def __init__(self, base: Fraction, longest_gap_s: float) -> None:
         self._gap = longest_gap_s / base  # ticks
@@ -173,7 +173,7 @@ class _Checked:
         self._base = base
         self._dts: int | None = None
         self._shown: int | None = None  # pts of the earliest picture that is shown
-        self._hidden: set[int] = set()  # pts of pictures that an edit list hides behind it
+        self._hidden: set[int] = set()  # pts of pictures that an edit list hides after it
 
     def add(self, packet: Any) -> None:
         pts, dts = packet.pts, packet.dts
@@ -201,7 +201,7 @@ class _Checked:
         self.first = pts if self.first is None else min(self.first, pts)
 
     def check_hidden(self) -> None:
-        """Raises UnfitError where pictures are hidden among those that are shown."""
+        """Raise UnfitError if pictures are hidden between shown ones."""
         for pts in sorted(self._hidden):
             if self._shown is not None and self.last is not None and self._shown < pts < self.last:
                 raise UnfitError(

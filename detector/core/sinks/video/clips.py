@@ -22,7 +22,7 @@ class Clips:
         self._bytes = 0
         self._dropped_for_memory = False
         self._until_s: Fraction | None = None  # the end of the clip that is being written
-        self._gap = False  # a frame was left out behind the one that was written last
+        self._gap = False  # a frame was omitted after the last one written
 
     def take(self, frame: Frame, found: bool) -> Iterator[tuple[Frame, bool]]:
         """The frames to be written now, in order; and of each whether a gap precedes it. A frame

@@ -181,7 +181,7 @@ class VideoFile:
         self._tracks.mux(self._container, self._moment(end + stamps.shift), shift_s, REFUSED)
 
     def _moment(self, ticks: int) -> Moment:
-        """On the source's own clock, by which sound and subtitles go."""
+        """Convert to the source's own clock, which sound and subtitles follow."""
         return self._rewinds, ticks * self.time_base + self._behind * self.info.time_base
 
     def finish(self) -> None:
