@@ -43,7 +43,7 @@ from detector.core.models.catalogue import absent_model, known, known_model, net
 __all__ = ["ModelRequest", "describe", "front_ends", "known", "open_network"]
 
 MAX_BATCH = 1024
-# What a front end looks for beside the model file.
+# Suffixes of files that a front end looks for next to the model file.
 WEIGHTS = (".weights", ".pt", ".safetensors")
 DESCRIPTIONS = (".cfg", ".yaml")
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -84,8 +84,8 @@ def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE)
 
 
 def keep_files(request: ModelRequest) -> None:
-    """Guards the model's files: those that are named, and those that may lie beside the first. A
-    front end adds what only the file itself tells."""
+    """Guard the model's files: the named ones, and those that may be next to the first. A front end
+    adds the files that only the model itself names."""
     path = request.path
     keep("the model file", path)
     keep("the weights file", request.weights)
@@ -99,7 +99,7 @@ def keep_files(request: ModelRequest) -> None:
 
 
 def _weights_of(request: ModelRequest) -> list[Path | None]:
-    """The files of which a network's sha256 is made, as far as they are known before it is read."""
+    """Return the files behind a network's sha256, as far as known before it is read."""
     return [request.path, request.weights, *map(request.path.with_suffix, WEIGHTS)]
 
 

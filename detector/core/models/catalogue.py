@@ -1,6 +1,6 @@
 """The known models: files that the package carries in ``cfg``, and those that it only describes.
 
-The others lie in the user's cache, where ``detect-video models pull`` puts them.
+``detect-video models pull`` puts the others into the user's cache.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Where the packaged files lie: inside an installed package, or beside it in a checkout."""
+    """Return the folder of packaged files: in an installed package, or next to it in a checkout."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 
@@ -182,7 +182,7 @@ def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
 
 
 def _canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Of texts like ``416x256``, width x height."""
+    """Parse texts like ``416x256``, width x height."""
     found = []
     for text in values.get("canvases") or ():
         if (sides := CANVAS.fullmatch(str(text))) is None:

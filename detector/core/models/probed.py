@@ -1,4 +1,4 @@
-"""What one drawn picture shows of a network whose outputs nobody has proved."""
+"""Probes a network with unproved outputs by one drawn picture."""
 
 from __future__ import annotations
 

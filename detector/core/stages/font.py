@@ -20,12 +20,12 @@ from detector.core.errors import UsageError
 EM = (
     28.0  # pixels of the em at scale 1.0; capitals have 20, between OpenCV 5's 14 and OpenCV 4's 21
 )
-SMALLEST = 9  # pixels of the em: below it, letters cannot be told apart
-SAMPLE = 32  # pixels of the em at which a letter is compared with what stands for no letter
+SMALLEST = 9  # pixels of the em: smaller letters are illegible
+SAMPLE = 32  # pixels of the em for comparing a letter with the sign for a missing one
 # The largest picture of one letter, in ems each way. A damaged font can claim any size; the longest
 # ligatures of real ones (U+FDFD) have some 10.
 LARGEST_LETTER = 16
-NO_LETTER = "\uffff"  # is no character, so every font shows its sign for "absent" there
+NO_LETTER = "\uffff"  # not a character, so every font shows its "missing" sign
 
 
 class Text(NamedTuple):
@@ -54,7 +54,7 @@ class Font:
         self._draw = lru_cache(maxsize=1024)(_draw_run)
 
     def can_write(self, text: str) -> bool:
-        """Whether it has every letter, and draws them."""
+        """Return whether it has every letter, and draws them."""
         if not all(char.isspace() or self._face(char) for char in text):
             return False
         try:
@@ -165,5 +165,5 @@ def needs_shaping(text: str) -> bool:
 
 
 def can_shape() -> bool:
-    """Whether Pillow finds FriBidi, which it loads from the system."""
+    """Return whether Pillow finds FriBidi, which it loads from the system."""
     return bool(features.check("raqm"))

@@ -1,6 +1,6 @@
 """Where labels go in a picture full of boxes, and how their text is drawn.
 
-A label may hide neither another label nor its object, and no face where there is another place.
+A label hides neither another label nor its object, and no face if another place is free.
 Each label tries places around its box, with less and less text, and takes the first free one. If
 there is none, a dot marks the box, or it stays bare: its colour still tells the class.
 """
@@ -129,11 +129,11 @@ def reason_against(name: str, font: Font | None = None) -> str:
 
 @cache
 def _opencv_has(char: str) -> bool:
-    """Whether OpenCV's own font writes this letter rightly wherever it stands in a name."""
+    """Return whether OpenCV's own font writes this letter correctly anywhere in a name."""
     if char.isascii():
         return True
-    # OpenCV 5 puts letters side by side as they come: Arabic is backwards and in letters apart,
-    # and marks stand beside their letter.
+    # OpenCV 5 does not shape text: Arabic is backwards with unjoined letters, and marks follow
+    # their letter.
     joins = unicodedata.bidirectional(char) in ("R", "AL", "AN")
     if not MANY_SCRIPTS or joins or unicodedata.category(char)[0] in "MC":
         return False
@@ -146,18 +146,18 @@ def _sample(char: str) -> Image:
     return picture
 
 
-# Where a label may lie, best place first: above the box at its left or right corner, below it,
-# beside it, then inside: the order in which people look. Each is one of four left edges (at the
-# box's left, at its right, right of it, left of it) and one of four tops (above the box, below it,
-# at its top, at its bottom).
+# Places for a label, best first: above the box at its left or right corner, below it, next to it,
+# then inside: people look in this order. Each is one of four left edges (at the box's left, at its
+# right, right of it, left of it) and one of four tops (above the box, below it, at its top, at its
+# bottom).
 PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3))
-# The box's corner that a place lies at: (right?, bottom?).
+# The box's corner at each place: (right?, bottom?).
 CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES)
 
 
 class Places:
-    """The free places of one picture, whose boxes are xyxy [M, 4] in pixels, and of which those of
-    people are known by number: their heads stay free where they can."""
+    """The free places of one picture. Its boxes are xyxy [M, 4] in pixels; heads of people, whose
+    boxes are given by number, stay free if possible."""
 
     def __init__(
         self,
@@ -197,8 +197,8 @@ class Places:
         return lefts, [max(0, min(y, lowest)) for y in (top - high, bottom, top, bottom - high)]
 
     def _order(self, i: int, label: Label) -> Iterator[Position]:
-        """Where a label of box ``i`` may lie, best place first. What hides nothing goes before what
-        hides a little, and that before what hides a face."""
+        """Yield places for a label of box ``i``, best first: first those that hide nothing, then
+        those that hide a little, then those that hide a face."""
         wide, high = label.width, label.height
         lefts, tops = self._edges(i, wide, high)
         around = lefts[3], tops[0], lefts[2] + wide, tops[1] + high
@@ -260,7 +260,7 @@ def _weigh(x1: float, y1: float, x2: float, y2: float) -> Weighed:
 def _near(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> list[Weighed]:
-    """Those that touch an area."""
+    """Return the objects that touch an area."""
     return [
         one
         for one in objects

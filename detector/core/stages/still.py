@@ -15,12 +15,12 @@ from detector.core.errors import UsageError
 from detector.core.types import Detections, Fit, Frame, Image
 
 CELL = 4  # network pixels along a side
-LEVELS = 8  # of 255, by which a channel of a cell must differ to count as changed
+LEVELS = 8  # of 255: least difference of a channel of a changed cell
 SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)(%?)")
 
 
 def parse_share(text: str) -> float:
-    """``0.5%`` and ``0.005`` as 0.005. Raises UsageError for what is no share from 0 to 1."""
+    """Parse ``0.5%`` and ``0.005`` as 0.005. Raises UsageError outside 0 to 1."""
     found = SHARE.fullmatch(text.strip())
     share = float(found.group(1)) / (100 if found.group(2) else 1) if found else -1.0
     if not 0 <= share < 1:
@@ -31,7 +31,7 @@ def parse_share(text: str) -> float:
 
 
 class Stillness:
-    """Tell frames in which nothing moved, and keep the detections that they repeat. Threads:
+    """Finds frames without motion, and keeps the detections that they repeat. Threads:
     ``is_still`` in the reader's, the rest in the writer's."""
 
     def __init__(self, share: float) -> None:
@@ -64,7 +64,7 @@ class Stillness:
         self._last[_place_of(frame)[0]] = detections
 
     def recall(self, frame: Frame) -> Detections:
-        """Those of the last inferred frame."""
+        """Return the detections of the last inferred frame."""
         return self._last[_place_of(frame)[0]]
 
 
@@ -75,5 +75,5 @@ def _changed(before: Image, after: Image) -> int:
 
 
 def _place_of(frame: Frame) -> tuple[str, int]:
-    """Camera and connection; a camera that was away begins anew."""
+    """Return camera and connection: a reconnected camera starts over."""
     return ("", 0) if frame.arrival is None else (frame.arrival.camera, frame.arrival.epoch)

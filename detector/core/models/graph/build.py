@@ -301,7 +301,7 @@ def output_shapes(model: onnx.ModelProto) -> list[Shape]:
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
-    """Whether a node computes or holds integers in place of floats."""
+    """Return whether a node computes or holds integers in place of floats."""
     return any(node.op_type in INTEGER for node in model.graph.node)
 
 
@@ -371,8 +371,8 @@ def peak_bytes(model: onnx.ModelProto) -> int:
 
 
 class NodeCost(NamedTuple):
-    """Of a whole batch. ``elements``: values read (weights, activations) and written; times the
-    type's size, its bytes. ``shape``: of its largest output."""
+    """The cost for a whole batch. ``elements``: values read (weights, activations) and written;
+    times the type's size, its bytes. ``shape``: the largest output's."""
 
     macs: int
     elements: int

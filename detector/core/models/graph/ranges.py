@@ -55,7 +55,7 @@ def measure_ranges(
 
 
 def channel_name(tensor: str, channel: int) -> str:
-    """The key of one channel's range among those of tensors."""
+    """Return the key of one channel's range in the table of tensors."""
     return f"{tensor}[{channel}]"
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @cache
 def layouts() -> Mapping[str, Layout]:
-    """Name -> layout, in the order in which they are tried: first those that most proves."""
+    """Return name -> layout in the order of trial, the best proved first."""
     modules = [
         importlib.import_module(f"{__name__}.{name}") for name in wings.list_files(*__path__)
     ]

@@ -1,4 +1,4 @@
-"""What a layout declares (``Layout``), finds (``Bound``), and is read by (``Decoder``)."""
+"""The types of layouts: declaration (``Layout``), match (``Bound``), reader (``Decoder``)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Decoder:
 
 
 class Joined(NamedTuple):
-    """An output [batch, rows, columns] made of those of all strides, tables or maps."""
+    """An output [batch, rows, columns] joined from those of all strides, tables or maps."""
 
     levels: tuple[str, ...]
     rows: int
@@ -100,10 +100,10 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 
 
 class Layout:
-    """One way in which exporters write a detector's outputs.
+    """A format of exporters for a detector's outputs.
 
     ``order``: smaller ones are tried first. ``needs_nms``: whether an object may get several boxes.
-    ``decoders``: of its own, if no ``Reading`` describes it.
+    ``decoders``: its own, if no ``Reading`` describes it.
     """
 
     name: str

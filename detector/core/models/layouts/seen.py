@@ -34,7 +34,7 @@ class Seen:
         return self.outputs().get(name, ())
 
     def rank3_outputs(self) -> Iterator[tuple[str, int, int]]:
-        """Name and last two sides of the outputs [B, n, m] of which both are known."""
+        """Yield name and last two sides of the outputs [B, n, m] with known n and m."""
         for name, dims in self.outputs().items():
             if len(dims) == 3 and dims[1] is not None and dims[2] is not None:
                 yield name, dims[1], dims[2]

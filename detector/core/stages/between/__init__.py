@@ -32,8 +32,8 @@ class Schedule(Protocol):
         waits: Callable[[], AbstractContextManager[Any]],
         check: Callable[[], None],
     ) -> bool:
-        """Whether it sees this frame. Called for each one in order, by the thread that reads. It
-        may wait for ``told``, inside ``waits()``; ``check`` raises where the run is over."""
+        """Return whether it sees this frame. The reading thread calls it for each frame in order.
+        It may wait for ``told`` inside ``waits()``; ``check`` raises after the run's end."""
 
     def told(self, frame: Frame, detections: Detections) -> None:
         """A frame that it saw, behind all stages; called in order, by the thread that writes."""
@@ -78,8 +78,8 @@ class Stage(ABC):
 
     @abstractmethod
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
-        """What goes on to the drawing and to the outputs. Called for each frame in its order, with
-        boxes in pixels of the source. It may draw into neither: annotate comes later."""
+        """Return what is drawn and written. Called for each frame in its order, with boxes in
+        pixels of the source. It must not draw: annotate comes later."""
 
     def close(self) -> Sequence[str]:
         """Called once, at the end of the source. Lines for the user."""
@@ -113,7 +113,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
-    """The stages of a run, in the order in which they are called. Raises UsageError."""
+    """Return the stages of a run in calling order. Raises UsageError."""
     kinds = sorted(
         ((name, find(name)) for name in places()), key=lambda one: (one[1].order, one[0])
     )

@@ -32,7 +32,7 @@ FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Contents, bytes]]:
-    """What the file holds, and its sha256. Tensors are read on demand while it is open. Raises
+    """Yield the file's contents and sha256. Tensors are read on demand while it is open. Raises
     ModelError."""
     from detector.core.models.formats.checkpoint.archive import Archive
     from detector.core.models.formats.checkpoint.contents import contents_of

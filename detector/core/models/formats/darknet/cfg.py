@@ -95,7 +95,7 @@ def read_cfg(path: Path) -> tuple[list[Section], list[str], bytes]:
 
 
 def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
-    """Sections and warnings. Of a key given twice the first counts, as in darknet."""
+    """Return sections and warnings. If a key is repeated, the first counts, as in darknet."""
     sections: list[Section] = []
     warnings: list[str] = []
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):

@@ -91,7 +91,7 @@ def _with_a_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.Node
     """A Pad that adds a zero row to the node's input: coordinates are never below zero."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
-    pads[rank] = 1  # behind the last row
+    pads[rank] = 1  # after the last row
     made = graph.node("Pad", "boxes.and_none", [node.input[0], graph.constant("pads", pads)])
     node.input[0] = made.output[0]
     return made

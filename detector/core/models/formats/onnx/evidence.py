@@ -26,13 +26,13 @@ TRANSPARENT = frozenset(
     "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten "
     "QuantizeLinear DequantizeLinear".split()
 )
-# Operators that move a picture's numbers and leave them as they are.
+# Operators that move a picture's numbers without changing them.
 MOVING = frozenset(
     "Cast Transpose Identity Unsqueeze Squeeze Reshape Slice Split Concat Gather Pad Resize".split()
 )
 ROUNDING = frozenset(("QuantizeLinear", "DequantizeLinear"))
 AFFINE = frozenset("Mul Div Add Sub".split())
-MAX_STEPS = 64  # nodes behind the input that are looked at
+MAX_STEPS = 64  # nodes after the input to search
 
 HOW_TO_SAY = "describe its outputs: detect-video models describe {} writes a file for --describe"
 DESCRIBE_PIXELS = (
@@ -85,7 +85,7 @@ class Evidence(Seen):
     planar: bool
     forced: bool = False
     suffix: str = ".onnx"  # of the file
-    # What the file says of its input, as keys of ``InputDescription``.
+    # The file's statements about its input, as keys of ``InputDescription``.
     stated: Mapping[str, Any] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(init=False)
     response: float | None = None  # ``probed.measure_spread``, once it was probed
@@ -120,7 +120,7 @@ class Evidence(Seen):
         return None, ""
 
     def is_stated(self) -> bool:
-        """Whether the file has the metadata that Ultralytics' exporters write."""
+        """Return whether the file has the metadata that Ultralytics' exporters write."""
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
@@ -202,7 +202,7 @@ class Evidence(Seen):
         return True
 
     def words_behind(self, name: str) -> str:
-        """The names of the convolutions that an output is made of, and of what lies between."""
+        """Return the names of an output's convolutions and of the nodes between them."""
         pending, words = [name], []
         met: set[int] = set()
         while pending and len(met) < 300:
@@ -269,7 +269,7 @@ class Evidence(Seen):
         return [node for node in self._behind_picture() if node.op_type == "Conv"]
 
     def _behind_picture(self) -> Iterator[onnx.NodeProto]:
-        """The nodes that read the picture, through those that move or scale it."""
+        """Yield the nodes that read the picture, also through nodes that move or scale it."""
         readers, pending, met = self.graph.readers(), [self.graph.input.name], 0
         while pending and met < MAX_STEPS:
             for node in readers.get(pending.pop(0), ()):

@@ -66,8 +66,8 @@ def meaning_of(name: str) -> Meaning | None:
 def split_inputs(
     path: Path, model: onnx.ModelProto, heavy: Collection[str]
 ) -> tuple[onnx.ValueInfoProto, list[onnx.ValueInfoProto]]:
-    """The picture, and the inputs that say how large it is. Raises ModelError for others. Old files
-    list their constants as inputs too; ``heavy`` are those that were set aside."""
+    """Return the picture, and the inputs for its size. Raises ModelError for others. Old files
+    list their constants as inputs too; ``heavy``: constants that were set aside."""
     graph = model.graph
     constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
     inputs = [info for info in graph.input if info.name not in constants]

@@ -176,7 +176,7 @@ def _along(walk: _Walk, node: onnx.NodeProto) -> int:
 
 
 def _axis_without(axis: int, gone: Sequence[int], rank: int) -> int:
-    """Where the batch axis lies when the axes ``gone`` are removed."""
+    """Return the batch axis after the axes ``gone`` are removed."""
     positive = {_positive(other, rank) for other in gone}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")

@@ -1,4 +1,4 @@
-"""The graph as every engine takes it: our input and outputs, plainer operators, and our names.
+"""Rewrites a graph for all engines: our input and outputs, plainer operators, and our names.
 
 The steps, in the order in which ``read`` takes them:
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from detector.core.models.layouts.base import Joined
 
 MAX_PARTS = 24  # of a name; the deepest modules have ten
-# Of a list of unknown length. NMS may sort it by class (YOLO-NAS), so that a shorter one would lose
-# the best; super-gradients' exports have 1000 rows at most, torchvision's and MMDeploy's 300.
+# The rows of a list of unknown length. NMS may sort it by class (YOLO-NAS), so a shorter one would
+# lose the best; super-gradients' exports have 1000 rows at most, torchvision's and MMDeploy's 300.
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
 PREFIX = "input"  # the prefix's nodes are input.cast etc.; in torch a module of that name
@@ -58,7 +58,7 @@ OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose",
 
 
 def join_levels(graph: ForeignGraph, joined: Mapping[str, Joined]) -> None:
-    """Make one output of those of all strides, in place. Each keeps its rows' order."""
+    """Join the outputs of all strides in place. Each keeps its rows' order."""
     from onnx import helper
 
     for name, made in joined.items():
@@ -257,7 +257,7 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     axes = parts[2] if len(parts) > 2 and parts[2] is not None else np.arange(len(starts))
     steps = parts[3] if len(parts) > 3 and parts[3] is not None else np.ones(len(starts), np.int64)
     if (steps < 1).any():
-        return  # a Slice that runs backwards stays as it is
+        return  # a backward Slice stays unchanged
     axes = axes % len(shape)
     limits = np.array(shape, np.int64)[axes]
     starts, ends = (

@@ -46,13 +46,13 @@ MAX_WORK = 1 << 29  # elements read and written by folding; some seconds
 # What an engine has to compute from constants before the first picture: elements, and multiply-
 # accumulates.
 MAX_LEFT, MAX_LEFT_MACS = 1 << 28, 1 << 38
-# What is never folded: quantised weights stay quantised, random numbers are no constants.
+# Never folded: quantised weights stay quantised, and random numbers are not constants.
 KEPT = frozenset(
     "DequantizeLinear QuantizeLinear RandomNormal RandomUniform RandomNormalLike RandomUniformLike "
     "Bernoulli Multinomial If Loop Scan SequenceMap".split()
 )
-# Their outputs are no larger than their inputs together, whatever the inputs hold. numpy computes
-# them as fast as it reads.
+# Their outputs are no larger than their inputs together, whatever the values. numpy computes them
+# as fast as it reads.
 STEADY = UNARY | frozenset(
     "And Or Xor BitShift Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softmax LogSoftmax "
     "Concat Split Slice Reshape Flatten Squeeze Unsqueeze Transpose Shape Size NonZero Compress "
@@ -116,7 +116,7 @@ def settle_shapes(
 
 
 def _is_planar(graph: ForeignGraph) -> bool:
-    """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture."""
+    """Return whether the input is NCHW, not NHWC. Raises ModelError if not a picture."""
     from onnx import TensorProto
 
     tensor = graph.input.type.tensor_type

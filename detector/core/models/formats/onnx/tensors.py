@@ -56,7 +56,7 @@ BITS = {
 
 
 def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Raises ModelError for sparse ones, which nobody exports."""
+    """Yield all tensors. Raises ModelError for sparse ones, which no exporter writes."""
     for graph in every_graph(model):
         sparse = [] if is_function(graph) else [*graph.sparse_initializer]
         if not is_function(graph):

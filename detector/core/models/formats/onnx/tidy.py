@@ -1,4 +1,4 @@
-"""What runtimes accept and ONNX's checker does not, or what nobody needs: put right in place."""
+"""Fixes in place what runtimes accept but ONNX's checker does not, and removes unused parts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
 
 
 def _is_unsorted(nodes: Sequence[onnx.NodeProto], made: set[str]) -> bool:
-    """Whether a node reads what a later one makes. ``made``: all that nodes make."""
+    """Return whether a node reads a later one's output. ``made``: all nodes' outputs."""
     missing = set(made)
     for node in nodes:
         if not missing.isdisjoint(reads(node)):

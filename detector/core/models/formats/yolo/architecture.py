@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution(Step):
-    """With its activation. ``form``: how its numbers are stored.
+    """A convolution and its activation. ``form``: how its numbers are stored.
 
     normed    path.conv and path.bn
     plain     path, with a bias
@@ -80,7 +80,7 @@ class Convolution(Step):
 
     @property
     def parameters(self) -> int:
-        """As stored, without running statistics."""
+        """Count the stored parameters, without running statistics."""
         outs, ins, *_ = self.stored_shape
         own = math.prod(self.stored_shape)
         if self.form == "normed":
