@@ -45,7 +45,7 @@ def partition(place: str, name: str) -> Path:
 
 
 def _quoted(name: str) -> str:
-    """As Hive and Spark write values into paths. Not reversible where the name is too long."""
+    """Quote a value for paths as Hive and Spark do. Not reversible if the name is too long."""
     text = quote(name, safe=" ")
     if len(text) <= LONGEST:
         return text

@@ -23,8 +23,8 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Where the time of some items went. ``infer_s``: seconds in which any inference ran.
-    ``waits``: what threads waited for -> seconds."""
+    """The time that some items took, by cause. ``infer_s``: seconds in which any inference ran.
+    ``waits``: cause of threads' waits -> seconds."""
 
     infer_s: Duration = 0.0
     cpu_s: Duration = 0.0  # of the whole process
@@ -116,14 +116,14 @@ class Failure:
 class WorkerState:
     """The state of one worker. ``item``: its name, and the part of it if the worker has only one.
     ``done``: items, and steps of items that are split into parts. ``busy_share``: share of its
-    lifetime in which it had an item."""
+    lifetime with an item."""
 
     worker: Count
     state: str  # "loading", "idle", "working", "gone"
     item: str | None = None
     frames: Count = 0  # of that item, so far
     done: Count = 0
-    fps: Amount | None = None  # of all its frames, over the seconds in which it had an item
+    fps: Amount | None = None  # of all its frames, over its seconds with an item
     busy_share: Amount | None = None
 
 
@@ -233,7 +233,7 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What ``batch --json`` prints at the end, and with --status."""
+    """The document of ``batch --json``, at the end and with --status."""
 
     schema: int = SCHEMA
     output: str
@@ -267,7 +267,7 @@ class PlannedItems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What ``batch --dry-run --json`` prints."""
+    """The document of ``batch --dry-run --json``."""
 
     schema: int = SCHEMA
     output: str

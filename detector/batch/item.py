@@ -1,7 +1,7 @@
 """One item, from its source to its marker, done in a local process or a cluster's actor.
 
 A long item may be done in steps, by several workers: one plans its parts, each detects some, one
-joins them. What a step finds out that forbids parts has the item done whole.
+joins them. If a step finds a reason against parts, the item is done whole.
 """
 
 from __future__ import annotations
@@ -187,10 +187,10 @@ def process_item(
     gather: Gather | None = None,
     watch: Watched = lambda frames: None,
 ) -> ItemRecord:
-    """Detects, writes, and places the results with their marker. Nothing stays of what fails.
+    """Detect, write, and place the results with their marker. A failure leaves nothing.
 
-    ``gather`` is given the name and the rows before the marker stands. ``watch`` is told how many
-    frames are done. The record is the marker, or that of one step. Raises DetectVideoError.
+    ``gather`` gets the name and the rows before the marker is placed. ``watch`` gets the number of
+    done frames. The record is the marker, or that of one step. Raises DetectVideoError.
     """
     _refuse_sinks_of_files(task, model.config)
     why_whole = ""
@@ -334,7 +334,7 @@ def _do_step(
 
 
 class _Step:
-    """``folder``: of its parts. ``alive`` is called as often as frames would be told of."""
+    """One step of an item. ``folder``: of its parts. ``alive`` is called as often as ``watch``."""
 
     def __init__(
         self, task: Task, model: OpenModel, folder: Path, key: str, alive: Callable[[], None]
@@ -456,7 +456,7 @@ class _Step:
             return plan.paths(path, source.info)
 
     def _record(self, parts: int, **facts: Any) -> ItemRecord:
-        """Of this step. Without ``facts``: no frames, and the seconds since it began."""
+        """Return this step's record; without ``facts``: no frames, and the seconds so far."""
         task = self._task
         own = {
             "frames": 0,

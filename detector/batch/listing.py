@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LISTS = (".txt", ".lst", ".list")  # suffixes of a file that lists sources, one a line
 LIST_BYTES = 256 << 20  # two million lines of a hundred characters and more
-LONGEST_PART = 240  # bytes of one part of a name: what stands beside it has a longer one
+LONGEST_PART = 240  # bytes of one part of a name: other files next to it have longer ones
 
 
 class Item(NamedTuple):
@@ -43,8 +43,8 @@ class Item(NamedTuple):
 
 @dataclass(slots=True)
 class Listing:
-    """``refused``: what is no item, and why. ``silent``: arguments that named nothing.
-    ``left_out``: other files, by suffix."""
+    """The items of a job. ``refused``: other paths, and why. ``silent``: arguments that matched
+    nothing. ``left_out``: other files, by suffix."""
 
     items: list[Item] = field(default_factory=list)
     refused: list[Failure] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Listing:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def takes(self, path: str) -> bool:
-        """Whether a file that nobody named is an item. Counts it if not, unless a run wrote it."""
+        """Return whether an unnamed file is an item. Count it if not, unless a run wrote it."""
         is_known = kind_of_name(path) is not None
         if not is_output(path):
             self.left_out[suffix_of(path)] += not is_known
@@ -68,7 +68,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """``about``: what a store said of it; None: nobody has asked yet."""
+    """A file found. ``about``: the store's facts; None: not asked for yet."""
 
     relative: str
     path: str
@@ -90,8 +90,8 @@ def look_at(path: str) -> About:
 
 
 def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
-    """Every item that ``specs`` name. ``output``: the job's folder, whose videos are no sources.
-    ``known``: path -> name of an earlier run, which stay. Raises UsageError, SourceError."""
+    """List the items that ``specs`` name. ``output``: the job's folder, whose videos are not
+    sources. ``known``: path -> name of an earlier run, kept. Raises UsageError, SourceError."""
     listing = Listing()
     names = _Names(known or {})
     seen: set[str] = set()
@@ -194,7 +194,7 @@ def _why_refused(name: str) -> str | None:
     return None
 
 
-# What each kind of argument names.
+# The files of each kind of argument.
 
 
 def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]:

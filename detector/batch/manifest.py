@@ -184,7 +184,7 @@ class Manifest:
             return dict(self._connection.execute("SELECT path, name FROM items"))
 
     def plan(self, items: Iterable[tuple[Item, str]]) -> None:
-        """These are to be done: (item, key). What was known of them is forgotten."""
+        """Plan these items: (item, key). Earlier facts about them are dropped."""
         with self._errors():
             self._connection.executemany(
                 "INSERT OR REPLACE INTO items (name, path, size, version, key, state) "
@@ -276,7 +276,7 @@ class Manifest:
         ]
 
     def write_settings(self, settings: JobSettings) -> None:
-        """What every worker obeys, so that the manifest says by itself what its items are of."""
+        """Store the settings of all workers, so that the manifest alone explains its items."""
         self._write_fact("settings", to_json(settings))
 
     def read_settings(self) -> JobSettings | None:
@@ -309,7 +309,7 @@ class Manifest:
         return None if found is None else str(found[0])
 
 
-# Those of a folder: one, or one of each shard.
+# The manifests of a folder: one, or one of each shard.
 
 
 @contextmanager

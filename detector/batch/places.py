@@ -7,9 +7,9 @@
     OUT/settings.yaml          the same for --config of a single run
     OUT/failures.jsonl         what was set aside; of a shard: failures-2-of-4.jsonl
 
-An item is written into a hidden folder of OUT and renamed when it is whole, marker and all. So a
-marker means whole results, whatever was killed when. The contract is ``Outputs``; bucket.py places
-results in an object store. Where the parts of long items lie meanwhile is said in pieces.py.
+An item is written into a hidden folder of OUT and renamed when it is whole, with its marker. So a
+marker means whole results, no matter when a job was killed. The contract is ``Outputs``; bucket.py
+places results in an object store; pieces.py keeps the parts of long items.
 """
 
 from __future__ import annotations
@@ -59,29 +59,29 @@ class Outputs(Protocol):
         """Removes what tries of this item left under way."""
 
     def discard_all(self) -> None:
-        """The same of all items, where nobody else is at work."""
+        """Discard those of all items. Only if no other job is at work."""
 
     def has_marker(self, name: str) -> bool: ...
 
     def is_done(self, name: str, key: str) -> bool:
-        """Whether a marker with this key stands. In a folder what it names must be there, too."""
+        """Return whether the marker has this key. In a folder its outputs must exist, too."""
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
-        """Whether the outputs that a marker names are there, with their sizes."""
+        """Return whether the marker's outputs exist with their sizes."""
 
     def read_marker(self, name: str) -> ItemRecord | None:
-        """None where there is none, or none that can be read: the item is not done."""
+        """Return the marker, or None if absent or unreadable: the item is not done."""
 
     def remove(self, name: str) -> None:
         """Removes the results of an item."""
 
-    # Its rows in the dataset. Of these, nothing needs pyarrow but ``gather`` and what calls it.
+    # Its rows in the dataset. Of these, only ``gather`` and its callers need pyarrow.
 
     def gather(self, name: str, rows: Path) -> None:
         """Writes the partition of an item from its rows, in place of an earlier one."""
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
-        """The same for those of these items that are done and have none."""
+        """Gather the done items among these that have no rows yet."""
 
     def ungather(self, name: str) -> None:
         """Removes the partition of an item, where there is one."""
@@ -172,7 +172,7 @@ class LocalOutputs:
         remove_tree(self._scratch(name))
 
     def discard_all(self) -> None:
-        """Removes what killed jobs left under way. Only where nobody else is at work here."""
+        """Remove unfinished work of killed jobs. Only if no other job is at work here."""
         for path in Path(self.place).glob(f"{SCRATCH}*"):
             remove_tree(path)
 

@@ -1,7 +1,7 @@
-"""What a pool of workers promises, and what all pools keep.
+"""The contract of a pool of workers, and the state that all pools share.
 
-A worker loads the model once and then takes one item after the other: it is handed a name and path
-and gives back the record; frames and detections it writes itself.
+A worker loads the model once and then takes one item after the other: it gets a name and path and
+returns the record; it writes frames and detections itself.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ class Pool(Protocol):
         """Hands an item to a worker. Only where there is room."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """What happened, or nothing after so many seconds."""
+        """Return the events, or none after so many seconds."""
 
     def states(self) -> list[WorkerState]: ...
 
     def reports(self) -> list[WorkerReport]: ...
 
     def is_alive(self) -> bool:
-        """Whether any place is left."""
+        """Return whether any place is left."""
 
     def cores(self) -> float:
         """Cores that the workers hold together."""
 
     def close(self) -> None:
-        """Lets all workers go. What they still work on is dropped, and nothing of it stays."""
+        """Dismiss all workers. Their unfinished work is dropped without a trace."""
 
 
 # ---- what pools keep
@@ -134,7 +134,7 @@ class Places(Generic[AnyPlace]):
 
     @abstractmethod
     def _look(self, seconds: float) -> None:
-        """Takes what workers say, for so long, and looks after those that do not."""
+        """Take workers' messages for so many seconds, and check on silent workers."""
 
     @abstractmethod
     def _hand(self, place: AnyPlace, task: Task) -> None:
@@ -173,7 +173,7 @@ class Places(Generic[AnyPlace]):
     def _fail_task(
         self, place: AnyPlace, why: str, exit_code: int = EXIT_ENGINE, *, lost: bool = True
     ) -> bool:
-        """Whether there was a task."""
+        """Fail the place's task. Return whether there was one."""
         task, place.task = place.task, None
         if task is not None:
             wall_s = self.clock() - place.since

@@ -61,12 +61,12 @@ class Tally:
         self._move(size)
 
     def finish_joined(self, item: SlowItem, damaged: bool, size: int) -> None:
-        """All steps of an item are done. ``size``: of its bytes, those that no step had."""
+        """Finish an item after all steps. ``size``: its bytes that no step counted."""
         self._finish(item, damaged)
         self._drop(size)
 
     def take_back(self, frames: int, size: int) -> None:
-        """Parts that are of no use. What they have cost stays in the ledger."""
+        """Uncount parts that are of no use. Their cost stays in the ledger."""
         self.frames -= frames
         self._move(-size)
 

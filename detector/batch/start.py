@@ -187,7 +187,7 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
 
 
 def _has_division(request: Request, home: str) -> bool:
-    """Whether all manifests that are there are those of shards of the same division."""
+    """Return whether all present manifests belong to shards of the same division."""
     there = [path.stem for path in Path(home).glob(f"{MANIFEST}*.sqlite")]
     return all(stem.endswith(f"-of-{request.shard.of}") for stem in there)
 

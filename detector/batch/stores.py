@@ -1,4 +1,4 @@
-"""What addresses in SOURCES name: objects below a prefix, those that match, single ones, lists.
+"""Resolves addresses in SOURCES: objects below a prefix, matches, single objects, lists.
 Keys come in pages, so that very many cost little memory."""
 
 from __future__ import annotations

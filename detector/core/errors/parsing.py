@@ -1,8 +1,8 @@
 """The one way to parse a foreign text, JSON or YAML: depth, size and numbers are bounded.
 
 A few hundred bytes of YAML can mean a billion names (aliases of aliases), a row of brackets ends
-Python's stack, and a number of 6,000 digits cannot be printed. What is refused is one line with the
-file and the line. Values are None, booleans, 64-bit integers, floats, text, lists and mappings.
+Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with the file
+and the line number. Values are None, booleans, 64-bit integers, floats, text, lists and mappings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def quote(value: object) -> str:
 
 
 class _RefusedError(ValueError):
-    """What JSON allows and we do not. ``found``: the text in question."""
+    """Something that JSON allows and we do not. ``found``: the text in question."""
 
     def __init__(self, reason: str, found: str = "") -> None:
         super().__init__(reason)

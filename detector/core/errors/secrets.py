@@ -39,7 +39,7 @@ _KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")  # their last p
 
 
 def keep_secret(text: str) -> None:
-    """From now on ``redact`` hides this text, in every form that it may take."""
+    """Make ``redact`` hide this text from now on, in every form that it may take."""
     global _pattern
     with _lock:
         before = len(_secrets)
@@ -192,7 +192,7 @@ def _show_value(part: str) -> str:
 
 
 def host_of(address: Address) -> str:
-    """The host, for a name of a camera; empty where there is none."""
+    """Return the host, to name a camera by; empty if there is none."""
     try:
         return urlsplit(address.whole).hostname or ""
     except ValueError:

@@ -1,8 +1,7 @@
-"""The one way to write a file: under its name it is whole, or it is not there. What fails is an
-OutputError.
+"""The one way to write a file: under its name it is whole, or absent. Failures raise OutputError.
 
 That holds after a power loss too: the content is on the disk before the file gets its name, and the
-name is on the disk before anybody is told (``put_in_place``).
+name is on the disk before it is reported (``put_in_place``).
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_hidden_files(folder: Path) -> None:
-    """Removes what killed processes left in a folder of ours, where nobody else writes now."""
+    """Remove leftovers of killed processes in our folder, while no other process writes there."""
     for path in folder.glob(HIDDEN + "[0-9a-f]" * 8 + "*"):
         path.unlink(missing_ok=True)
 
@@ -200,8 +199,8 @@ def _refuse_special(target: Path) -> None:
 
 
 def _hidden_name(target: Path, begins: str) -> Path:
-    """A name beside ``target`` that nobody else draws: ``.detect-video-1a2b3c4d5e6f7a8b.npz``.
-    numpy needs the suffix as it is."""
+    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. numpy needs
+    the suffix unchanged."""
     return target.with_name(f"{begins}{secrets.token_hex(8)}{target.suffix}")
 
 

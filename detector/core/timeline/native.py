@@ -25,7 +25,7 @@ AT_ONCE_NS, LOOKS = 2_000_000, 4  # all clocks of a process: 0.3 ms where nothin
 
 
 class Times(NamedTuple):
-    """What one thread has used so far, nanoseconds. ``ready``: runnable, but not scheduled."""
+    """A thread's times so far, nanoseconds. ``ready``: runnable, but not scheduled."""
 
     cpu: int
     ready: int
@@ -51,10 +51,10 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 class RunQueue:
-    """How long the thread that opens it has been runnable without a core: the second number of its
+    """The time that the opening thread has been runnable without a core: the second number of its
     schedstat (Linux, Documentation/scheduler/sched-stats.rst). The kernel counts it each time that
     the thread gets a core, in nanoseconds, so the thread itself reads it exactly. The file stays
-    open: a read costs a microsecond, and opening it ten. Raises OSError where there is none.
+    open: a read costs a microsecond, and opening it ten. Raises OSError if absent.
     """
 
     __slots__ = ("_file",)
@@ -84,7 +84,7 @@ def open_run_queue() -> RunQueue | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """The kernel's name of a thread, by default the calling one; "" if there is none."""
+    """Return the kernel's name of a thread, by default the calling one; "" if there is none."""
     try:
         with open(
             "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
@@ -141,7 +141,7 @@ class StageThreads:
 
 @dataclass(slots=True)
 class Burnt:
-    """What was used between two marks, nanoseconds.
+    """The time used between two marks, nanoseconds.
 
     ``unknown_ns`` is CPU time of this process that belongs neither to our threads nor to a stage.
     ``others_ns``: used by other processes on the same cores; None if unknown.
@@ -268,7 +268,7 @@ class Natives:
             }
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
-            # A guest's clock of its cores can jump; nobody used more than there was.
+            # A virtual machine's core clock can jump; limit the use to the time available.
             there = (last.now_ns - first.now_ns) * usable_cores()
             machine = max(0, min(last.machine_ns - first.machine_ns, there) - process)
         found = Burnt(last.now_ns - first.now_ns, process, process, machine)

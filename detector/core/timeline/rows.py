@@ -1,8 +1,7 @@
-"""The rows of a span: index, start and end of its calls, and where its thread was meanwhile.
-
-``Rows`` keeps the first ones, in some 16 bytes each, which a ``Spool`` holds on disk; ``Ring`` the
-last ones, without the latter. A span writes into their ``Block``. Both hand out one column at a
-time, so that whoever writes all rows of a run need not hold them twice.
+"""The rows of a span: index, start and end of its calls, and its thread's time off a core. ``Rows``
+keeps the first ones, in some 16 bytes each, which a ``Spool`` holds on disk; ``Ring`` the last
+ones, in memory. A span writes into their ``Block``. Both return one column at a time, so that the
+writer of all rows need not hold them twice.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """An array [count] that lies in a spool."""
+    """An array [count] in a spool."""
 
     spool: Spool
     at: int

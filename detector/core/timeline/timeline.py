@@ -30,10 +30,9 @@ class Timeline:
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
     stage's CPU time includes what other threads of the process used meanwhile. ``run_queue`` opens
-    what tells how long the calling thread waited for a core. ``natives`` observes libraries'
-    threads; with None nobody does. ``max_rows`` of each stage and kind of wait are kept whole: the
-    first ones, or with ``ring`` the last ones. The first ones are kept in a file in ``folder``,
-    where there is one.
+    the count of the calling thread's waits for a core. ``natives`` observes libraries' threads;
+    None: not observed. ``max_rows`` of each stage and kind of wait are kept whole: the first ones,
+    or with ``ring`` the last ones. The first ones are kept in a file in ``folder``, if given.
     """
 
     def __init__(
