@@ -350,14 +350,14 @@ class ThreadRow:
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """With its libraries' threads. In the plain loop the first holds all that ran meanwhile."""
+    """Return CPU seconds with libraries' threads. In the plain loop they include all threads."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)
 
 
 def unbooked_cpu_s(summary: Summary) -> float:
-    """CPU seconds of libraries' threads that are no stage's, as far as the system tells."""
+    """Return CPU seconds of libraries' threads outside stages, as far as known."""
     booked = sum(stage.library_cpu_s or 0.0 for stage in summary.stages.values())
     return max(0.0, summary.cpu.library_threads_s - booked)
 
@@ -486,7 +486,7 @@ def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
 
 
 def text(shares: Mapping[str, PrecisionShare] | None) -> str:
-    """``int8 96% of MACs, fp32 4%`` (of layers if none has MACs); empty if nothing was told."""
+    """``int8 96% of MACs, fp32 4%`` (of layers if none has MACs); empty without data."""
     if not shares:
         return ""
     if any(share["macs"] for share in shares.values()):

@@ -18,7 +18,7 @@ AnyTrack = Track | OffTrack
 
 
 class ClosedError(Exception):
-    """The run is over or has failed. The thread that gets this ends."""
+    """The run has ended or failed. The thread that receives this ends."""
 
 
 class _Channel:
@@ -48,7 +48,7 @@ class Pool(_Channel, Generic[T]):
         self._size = len(self._items)
 
     def __len__(self) -> int:
-        """Of all items, lent or not."""
+        """Count all items, lent or not."""
         return self._size
 
     def get(self, track: AnyTrack, index: int) -> T:

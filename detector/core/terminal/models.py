@@ -137,7 +137,7 @@ def progress_bar(
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
-    """What was built, where, from what, and in how long."""
+    """Return what was built, where, from what, and how long it took."""
     batch, height, width, _ = facts["input_shape"]
     size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
     what = f"{facts['model']} for engine {facts['engine']}, {facts['precision']}, {size}"

@@ -1,8 +1,8 @@
 """Interleaved rounds of several variants become rows that can be compared, or the reason why not.
 
 The interval of a row is the lowest and the highest round. A ratio is taken within each round, so
-that a slow minute of the computer, which slows all variants down, cancels out; what is told of
-these ratios, and when, is decided in ``statistics``.
+that a slow minute of the computer, which slows all variants down, cancels out; ``statistics``
+decides which ratios are reported, and when.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from detector.lab.session.comparison import (
 from detector.lab.session.evaluation import MeanAccuracy
 from detector.lab.session.network import Peaks
 
-# An engine cannot change what these stages cost. Where they differ, something else did too.
+# An engine cannot change the cost of these stages. If it differs, something else changed.
 UNTOUCHED = ("read", "annotate", "write")
 # A difference below this share of a frame's time changes no conclusion, however small the noise.
 MATERIAL = 0.02
 # With fewer, chance gives all rounds to one side in more than one of 20 comparisons.
 ROUNDS_FOR_A_WINNER = 6
-# Of a core. A variant that uses more while it waits for its turn takes time from the others.
+# Share of a core. A waiting variant that uses more takes time from the others.
 IDLE_SHARE = 0.02
 
 
 @dataclass(slots=True)
 class Variant:
-    """What is known of one variant. ``error`` with ``exit_code``: why it has no figures. ``facts``:
-    what its process said once open. ``frames_digest``: of all decoded pictures."""
+    """The facts of one variant. ``error`` with ``exit_code``: why it has no figures. ``facts``:
+    its process's message once open. ``frames_digest``: of all decoded pictures."""
 
     engine: str
     precision: str

@@ -93,8 +93,8 @@ END_TO_END = "end to end, per frame"
 
 
 def diff(before: SavedSession, after: SavedSession) -> list[Change]:
-    """End to end first, with its p as it stands (as in the gate), then every stage with enough
-    samples in both runs, their p corrected for each other."""
+    """List end to end first, with its p uncorrected (as in the gate), then each stage with enough
+    samples in both runs, with p corrected for multiple tests."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))

@@ -351,8 +351,8 @@ def device_facts(
     slowdown: float = 1.0,
     waits: Sequence[Interval] = (),
 ) -> DeviceFacts:
-    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU; ``waits``: of
-    them, those that only wait for the GPU. Idle time goes to what the host did for most of a gap.
+    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU; ``waits``: host
+    operators that only wait for the GPU. Idle time goes to what the host did for most of a gap.
     """
     busy, working, waiting = merge(kernels), merge(host), merge(waits)
     everything = merge([*busy, *working, *waiting])

@@ -22,7 +22,7 @@ PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Where a run's files go, and what is printed of it: nothing that its speed depends on.
 APART = ("--run-dir", "-o", "--output", "--only", "--log-to", "--what-if-seconds")
 APART_ALONE = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
-# What measures a step that has no figure.
+# The command that measures a step without a figure.
 WHAT_IF = "profile --only what_if"
 THIS = "this command"
 

@@ -11,11 +11,11 @@ Looks. Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over
 simplest spending function (Lan and DeMets, Biometrika 70, 1983). It holds for any dependence
 between the looks. Several rows are corrected for by Holm's method (Scand. J. Statist. 6, 1979).
 
-Runs. The mean of a series that depends on itself, such as the times of one run's frames, is told
-from few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28, 2010): it
-keeps its level also where blocks differ in their noise. Two runs are further apart in time than
-two blocks of one. Drift as slow as that is taken to move a run by as much as it moves a block
-(noise of 1/f has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
+Runs. The mean of a series that depends on itself, such as the times of one run's frames, is
+estimated from few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
+2010): it keeps its level also where blocks differ in their noise. Two runs are further apart in
+time than two blocks of one. Drift as slow as that is taken to move a run by as much as it moves a
+block (noise of 1/f has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
 """
 
 from __future__ import annotations
@@ -138,11 +138,10 @@ def noise_floor(equal: Sequence[float] | None) -> float:
 def judge(
     series: Sequence[Sequence[float]], floor: float, same: float, share: float = 1.0
 ) -> list[Judged]:
-    """Each of ``series``, log ratios to one baseline round by round, corrected for all of them.
-
-    ``floor``: as ``noise_floor`` gives it; what is not beyond it is no difference. ``same``: from
-    which share on a difference matters; an interval within it says that there is none.
-    ``share``: of ALPHA that this look may spend.
+    """Judge each of ``series``, log ratios to one baseline round by round, corrected for all of
+    them. ``floor``: from ``noise_floor``; smaller effects are not differences. ``same``: from which
+    share on a difference matters; an interval within it says that there is none. ``share``: of
+    ALPHA that this look may spend.
     """
     alpha = ALPHA * share
     raw = [_p_beyond(values, floor) / share for values in series]
@@ -229,8 +228,8 @@ def compare_means(before: Floats, after: Floats) -> Means:
 
 
 def _block_mean(values: Floats) -> tuple[float, float]:
-    """The mean, and its relative error, by which another run may differ: that of the mean of these
-    blocks, and the move of a whole run by as much as a block."""
+    """Return the mean and its relative error for another run: that of the mean of these blocks, and
+    the move of a whole run by as much as a block."""
     blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
     mean = max(float(values.mean()), 1e-12)
     return mean, float(np.std(blocks, ddof=1)) * math.sqrt(1 + 1 / len(blocks)) / mean

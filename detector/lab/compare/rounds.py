@@ -196,7 +196,7 @@ def run_in_turns(
 
 
 def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant | None:
-    """The baseline once more: what lies between the two is noise."""
+    """Open the baseline again: the difference between the two is noise."""
     base = next((one for one in variants if one.error is None), None)
     if base is None:
         return None
@@ -365,8 +365,8 @@ def _judge_all(
 
 
 def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
-    """Average precision of a variant, after all rounds, so that it is in no time or peak of memory.
-    What goes wrong here becomes a note."""
+    """Compute a variant's average precision after all rounds, so that it affects no time or memory
+    peak. Errors here become notes."""
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None
     bound = labels.bind(facts.class_names)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import SourceRun
     from detector.core.sources.base import Source
 
-# What the two ends say to each other. Detections travel in a file, by ``save_detections``.
+# Messages between the two processes. Detections travel in a file, by ``save_detections``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +329,7 @@ class _OpenVariant:
         )
 
     def _open_source(self) -> Source:
-        # As the runs that are timed read it, and ``eval``.
+        # Read as in timed runs and ``eval``.
         return self.plan.reading.open(self.source, "yuv420p")
 
     def _detect(self, plan: Plan, source: Any) -> Iterator[tuple[Frame, Detections]]:

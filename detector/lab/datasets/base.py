@@ -70,7 +70,7 @@ class Format:
     suffixes: tuple[str, ...] = ()
 
     def claims(self, path: Path) -> bool:
-        """Whether the path looks like this format. Opens no more than a folder's listing."""
+        """Return whether the path looks like this format. Reads at most a folder's listing."""
         return path.is_file() and path.suffix.lower() in self.suffixes
 
 
@@ -161,7 +161,7 @@ class Lookup:
 
 
 def real_path(path: str) -> str:
-    """With links followed; as it is where it cannot be the path of a file."""
+    """Return the path with links followed; unchanged if it cannot be a file's path."""
     try:
         return os.path.realpath(path) if len(path) <= MAX_PATH else path
     except ValueError:  # a NUL byte
@@ -287,10 +287,10 @@ def box_of(values: Any) -> list[float]:
 
 
 def picture_size(path: str) -> tuple[int, int]:
-    """Width and height of the picture as it is shown. Raises SourceError."""
+    """Return the picture's width and height as shown. Raises SourceError."""
     from detector.core.sources.pictures import read_size
 
-    if not os.path.isfile(path):  # a pipe would hold whoever opens it
+    if not os.path.isfile(path):  # opening a pipe would block
         raise SourceError(f"{path}: not a file, so its labels have no size; check the path")
     if (size := read_size(path)) is None:
         raise SourceError(

@@ -84,7 +84,7 @@ def map_labels(one: LabelledPicture, bound: Bound) -> LabelledPicture:
 
 
 def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
-    """Raises SourceError where there is no box to find, before hours of inference."""
+    """Raise SourceError if there is no box to find, before hours of inference."""
     targets = list(bound.label_ids)
     for one in dataset.pictures:
         looked_for = np.isin(one.class_ids, targets) & ~(one.ignored | one.crowd)

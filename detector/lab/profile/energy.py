@@ -123,7 +123,7 @@ def open_gpu(device: str) -> Gpu | None:
     try:
         gpu = Gpu(device)
         gpu.joules()
-    except Exception:  # no GPU, or one of NVML's own errors: there is no counter then
+    except Exception:  # no GPU, or an NVML error: no counter
         return None
     return gpu
 

@@ -66,7 +66,7 @@ def fit_growth(
 
 
 def find_parts(occasion: Occasion) -> dict[str, float]:
-    """MB that each part adds to the peak of a run by itself."""
+    """Return the MB that each part alone adds to the peak of a run."""
     config, document = occasion.config, occasion.plain.document
     assert document.video, "one source was opened"
     assert document.video.pixels

@@ -171,7 +171,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[Recorded]:
             tables = _plain_tables(database)
             database.set_authorizer(_permit_plain_reading)
             return _read(database, tables, str(path))
-    # Where a name is damaged, sqlite3 cannot decode its own message.
+    # If a name is damaged, sqlite3 cannot decode its own message.
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
         if clock.is_over():
             raise UsageError(
@@ -301,7 +301,7 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """When the runs of each process lasted, and those of all (UNKNOWN). They may overlap."""
+    """The times of the runs of each process, and of all (UNKNOWN). They may overlap."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -419,7 +419,7 @@ class _Export:
     ) -> None:
         self._database, self._tables, self._path = database, tables, path
         known = "StringIds" in tables
-        # A registered string stands in StringIds, any other in the row itself.
+        # A registered string is in StringIds, any other in the row itself.
         self._text = "coalesce(n.text, s.value)" if known else "n.text"
         self._join = "left join StringIds s on s.id = n.textId" if known else ""
         self._domains = {

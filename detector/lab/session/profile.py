@@ -46,8 +46,8 @@ class StepRow:
 
 
 class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time in which at least one kernel ran, and its share of the run; without ``available``
-    there is the ``reason`` alone."""
+    """The time with at least one running kernel, and its share of the run; without ``available``
+    there is only the ``reason``."""
 
     available: bool
     reason: str | None = None
@@ -121,10 +121,10 @@ class RecordingDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileHeader:
-    """What stands before the passes. ``overhead``: pass -> its time a frame over the plain run's,
-    for passes that ran the pipeline. ``undisturbed``: pass -> why it slowed nothing down.
-    ``not_available``: pass -> why it could not run. ``ran``: pass -> what it measured, beside
-    ``engine`` and ``precision`` of the run: "openvino int8, as the run"."""
+    """The part before the passes. ``overhead``: pass -> its time a frame over the plain run's,
+    for passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
+    ``not_available``: pass -> why it could not run. ``ran``: pass -> what it measured, compared
+    with ``engine`` and ``precision`` of the run: "openvino int8, as the run"."""
 
     schema: int = PROFILE_SCHEMA
     session: str
@@ -142,7 +142,7 @@ class ProfileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDocument(ProfileHeader):
-    """``passes``: by name. In the document each is a key of its own, beside those of the header."""
+    """``passes``: by name. In the document each is a key of its own, next to the header's."""
 
     passes: Mapping[str, PassRecord]
 

@@ -189,7 +189,7 @@ def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
         pieces.append(f"GPU busy {busy} of the run")
     else:
         pieces.append(f"GPU: {gpu.reason}")
-    # Outside of runs there are no queues.
+    # Queues exist only in runs.
     if not (document.loop_is_known or document.runs[document.run - 1].outside):
         pieces.append(
             "note: the recording does not contain the queue sizes, so the defaults are used"

@@ -9,7 +9,7 @@ from detector.core.errors.machine import NotHereError
 
 
 class GpuBytes(NamedTuple):
-    """``process``: of this one alone, None in a container that numbers processes anew."""
+    """``process``: of this one alone, None in a container with its own process numbers."""
 
     process: int | None
     used: int

@@ -1,4 +1,4 @@
-"""A run as a graph: what every call of a stage had to wait for, by the rules of the loop.
+"""A run as a graph of stage calls: what each had to wait for, by the rules of the loop.
 
 A call starts when the last of its predecessors is done: the call before it on its thread (program
 order), the stage that made its data, and the call that gave back the room that it needed (bounded
@@ -42,7 +42,7 @@ SHOWN = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free image"}
 @dataclass(frozen=True, slots=True)
 class LoopShape:
     """The sizes that bound a loop. ``requests`` and ``images``: in their pools. ``queue_batches``:
-    filled ones that may wait for a worker. ``results``: those that may be ahead of the writer."""
+    filled batches that may wait for a worker. ``results``: most results ahead of the writer."""
 
     batch: int
     concurrency: int
@@ -86,7 +86,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActivityGraph:
-    """Activities by their start; ``edges[i]`` lead to those that activity i waits for."""
+    """Activities by their start; ``edges[i]`` lead to the activities that i waits for."""
 
     activities: Sequence[Activity]
     edges: Sequence[Sequence[Edge]]
@@ -162,8 +162,8 @@ def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> Activity
 
 
 class Batches:
-    """Which frames were in which batch, and which of them were inferred: those have a head. Others
-    (--infer-every, --skip-still) take no row of a batch, so that it reaches over more frames."""
+    """The frames of each batch, and which of them were inferred: only these have a head. Others
+    (--infer-every, --skip-still) take no row, so that a batch spans more frames."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
@@ -210,8 +210,8 @@ class _Rules:
         self._order = in_order(one.stage for one in activities)
         self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._batches = Batches(activities, shape)
-        # The calls behind which requests were given back: the head of each batch's last row. Of a
-        # batch without a row the last read is known: it was not before that.
+        # The calls after which requests were returned: the head of each batch's last row. For a
+        # batch without a row it was not before the last read.
         calls = [at for at, one in enumerate(activities) if one.stage in (READ, HEAD)]
         last = {self._batches.of(activities[at].number): at for at in calls}
         self._given_back = sorted(last.values(), key=lambda at: activities[at].end_ns)
@@ -346,7 +346,7 @@ def mean_depth(steps: Steps) -> float:
 
 @dataclass(frozen=True, slots=True)
 class QueueCurve:
-    """A queue over time in equal bins; ``full``, ``empty``: the shares of time in which it was."""
+    """A queue over time in equal bins; ``full``, ``empty``: the shares of time in that state."""
 
     name: str
     times_s: list[float]

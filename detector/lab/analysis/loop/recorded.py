@@ -132,7 +132,7 @@ def _time_inside(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np
 
 
 def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity]) -> GpuBusy:
-    """The time in which at least one kernel ran, and its share of the run."""
+    """Return the time with at least one running kernel, and its share of the run."""
     if not kernels or not activities:
         return GpuBusy(available=False, reason="the recording has no CUDA kernels")
     busy = sum(end - start for start, end in merge(kernels))

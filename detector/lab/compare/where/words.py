@@ -108,7 +108,7 @@ def _meaning(word: str) -> tuple[str, Any]:
         return "precision", word
     if word.lower().endswith((".yaml", ".yml")):
         return "config", word
-    is_file = "=" not in word and bool(PurePath(word).suffix)  # what lacks is said where it is read
+    is_file = "=" not in word and bool(PurePath(word).suffix)  # its reader reports an absent one
     if word in known() or is_file or os.path.exists(word):
         return "model", word
     name, sign, value = word.partition("=")
