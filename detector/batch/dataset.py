@@ -54,7 +54,7 @@ def _quoted(name: str) -> str:
 
 
 def gather(place: str, name: str, rows: Path) -> None:
-    """Writes the partition of an item from its detections.jsonl, in place of an earlier one.
+    """Write the partition of an item from its detections.jsonl, in place of an earlier one.
 
     Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
     x2, y2 float64 (pixels), track int64 (null without --track, and for an object that has no id

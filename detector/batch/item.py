@@ -119,7 +119,7 @@ class OpenModel:
 def open_model(
     plain: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
 ) -> tuple[OpenModel, LoadedFacts]:
-    """Loads the model, once for many items.
+    """Load the model, once for many items.
 
     ``resolves``: ``plain`` may say ``auto``; the facts tell what that means here. ``pictures``: the
     first of these sources that opens decides the canvas where the size asked for is only its
@@ -223,12 +223,12 @@ def process_item(
 
 
 def spec_of(path: str) -> str:
-    """What opens the source: an address alone would be taken for a camera's."""
+    """Return what opens the source: an address alone would be taken for a camera's."""
     return StoredVideo(path) if is_address(path) else path
 
 
 def _refuse_sinks_of_files(task: Task, config: Config) -> None:
-    """Raises UsageError for outputs that hold, or point to, the source's own file."""
+    """Raise UsageError for outputs that hold, or point to, the source's own file."""
     from detector.core import sinks
 
     unfit = [name for name in config.output.save or () if sinks.find(name).untouched]

@@ -420,7 +420,7 @@ class Job:
             )
 
     def _is_place_broken(self, event: Failed) -> bool:
-        """Whether several in a row could not be written; they are left for --resume."""
+        """Return whether several in a row could not be written; they are left for --resume."""
         self._output_errors.append(event)
         if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
             return False

@@ -86,7 +86,7 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
 
 
 def is_running(place: str) -> bool:
-    """Whether a job, or a shard of one, runs there now, as far as the file system tells."""
+    """Return whether a job, or a shard of one, runs there now, as far as the file system tells."""
     try:
         file = os.open(os.path.join(place, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:

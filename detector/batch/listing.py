@@ -173,7 +173,7 @@ def names_above(name: str) -> Iterator[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a relative path may lead out of the folder that it is relative to."""
+    """Return whether a relative path may lead out of the folder that it is relative to."""
     return any(sign in f"/{name}/" for sign in ("//", "/./", "/../"))
 
 

@@ -102,7 +102,7 @@ class Manifest:
 
     @classmethod
     def open(cls, path: Path) -> Manifest:
-        """Makes it if missing. Raises OutputError, and UsageError for any other file."""
+        """Make it if missing. Raises OutputError, and UsageError for any other file."""
         try:
             _refuse_foreign(path)
             with ExitStack() as unless_opened:

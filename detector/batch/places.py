@@ -53,10 +53,10 @@ class Outputs(Protocol):
         """An empty local folder for the results of an item. Removes what earlier tries left."""
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
-        """Makes the content of ``scratch`` the results of the item; the marker comes last."""
+        """Make the content of ``scratch`` the results of the item; the marker comes last."""
 
     def discard(self, name: str) -> None:
-        """Removes what tries of this item left under way."""
+        """Remove what tries of this item left under way."""
 
     def discard_all(self) -> None:
         """Discard those of all items. Only if no other job is at work."""
@@ -73,23 +73,23 @@ class Outputs(Protocol):
         """Return the marker, or None if absent or unreadable: the item is not done."""
 
     def remove(self, name: str) -> None:
-        """Removes the results of an item."""
+        """Remove the results of an item."""
 
     # Its rows in the dataset. Of these, only ``gather`` and its callers need pyarrow.
 
     def gather(self, name: str, rows: Path) -> None:
-        """Writes the partition of an item from its rows, in place of an earlier one."""
+        """Write the partition of an item from its rows, in place of an earlier one."""
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
         """Gather the done items among these that have no rows yet."""
 
     def ungather(self, name: str) -> None:
-        """Removes the partition of an item, where there is one."""
+        """Remove the partition of an item, where there is one."""
 
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Puts the settings in the place; returns those in force: the first to come."""
+        """Put the settings in the place; return those in force: the first to come."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Brings copies of the job's own files to the place, now and then, and at the ``last``."""
@@ -105,7 +105,7 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """The folder of the job's own files, updated from a store. Raises as above."""
+    """Return the folder of the job's own files, updated from a store. Raises as above."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 
@@ -155,7 +155,7 @@ class LocalOutputs:
             )
 
     def _set_aside(self, name: str, target: Path) -> None:
-        """Renames earlier results to a hidden name: a folder cannot be replaced at once."""
+        """Rename earlier results to a hidden name: a folder cannot be replaced at once."""
         aside = self._new_place(name)
         aside.parent.mkdir(parents=True, exist_ok=True)
         os.rename(target, aside)

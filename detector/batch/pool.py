@@ -59,17 +59,17 @@ class Pool(Protocol):
     def load_first(
         self, config: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
     ) -> LoadedFacts:
-        """Loads the model in one worker, and waits for that. ``resolves``: it may say ``auto``.
+        """Load the model in one worker, and wait for that. ``resolves``: it may say ``auto``.
         Raises what loading raises, and Stopped where a signal ends the wait."""
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
-        """Starts the other workers, ``most`` in all; the first one stays if its settings agree."""
+        """Start the other workers, ``most`` in all; the first one stays if its settings agree."""
 
     def has_room(self) -> bool:
-        """Whether an item can be handed over now: workers that load have no room."""
+        """Return whether an item can be handed over now: workers that load have no room."""
 
     def submit(self, task: Task) -> None:
-        """Hands an item to a worker. Only where there is room."""
+        """Hand an item to a worker. Only where there is room."""
 
     def wait(self, seconds: float) -> list[Event]:
         """Return the events, or none after so many seconds."""
@@ -108,7 +108,7 @@ class Place:
     spent: dict[str, float] = field(default_factory=dict)
 
     def enter(self, state: str, now: float) -> None:
-        """Books the seconds of the state that ends."""
+        """Book the seconds of the state that ends."""
         self.spent[self.state] = self.seconds(self.state, now)
         self.state, self.since = state, now
 

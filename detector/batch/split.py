@@ -205,7 +205,7 @@ def divide(
 
 
 def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _Wanted | None:
-    """What --start, --duration, --frames and --stride leave; None for nothing."""
+    """Return what --start, --duration, --frames and --stride leave; None for nothing."""
     reading = Reading.of(config)
     start_s, duration_s = reading.start_s, reading.duration_s
     shown, base, stride = survey.shown, info.time_base, reading.stride
@@ -277,13 +277,13 @@ class _KeptPlan:
 
 
 def keep_plan(folder: Path, key: str, parts: tuple[Part, ...]) -> None:
-    """Raises OutputError."""
+    """Raise OutputError."""
     kept = _KeptPlan(key, __version__, parts)
     write_whole(folder / PLAN, codec.to_json(kept).encode(), ours=True)
 
 
 def read_plan(folder: Path, key: str) -> tuple[Part, ...]:
-    """The parts of an item; none where nothing is kept that can be gone on with."""
+    """Return the parts of an item; none where nothing is kept that can be gone on with."""
     try:
         path = folder / PLAN
         kept = codec.from_json(codec.read_file(path), _KeptPlan, path)

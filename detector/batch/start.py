@@ -36,7 +36,7 @@ MakePool = Callable[[Path, Stop], Pool]
 def run_batch(
     request: Request, watch: Watch = UNWATCHED, *, make_pool: MakePool | None = None
 ) -> BatchResult:
-    """Does all items. Raises DetectVideoError before the first item, and Stopped by a signal."""
+    """Do all items. Raises DetectVideoError before the first item, and Stopped by a signal."""
     if request.on != LOCAL:
         from detector.batch.cluster.pool import check_on
 

@@ -80,7 +80,7 @@ def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judg
 
 
 def _best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:
-    """The index of the best fit among the allowed ones; None below ``iou``."""
+    """Return the index of the best fit among the allowed ones; None below ``iou``."""
     if not allowed.any():
         return None
     best = int(np.argmax(np.where(allowed, row, -1)))

@@ -95,7 +95,7 @@ def summarize(
 
 
 def input_text(summary: Summary) -> str:
-    """The network's input: ``640x384``, width first; with --rect ``5 shapes``."""
+    """Return the network's input: ``640x384``, width first; with --rect ``5 shapes``."""
     height, width = summary.model_input
     if summary.input_shapes is UNSET or summary.input_shapes.shapes == 1:
         return f"{width}x{height}"
@@ -323,7 +323,7 @@ class ThreadRow:
 
     @property
     def preempted_ms(self) -> float:
-        """How long it waited for a core between its stages and waits; 0 if unknown."""
+        """Return how long it waited for a core between its stages and waits; 0 if unknown."""
         return 0.0 if self.other is None else self.other.ready_ms
 
     @property
@@ -333,7 +333,7 @@ class ThreadRow:
 
     @property
     def ready_ms(self) -> float | None:
-        """How long it waited for a core, in its stages, after its waits and between."""
+        """Return how long it waited for a core, in its stages, after its waits and between."""
         splits = [one for one in (self.busy, self.waiting, self.other) if one is not None]
         return sum(one.ready_ms for one in splits) if splits else None
 

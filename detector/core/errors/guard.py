@@ -104,7 +104,7 @@ def reserve(what: str, folder: Path, names: Iterable[str]) -> None:
 
 
 def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> None:
-    """Raises UsageError if writing ``target`` would overwrite a kept file, by any link or name."""
+    """Raise UsageError if writing ``target`` would overwrite a kept file, by any link or name."""
     if (guard := _current.get()) is not None:
         guard.refuse(target, cure)
 

@@ -62,7 +62,7 @@ class HeldFile:
         return digest.hexdigest()
 
     def changes(self) -> list[str]:
-        """What happened to the file since it was opened, as sentences for the user."""
+        """Return what happened to the file since it was opened, as sentences for the user."""
         now, said = os.fstat(self.descriptor), []
         if now.st_size != self.before.st_size:
             did = "grew" if now.st_size > self.before.st_size else "shrank"
@@ -93,7 +93,7 @@ class _Holders:
         self.count, self.open = 0, ExitStack()
 
     def add(self, path: str, suffix: str | None) -> HeldFile | None:
-        """The file that is there now, opened once."""
+        """Return the file that is there now, opened once."""
         for held in self.files:
             if _fingerprint(path) == held.fingerprint and held.suffix == suffix:
                 return held
@@ -163,7 +163,7 @@ _named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 @contextmanager
 def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
-    """Gives a name; who opens it during the block gets what ``what`` gives for it, or what PyAV
+    """Give a name; who opens it during the block gets what ``what`` gives for it, or what PyAV
     opens by these arguments. The name is the address, with a number where others hold that one:
     queries are not part of it."""
     suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams by it

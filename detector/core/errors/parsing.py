@@ -49,7 +49,7 @@ def parse_json(
     first_line: int = 1,
     halves: bool = False,
 ) -> Any:
-    """The content of a JSON text.
+    """Return the content of a JSON text.
 
     ``origin``: the file; ``first_line``: where in it. ``halves``: allow lone surrogates, as our own
     documents have for file names that are not UTF-8. Raises ``error`` with file and line. NaN and
@@ -81,7 +81,7 @@ def parse_json(
 
 
 def _json_bytes(text: str) -> int:
-    """What the content needs at least; a guess, from the number of brackets and commas."""
+    """Return what the content needs at least; a guess, from the number of brackets and commas."""
     lists, mappings, items = (text.count(sign) for sign in "[{,")
     return lists * LIST_BYTES + mappings * MAPPING_BYTES + items * ITEM_BYTES
 
@@ -103,7 +103,7 @@ def _line_of(text: str, found: str) -> int | None:
 
 
 def _check_depth(content: Any, texts: bool) -> None:
-    """Refuses what is nested too deep; with ``texts``, halves of characters too."""
+    """Refuse what is nested too deep; with ``texts``, halves of characters too."""
     level: list[Any] = [[content]]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
@@ -119,7 +119,7 @@ def _check_depth(content: Any, texts: bool) -> None:
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written: half a character, as JSON's escapes allow it, cannot."""
+    """Return whether it can be written: half a character, as JSON's escapes allow it, cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

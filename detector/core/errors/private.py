@@ -23,12 +23,12 @@ def user_cache() -> Path:
 
 
 def has_no_home(folder: Path) -> bool:
-    """Whether it is below an unknown home, whose ``~`` must not become a folder here."""
+    """Return whether it is below an unknown home, whose ``~`` must not become a folder here."""
     return folder.parts[:1] == ("~",)
 
 
 def make_private_folder(folder: Path) -> None:
-    """Makes ``folder``, and those above it that are not there, with mode 0700. Raises OSError."""
+    """Make ``folder``, and those above it that are not there, with mode 0700. Raises OSError."""
     if has_no_home(folder):
         raise OSError("the home folder is unknown")
     if folder.is_dir():

@@ -50,7 +50,7 @@ def read_bytes(
     error: type[DetectVideoError] = UsageError,
     cure: str = "check the path",
 ) -> bytes:
-    """The content of a file, or of a pipe or device that ends, of at most ``limit`` bytes.
+    """Return the content of a file, or of a pipe or device that ends, of at most ``limit`` bytes.
 
     ``what``: what it should be, with its article ("a list of names"). Raises ``error`` with one
     line that names the file: it cannot be read (``cure``: what the user can do), is too large, or

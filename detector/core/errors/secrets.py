@@ -69,7 +69,7 @@ def redact(text: str) -> str:
 
 
 def has_secrets() -> bool:
-    """Whether there is anything to hide: an ordinary run has nothing."""
+    """Return whether there is anything to hide: an ordinary run has nothing."""
     return _pattern is not None
 
 
@@ -138,7 +138,7 @@ def _show(whole: str, hide_path: bool) -> str:
 
 
 def _end_of_host(rest: str) -> int:
-    """Where the host ends, if everything before the last @ of the path is a login."""
+    """Return where the host ends, if everything before the last @ of the path is a login."""
     path = re.split(r"[?#]", rest)[0]
     at = path.rfind("@")
     if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host, port, path

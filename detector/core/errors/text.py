@@ -86,5 +86,5 @@ def as_cell(text: str) -> str:
 
 
 def from_cell(field: str) -> str:
-    """The text that ``as_cell`` made this field of."""
+    """Return the text that ``as_cell`` made this field of."""
     return field[1:] if field.startswith("'") and _FORMULA.match(field) else field

@@ -135,7 +135,7 @@ def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
 
 
 def set_aside(path: Path) -> None:
-    """Renames what is in the way to ``NAME.replaced``, for it may be the user's."""
+    """Rename what is in the way to ``NAME.replaced``, for it may be the user's."""
     number = 1
     while os.path.lexists(path):
         aside = path.with_name(f"{path.name}.replaced{'' if number == 1 else f'-{number}'}")
@@ -205,7 +205,7 @@ def _hidden_name(target: Path, begins: str) -> Path:
 
 
 def is_output(path: str) -> bool:
-    """Whether a run wrote or is writing this path, as far as the file system can tell."""
+    """Return whether a run wrote or is writing this path, as far as the file system can tell."""
     try:
         return any(name.startswith(MARK) for name in os.listxattr(path))
     except OSError:

@@ -27,7 +27,7 @@ KEPT_TEXTS = 64
 def parse_yaml(
     text: str | bytes, origin: object, error: type[DetectVideoError] = UsageError
 ) -> Any:
-    """The content of a YAML text. Raises ``error`` with file and line."""
+    """Return the content of a YAML text. Raises ``error`` with file and line."""
     try:
         plain = text.decode("utf-8") if isinstance(text, bytes) else text
     except UnicodeDecodeError as exc:

@@ -129,7 +129,7 @@ def _encoding(config: Config) -> dict[str, Any]:
 
 
 def check_output(specs: Sequence[str], config: Config) -> None:
-    """Raises UsageError for an -o that can never be written."""
+    """Raise UsageError for an -o that can never be written."""
     from detector.core.sinks.video import FORMATS, VideoSink
 
     output = config.output.output

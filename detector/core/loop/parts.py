@@ -52,17 +52,17 @@ class InputShapes(Protocol):
         """Return whether the shape for this picture is ready."""
 
     def prepare(self, picture: AnyPicture) -> None:
-        """Makes it ready, which takes as long as loading a model."""
+        """Make it ready, which takes as long as loading a model."""
 
     def give(self, request: Any, picture: AnyPicture) -> Callable[[Outputs], Any]:
-        """Gives a free request of ``Parts`` the slot of that shape; returns its outputs' head."""
+        """Give a free request of ``Parts`` the slot of that shape; return its outputs' head."""
 
 
 class FrameInputs(Protocol):
     """How many inputs of the network a frame is, where frames differ (--tiles auto of cameras)."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
-        """Tells the request how many the frame in this row is; returns what fills the row."""
+        """Tell the request how many the frame in this row is; return what fills the row."""
 
 
 class FrameStage(Protocol):
@@ -137,7 +137,7 @@ class Progress:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def add_device_ms(self, milliseconds: float | None) -> None:
-        """Adds one batch's time. Called by the thread that decodes batches."""
+        """Add one batch's time. Called by the thread that decodes batches."""
         if milliseconds is not None:
             self.device_ms = (self.device_ms or 0.0) + milliseconds
 
@@ -188,7 +188,7 @@ def places(
 
 
 def results_ahead(parts: Parts) -> int:
-    """How many batches may be done ahead of the one that is written next."""
+    """Return how many batches may be done ahead of the one that is written next."""
     return parts.queue_batches + parts.concurrency
 
 
@@ -247,7 +247,7 @@ def fill(
 def _fit_shape(
     track: AnyTrack, shapes: InputShapes, request: BatchRequest, picture: AnyPicture, index: int
 ) -> Callable[[Outputs], Any]:
-    """Waits until there is an input of this picture's shape, and gives it to the request."""
+    """Wait until there is an input of this picture's shape, and give it to the request."""
     if not shapes.has(picture):
         with track.span(SHAPE, index, WAIT_OUTPUT):
             shapes.prepare(picture)
@@ -273,7 +273,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Runs a batch through its request, and notes on pictures of cameras when that was."""
+    """Run a batch through its request, and note on pictures of cameras when that was."""
     if parts.clock is not None:
         began = parts.clock()
         for frame in batch.frames:
@@ -321,7 +321,7 @@ def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) 
 
 
 def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
-    """Takes the frames of a batch, in the source's order, through what depends on earlier ones."""
+    """Take the frames of a batch, in the source's order, through what depends on earlier ones."""
     found = zip(batch.frames, batch.found, strict=True)
     for number, (frame, detections) in enumerate(found, batch.first):
         if parts.still is not None and frame.reused:
@@ -353,7 +353,7 @@ def draw(track: AnyTrack, parts: Parts, pairs: Pairs) -> Pairs:
 def deliver(
     track: AnyTrack, parts: Parts, progress: Progress, pairs: Pairs
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Hands each frame to the sinks, and then on."""
+    """Hand each frame to the sinks, and then on."""
     for number, (frame, detections) in enumerate(pairs):
         with track.span(WRITE, number):
             for sink in parts.sinks:

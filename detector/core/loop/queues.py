@@ -33,7 +33,7 @@ class _Channel:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raises ClosedError where it is closed: for a thread that waits for something else."""
+        """Raise ClosedError if it is closed: for a thread that waits for something else."""
         if self._closed:
             raise ClosedError
 
@@ -131,7 +131,7 @@ class InOrder(_Channel, Generic[T]):
             self._changed.notify_all()
 
     def get(self, track: AnyTrack) -> T | None:
-        """The next item in order, or None after the last."""
+        """Return the next item in order, or None after the last."""
         with self._changed:
             if not self._ready():
                 with track.span(self.name, self._next, WAIT_INPUT):

@@ -51,7 +51,7 @@ SUFFIXES_LINE = re.compile(r"^SUFFIXES = (\(.*\))$", re.MULTILINE)
 
 
 def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> Network:
-    """The network of a model file, or of a model that is known by name.
+    """Return the network of a model file, or of a model that is known by name.
 
     ``engine_front_ends``: as ``front_ends``, of files that only one engine can read. Raises
     ModelError, and UsageError.

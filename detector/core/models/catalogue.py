@@ -68,7 +68,7 @@ class KnownModel:
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """What the user has to do before it runs, as words that follow its name."""
+        """Return what the user has to do before it runs, as words that follow its name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"
@@ -155,7 +155,7 @@ def known_model(name: str) -> KnownModel:
 
 
 def network_yaml(name: str) -> Path | None:
-    """The packaged description of a YOLOv5 or YOLOv7 network (yolov5s.yaml); else None."""
+    """Return the packaged description of a YOLOv5 or YOLOv7 network (yolov5s.yaml); else None."""
     path = folder() / "yolo" / name
     return path if Path(name).parts == (name,) and os.path.isfile(path) else None
 
@@ -214,7 +214,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
-    """The file in ``cfg/PART/`` that a value names; None without one."""
+    """Return the file in ``cfg/PART/`` that a value names; None without one."""
     value = values.get(key)
     if value is None:
         return None

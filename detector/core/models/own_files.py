@@ -64,7 +64,7 @@ class OwnFile(msgspec.Struct, frozen=True):
 
 
 def describe(network: Network) -> str | None:
-    """The description of a network, as JSON; None for a head that is none of ours."""
+    """Return the description of a network, as JSON; None for a head that is none of ours."""
     head = network.head
     function, given = (head.func, head.keywords) if isinstance(head, partial) else (head, {})
     decoder = next((one for one in decoders().values() if one.head is function), None)

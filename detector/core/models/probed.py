@@ -55,7 +55,7 @@ def is_dark(spread: float) -> bool:
 
 
 def doubt_pixels(spread: float) -> str | None:
-    """What ``measure_spread`` says against the scale of the pixels, as words; else None."""
+    """Return what ``measure_spread`` says against the scale of the pixels, as words; else None."""
     if not is_dark(spread) and not SPREAD[1] < spread < np.inf:
         return None
     wanted, given = ("0..255", "0..1") if is_dark(spread) else ("0..1", "0..255")

@@ -37,7 +37,7 @@ class PlanHead:
 
 
 def head_of(seen: ReadyMade) -> PlanHead:
-    """The head for these outputs. Raises ModelError that lists them where none fits."""
+    """Return the head for these outputs. Raises ModelError that lists them where none fits."""
     for layout in sorted(layouts().values(), key=lambda one: (not one.is_named(seen), one.order)):
         if (bound := layout.in_plan(seen)) is None:
             continue

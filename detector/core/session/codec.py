@@ -25,7 +25,7 @@ LARGEST = 2**63
 
 
 def to_builtins(document: Any) -> Any:
-    """The document as dicts, lists, text and numbers. UNSET fields are left out."""
+    """Return the document as dicts, lists, text and numbers. UNSET fields are left out."""
     import msgspec
 
     return msgspec.to_builtins(document, enc_hook=_plain)

@@ -113,7 +113,7 @@ class ThreadSum:
 
     @property
     def unplaced_ns(self) -> int:
-        """What the kernel counted and no split holds, or the other way round."""
+        """Return what the kernel counted and no split holds, or the other way round."""
         parts = self.splits.values()
         cpu = sum(part.on_cpu_ns for part in parts)
         ready = sum(part.ready_ns for part in parts)
@@ -221,7 +221,7 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
 
 
 def merge_recordings(recordings: Iterable[Recording]) -> Recording:
-    """The sums of several sources, one after the other."""
+    """Return the sums of several sources, one after the other."""
     total = Recording({stage: StageSum() for stage in STAGES})
     for recording in recordings:
         total.infer_ns += recording.infer_ns

@@ -18,7 +18,7 @@ from detector.core.timeline.spans import Span, Track
 def span_columns(
     timelines: list[Timeline | OffTimeline],
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
-    """The columns of spans.npz with their names, and the numbers of spans and of kept ones.
+    """Yield the columns of spans.npz with their names, and the numbers of spans and of kept ones.
 
     Return the columns. Each is made on request, so that only one is in memory at a time. thread,
     stage and kind are codes into the columns of their names; then source, index, start_ns and

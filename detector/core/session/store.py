@@ -189,7 +189,7 @@ class Session:
                 )
 
     def begin(self) -> None:
-        """Removes an earlier run's files, once there is something to write."""
+        """Remove an earlier run's files, once there is something to write."""
         if self._begun or self._lock < 0:
             return
         self._begun = True
@@ -215,7 +215,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """Lists files to be written; returns the first one's path. Raises OutputError."""
+        """List files to be written; return the first one's path. Raises OutputError."""
         try:
             known = _listed_names(self.folder)
             new = [name for name in names if name not in known]
@@ -251,7 +251,7 @@ class Session:
             self._lock = -1
 
     def discard(self) -> None:
-        """Removes the folder, and empty ones above it that were made for it."""
+        """Remove the folder, and empty ones above it that were made for it."""
         with contextlib.suppress(OSError):
             if self._made or not _listed_names(self.folder):
                 (self.folder / LIST).unlink(missing_ok=True)
@@ -284,7 +284,7 @@ class Session:
         return whole_file(self.claim(name), "the run's outputs are kept", ours=True)
 
     def log_error(self, text: str) -> Path | None:
-        """Adds to error.log. Returns its path; None where it cannot be written."""
+        """Add to error.log. Returns its path; None where it cannot be written."""
         try:
             with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(redact(text))
@@ -293,7 +293,7 @@ class Session:
         return self.path(LOG)
 
     def adopt(self, path: Path) -> None:
-        """Appends a source's finished JSONL to the session's rows, whole or not at all."""
+        """Append a source's finished JSONL to the session's rows, whole or not at all."""
         target = self.claim(ROWS_SO_FAR)
         try:
             # Without a buffer: what a full disk refused would be tried again when it is closed, and
@@ -313,7 +313,7 @@ class Session:
             ) from error
 
     def finish_rows(self) -> None:
-        """Gives the rows of all sources their final name, unless no source's rows fitted."""
+        """Give the rows of all sources their final name, unless no source's rows fitted."""
         rows = self.path(ROWS_SO_FAR)
         if not rows.exists():
             return
@@ -329,7 +329,7 @@ class Session:
             ) from error
 
     def write_spans(self, timelines: list[Timeline | OffTimeline]) -> SpanCounts:
-        """Writes the columns of every span that was kept, as spans.npz."""
+        """Write the columns of every span that was kept, as spans.npz."""
         columns, seen, kept = span_columns(timelines)
         with (
             self.whole("spans.npz") as temporary,
@@ -350,7 +350,7 @@ def keep_session(folder: Path) -> None:
 
 
 def add_to_session(folder: Path, name: str, content: bytes) -> Path:
-    """Writes what was made of a saved session into it, if it has a list. Raises OutputError."""
+    """Write what was made of a saved session into it, if it has a list. Raises OutputError."""
     if _listed_names(folder):
         Session(folder).claim(name)
     write_whole(folder / name, content, ours=True)
@@ -358,14 +358,14 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def list_in_session(folder: Path, names: Iterable[str]) -> None:
-    """Lists files that a library wrote into a saved session, so that they may be removed."""
+    """List files that a library wrote into a saved session, so that they may be removed."""
     known = _listed_names(folder)
     with contextlib.suppress(OSError):
         Session(folder)._list([name for name in names if name not in known])
 
 
 def remove_from_session(folder: Path, below: str) -> None:
-    """Removes the listed files of a folder in a saved session."""
+    """Remove the listed files of a folder in a saved session."""
     for name in _listed_names(folder):
         if PurePath(name).parts[0] == below and not (folder / below).is_symlink():
             with contextlib.suppress(OSError):

@@ -43,7 +43,7 @@ def find_all() -> list[type[Sink]]:
 
 
 def in_order(wanted: Iterable[str]) -> list[type[Sink]]:
-    """The classes of some sinks, in that order. Raises UsageError for an unknown name."""
+    """Return the classes of some sinks, in that order. Raises UsageError for an unknown name."""
     return sorted(map(find, wanted), key=lambda sink: (sink.order, sink.name))
 
 

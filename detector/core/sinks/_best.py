@@ -97,7 +97,7 @@ class BestPictures:
         return len(self._live)
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Keeps a copy of what is better than the kept pictures."""
+        """Keep a copy of what is better than the kept pictures."""
         detections = detections.found()
         ids = detections.track_list()
         self._seen = [

@@ -66,7 +66,7 @@ class FolderSink(Sink):
         return self._partial.target
 
     def add(self, name: str, data: bytes) -> None:
-        """Writes one file. ``name`` is relative, and may have folders in front."""
+        """Write one file. ``name`` is relative, and may have folders in front."""
         assert self._partial is not None, "write before open"
         if _is_blocked(self.target, name) or (
             name not in self._earlier and os.path.lexists(self.target / name)
@@ -84,7 +84,7 @@ class FolderSink(Sink):
         self._written.append(name)
 
     def append(self, name: str, data: bytes) -> None:
-        """Adds to the end of a file, which the first call makes. ``name``: as of ``add``."""
+        """Add to the end of a file, which the first call makes. ``name``: as of ``add``."""
         if name not in self._taken:
             self._taken.add(name)
             self.add(name, data)
@@ -224,7 +224,7 @@ def _folders_of(names: Iterable[str]) -> set[str]:
 
 
 def _remove_folders(folder: Path, names: Iterable[str]) -> None:
-    """Removes the folders of ``names`` in ``folder`` that are empty, the inner ones first."""
+    """Remove the folders of ``names`` in ``folder`` that are empty, the inner ones first."""
     for below in sorted(_folders_of(names), reverse=True):
         with suppress(OSError):
             (folder / below).rmdir()

@@ -47,7 +47,7 @@ class FrameNames:
         self._taken = (self._taken or set()) | {*taken}
 
     def stem(self, frame: Frame) -> str:
-        """The frame's name without a suffix; it may have folders in front."""
+        """Return the frame's name without a suffix; it may have folders in front."""
         if self._last is None or self._last[0] != frame.index:
             self._last = frame.index, self._choose(frame)
         return self._last[1]

@@ -36,7 +36,7 @@ class RowsSink(Sink):
         self._append(self.header)
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        """The whole lines of one frame, each with its line end; "" for none."""
+        """Return the whole lines of one frame, each with its line end; "" for none."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:

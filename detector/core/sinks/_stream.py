@@ -69,7 +69,7 @@ class RowStream:
         return bool(poll.poll(timeout_ms))
 
     def _position(self) -> int | None:
-        """Where the next line begins in a file of ours alone; None for a pipe."""
+        """Return where the next line begins in a file of ours alone; None for a pipe."""
         try:
             about = os.fstat(self.descriptor)
             at = os.lseek(self.descriptor, 0, os.SEEK_CUR)

@@ -66,22 +66,22 @@ class Sink:
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
-        """Raises UsageError for options (of config.output) that mean nothing for this suffix."""
+        """Raise UsageError for options (of config.output) that mean nothing for this suffix."""
 
     @classmethod
     def check_source(cls, spec: str) -> None:
-        """Raises UsageError for a source (a file) that this output can never be made of."""
+        """Raise UsageError for a source (a file) that this output can never be made of."""
 
     def open(self, info: SourceInfo) -> None:
         """Creates the temporary file. Raises OutputError where the target cannot be written."""
         raise NotImplementedError
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Takes what it needs of a plain picture with detections, just before its ``write``."""
+        """Take what it needs of a plain picture with detections, just before its ``write``."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Takes one frame, in order. Must not keep its picture: the buffer is used again."""
+        """Take one frame, in order. Must not keep its picture: the buffer is used again."""
         raise NotImplementedError
 
     def close(self) -> Path | None:

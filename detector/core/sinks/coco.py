@@ -143,7 +143,7 @@ class CocoSink(RowsSink):
         self._names = self._names or detections.names
 
     def _list_last(self) -> None:
-        """Puts the last frame on the list of images. Its picture, if any, is written by now."""
+        """Put the last frame on the list of images. Its picture, if any, is written by now."""
         if self._last is None:
             return
         written = self._frames.written
@@ -198,7 +198,7 @@ class CocoSink(RowsSink):
         return super().abort()
 
     def _count_fitting(self, space: int) -> int:
-        """How many frames, with their list, take at most ``space`` bytes."""
+        """Return how many frames, with their list, take at most ``space`` bytes."""
         assert self._partial is not None
         try:
             disk = os.fstatvfs(self._partial.fd)

@@ -87,7 +87,7 @@ class YoloSink(FolderSink):
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raises OutputError for a foreign data.yaml in the way, UsageError if the command reads it."""
+    """Raise OutputError for a foreign data.yaml in the way, UsageError if the command reads it."""
     refuse_kept(path)
     try:
         ours = path.read_bytes().startswith(HEAD.encode())

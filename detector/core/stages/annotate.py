@@ -186,7 +186,7 @@ def _classes_of_people(names: tuple[str, ...]) -> frozenset[int]:
 
 
 def _kinds(detections: Detections) -> NDArray[np.int64]:
-    """What has one colour: a track, or the objects of a class that have none."""
+    """Return what has one colour: a track, or the objects of a class that have none."""
     if detections.track_ids is None:
         return detections.class_ids
     followed = detections.track_ids >= 0

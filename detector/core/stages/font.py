@@ -64,7 +64,7 @@ class Font:
         return True
 
     def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
-        """The runs of these texts from left to right (or reversed). Raises UsageError."""
+        """Return the runs of these texts from left to right (or reversed). Raises UsageError."""
         size = max(SMALLEST, round(EM * scale))
         gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
         runs: list[Text] = []
@@ -76,7 +76,7 @@ class Font:
         return runs[::-1] if runs_leftward("".join(texts)) else runs
 
     def height(self, scale: float) -> Text:
-        """What every label has room for at least: digits and capitals."""
+        """Return what every label has room for at least: digits and capitals."""
         return self._draw("0", self._face("0") or self._faces[0], max(SMALLEST, round(EM * scale)))
 
     def _face(self, char: str) -> _Face | None:
@@ -142,7 +142,7 @@ def _draw_run(text: str, face: _Face, size: int) -> Text:
 
 
 def _check_size(font: ImageFont.FreeTypeFont, text: str) -> tuple[int, int, int, int]:
-    """Where the ink of ``text`` lies around the baseline's start, pixels: x1, y1, x2, y2."""
+    """Return where the ink of ``text`` lies around the baseline's start, pixels: x1, y1, x2, y2."""
     x1, y1, x2, y2 = font.getbbox(text, "L", anchor="ls")
     most = LARGEST_LETTER * font.size
     if y2 - y1 > most or x2 - x1 > most * max(1, len(text)):

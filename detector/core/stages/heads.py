@@ -139,7 +139,7 @@ def probabilities(raw: Sequence[Floats]) -> Floats:
 
 
 def join(parts: Sequence[Candidates]) -> Candidates:
-    """The candidates of all layers, one layer after the other."""
+    """Return the candidates of all layers, one layer after the other."""
     return Candidates(
         np.concatenate([part.boxes for part in parts]),
         np.concatenate([part.scores for part in parts]),

@@ -54,7 +54,7 @@ class Label:
         return picture
 
     def draw(self, image: Image, x: int, y: int) -> None:
-        """Copies the label to ``x``, ``y``, cut where the picture ends."""
+        """Copy the label to ``x``, ``y``, cut where the picture ends."""
         height, width = image.shape[:2]
         wide, high = min(self.width, width - x), min(self.height, height - y)
         image[y : y + high, x : x + wide] = self.picture[:high, :wide]
@@ -220,7 +220,7 @@ class Places:
     def _order_all(
         self, which: Sequence[int], labels: Sequence[Label]
     ) -> Iterator[Iterator[Position]]:
-        """The same of many labels at once."""
+        """Yield the same of many labels at once."""
         sizes = [(one.width, one.height) for one in labels]
         starts = np.array([self._edges(i, *size) for i, size in zip(which, sizes, strict=True)])
         ends = starts + np.array(sizes)[..., None]  # [n, 2, 4]
@@ -233,7 +233,7 @@ class Places:
             yield ((lefts[PLACES[i][0]], tops[PLACES[i][1]], i) for i in best[:last])
 
     def take(self, x: int, y: int, width: int, height: int) -> bool:
-        """Takes the place if nothing that was drawn touches it. False where something does."""
+        """Take the place if nothing that was drawn touches it. False where something does."""
         cell, taken = self._cell, self._taken
         left, top = x // cell, y // cell
         cells = ((1 << (-(-(x + width) // cell) - left)) - 1) << left
@@ -271,7 +271,7 @@ def _near(
 def _hide(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> float:
-    """What an area hides of objects: shares of them, added up."""
+    """Return what an area hides of objects: shares of them, added up."""
     hidden = 0.0
     for x1, y1, x2, y2, per_area in objects:
         across = (x2 if x2 < right else right) - (x1 if x1 > left else left)

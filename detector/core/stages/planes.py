@@ -144,7 +144,7 @@ def simplify(
 
 
 def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
-    """Draws a label at ``x``, ``y``, cut where the picture ends."""
+    """Draw a label at ``x``, ``y``, cut where the picture ends."""
     height, width = planes.y.shape
     high, wide = min(label.height, height - y), min(label.width, width - x)
     rows, columns = slice(y // 2, (y + high + 1) // 2), slice(x // 2, (x + wide + 1) // 2)

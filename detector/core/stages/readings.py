@@ -126,7 +126,7 @@ def view(outputs: list[Floats], columns: Columns) -> Floats:
 
 
 def _foreground(scores: Floats, background: str) -> Floats:
-    """The columns of classes, a view."""
+    """Return the columns of classes, a view."""
     if background == "none":
         return scores
     view: Floats = scores[:, 1:] if background == "first" else scores[:, :-1]

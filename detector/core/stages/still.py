@@ -69,7 +69,7 @@ class Stillness:
 
 
 def _changed(before: Image, after: Image) -> int:
-    """How many cells differ in any channel. 12 us where numpy takes 96."""
+    """Return how many cells differ in any channel. 12 us where numpy takes 96."""
     red, green, blue = cv2.split(cv2.absdiff(before, after))
     return cv2.countNonZero(cv2.compare(cv2.max(cv2.max(red, green), blue), LEVELS, cv2.CMP_GT))
 

@@ -58,7 +58,7 @@ class Region(NamedTuple):
 
 @lru_cache(64)
 def regions(width: int, height: int, columns: int, rows: int) -> tuple[Region, ...]:
-    """What the inputs show of a picture: the whole, then the tiles, row by row."""
+    """Return what the inputs show of a picture: the whole, then the tiles, row by row."""
     tiles = [
         Region(left, top, right, bottom)
         for top, bottom in _cut(height, rows)

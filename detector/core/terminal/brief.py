@@ -180,7 +180,7 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
 
 
 def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
-    """How busy each group of threads was, and which one limits the run."""
+    """Yield how busy each group of threads was, and which one limits the run."""
     limit = summary.verdict.bottleneck
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy(summary))

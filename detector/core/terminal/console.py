@@ -36,7 +36,7 @@ class SafeConsole(Console):
 
 
 def _printable(text: Text) -> Text:
-    """The same text with escapes in it; its styles move along."""
+    """Return the same text with escapes in it; its styles move along."""
     plain = text.plain
     if printable(plain) == plain:
         return text

@@ -40,7 +40,7 @@ FAMILIES = (
 
 
 def _fp32(model: dict[str, Any], unit: float) -> float | None:
-    """The weights, four bytes each."""
+    """Return the weights, four bytes each."""
     return _divided(4 * (model["parameters"] or model["parameters_fused"] or 0) or None, unit)
 
 

@@ -25,7 +25,7 @@ if unknown. Another mapping where they are others."""
 
 
 def clock_of(task: int) -> int:
-    """The number of a thread's CPU clock, as ``pthread_getcpuclockid`` makes it (Linux,
+    """Return the number of a thread's CPU clock, as ``pthread_getcpuclockid`` makes it (Linux,
     include/linux/posix-timers.h). Unlike schedstat it counts up to now."""
     return ~task << 3 | 6
 
@@ -56,7 +56,7 @@ class Booking:
         self.told = False  # whether any of these clocks can be read
 
     def worker(self, name: str) -> Worker:
-        """The thread of that name, which is about to call the engine."""
+        """Return the thread of that name, which is about to call the engine."""
         with self._lock:
             if not self._workers:
                 self._book()  # loading and warming up belong to no call

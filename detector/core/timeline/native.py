@@ -101,7 +101,7 @@ def give_name(name: str) -> None:
 
 
 def machine_busy_ns() -> int | None:
-    """What all processes have used of this process's cores since the computer started."""
+    """Return what all processes have used of this process's cores since the computer started."""
     try:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
@@ -196,7 +196,7 @@ class Natives:
 
     @contextmanager
     def born(self, stage: str) -> Iterator[None]:
-        """Books threads that appear inside, and are not Python's, to the stage."""
+        """Book threads that appear inside, and are not Python's, to the stage."""
         before = self._ids()
         try:
             yield
@@ -241,7 +241,7 @@ class Natives:
         return {task: times for task, times in found if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Reads all clocks, and again where that took long: the caller lost its core in between,
+        """Read all clocks, and again where that took long: the caller lost its core in between,
         and the CPU time of that moment would belong to no thread. The quickest look counts."""
         looks = [self._look(calls)]
         while looks[-1][0] > AT_ONCE_NS and len(looks) < LOOKS:
@@ -249,7 +249,7 @@ class Natives:
         return min(looks, key=lambda look: look[0])[1]
 
     def _look(self, calls: Mapping[str, int]) -> tuple[int, Mark]:
-        """Returns the nanoseconds that reading the clocks took, and the mark."""
+        """Return the nanoseconds that reading the clocks took, and the mark."""
         began = time.perf_counter_ns()
         machine, process = machine_busy_ns(), time.process_time_ns()
         with self._lock:
@@ -290,7 +290,7 @@ class Natives:
 
 
 def _maker(claims: Mapping[str, bool]) -> str | None:
-    """The only stage that could have made a thread, or the only one whose name it has."""
+    """Return the only stage that could have made a thread, or the only one whose name it has."""
     likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
     return likely[0] if len(likely) == 1 else None
 

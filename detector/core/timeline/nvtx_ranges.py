@@ -85,7 +85,7 @@ def _attach_unasked(nvtx: Any) -> Attached:
 
 
 def warning_of(attached: Attached) -> str | None:
-    """The line for a user whose tool would see nothing."""
+    """Return the line for a user whose tool would see nothing."""
     if attached.lost is None:
         return None
     return f"a profiler is attached ({TOOL}) but would record no ranges: {attached.lost}"

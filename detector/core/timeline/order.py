@@ -41,7 +41,7 @@ def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The stages of each group in their order, with the ``names`` beyond the seven."""
+    """Return the stages of each group in their order, with the ``names`` beyond the seven."""
     stages = in_order(names)
     return {group: tuple(one for one in stages if group_of(one) == group) for group in GROUPS}
 

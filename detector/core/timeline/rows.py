@@ -137,7 +137,7 @@ class Rows:
         return min(self.block.taken, self._room)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        """What the calls lasted since the last time, [N] int64; ``calls``: all so far."""
+        """Return what the calls lasted since the last time, [N] int64; ``calls``: all so far."""
         found = self.block.lasted(calls)
         if len(found) and not calls % BLOCK and (kept := self._room - calls + BLOCK) > 0:
             columns = {name: self.block.column(name)[:kept] for name in COLUMNS}
@@ -211,7 +211,7 @@ class Ring:
         return min(self.block.taken, self.block.size)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        """What the calls lasted since the last time, [N] int64; ``calls``: all so far."""
+        """Return what the calls lasted since the last time, [N] int64; ``calls``: all so far."""
         return self.block.lasted(calls)
 
     def column(self, name: Column) -> NDArray[np.int64]:

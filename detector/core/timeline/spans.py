@@ -236,7 +236,7 @@ class Span:
         return self._booked is not None and self._booked.told
 
     def _take(self) -> None:
-        """Takes durations and rows in blocks: 0.05 us each for 4096, 0.5 us each one by one."""
+        """Take durations and rows in blocks: 0.05 us each for 4096, 0.5 us each one by one."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
@@ -361,7 +361,7 @@ class Track:
             self._natives.left()
 
     def look(self, owner: Span | Between, passed: int) -> None:
-        """Books the last ``passed`` nanoseconds, which ended at ``last``: how long the thread had
+        """Book the last ``passed`` nanoseconds, which ended at ``last``: how long the thread had
         no core, and how much of that it was ready for one. The rest is blocked in a call.
 
         The clocks are read after the stretch. What they count beyond it was since then, such as
@@ -421,7 +421,7 @@ class Track:
         return Span(self, stage, kind, meter, nvtx, self._max_rows, self._ring, self._spool, booked)
 
     def last_ms(self, stage: str) -> float:
-        """How long this thread's last call of a stage took."""
+        """Return how long this thread's last call of a stage took."""
         return self.spans[stage, WORK].call_ns / 1e6
 
     def busy_ns(self) -> int:

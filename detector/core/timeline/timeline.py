@@ -116,7 +116,7 @@ class Timeline:
         return self._natives.between(self._marks[0], self._marks[-1])
 
     def _calls(self) -> dict[str, int]:
-        """The calls of each stage so far, on all threads."""
+        """Return the calls of each stage so far, on all threads."""
         with self._lock:
             tracks = list(self.tracks.values())
         calls: dict[str, int] = {}

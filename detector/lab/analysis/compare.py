@@ -107,7 +107,7 @@ class Look:
 def compare_variants(
     variants: Sequence[Variant], about: About, look: Look | None = None
 ) -> Comparison:
-    """The document that ``--json`` prints. ``about``: what is the same for all rows."""
+    """Return the document that ``--json`` prints. ``about``: what is the same for all rows."""
     look = look or Look()
     ran = [variant for variant in variants if variant.error is None and variant.rounds]
     base = ran[0] if ran else None

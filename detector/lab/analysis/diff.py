@@ -121,7 +121,7 @@ def periods_ms(session: SavedSession) -> NDArray[np.float64]:
 
 
 def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Change:
-    """The ratio of the means; the interval uses long blocks: a slow minute is one event."""
+    """Return the ratio of the means; the interval uses long blocks: a slow minute is one event."""
     told = compare_means(np.maximum(before, SHORTEST_MS), np.maximum(after, SHORTEST_MS))
     return Change(
         what,

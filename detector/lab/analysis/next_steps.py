@@ -57,7 +57,7 @@ class NextStep:
 
 
 def next_steps(session: SavedSession) -> list[NextStep]:
-    """The best measured first, then what the verdict advises, then the others."""
+    """Return the best measured first, then what the verdict advises, then the others."""
     document = session.document
     piped = any(one.video.path == STANDARD_INPUT for one in document.each)  # it comes once
     if piped or not document.frames.written:
@@ -126,7 +126,7 @@ def _step(document: SessionDocument, one: Candidate, row: Change | None) -> Next
 
 
 def _search(document: SessionDocument) -> Iterator[NextStep]:
-    """What measures engines, precisions, sizes and all else; a pipe or address comes once."""
+    """Yield what measures engines, precisions, sizes and all else; a pipe or address comes once."""
     path = document.each[0].video.path
     if os.path.exists(path):
         command = ["tune", path]

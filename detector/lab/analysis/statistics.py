@@ -58,7 +58,7 @@ def _rank_sums(count: int) -> Floats:
 
 
 def _critical_sum(count: int, alpha: float) -> int:
-    """The largest k, at least -1, with P(sum <= k) <= alpha / 2."""
+    """Return the largest k, at least -1, with P(sum <= k) <= alpha / 2."""
     if count <= EXACT:
         return int(np.searchsorted(np.cumsum(_rank_sums(count)), alpha / 2, side="right")) - 1
     mean, variance = count * (count + 1) / 4, count * (count + 1) * (2 * count + 1) / 24

@@ -92,7 +92,7 @@ class Table:
         return found.texts if found else [""] * self.rows
 
     def is_whole(self, row: int) -> bool:
-        """Whether a row is a sum of others: "total", "whole model"."""
+        """Return whether a row is a sum of others: "total", "whole model"."""
         return WHOLE.search(self.labels[row]) is not None
 
     def setting(self, row: int) -> dict[str, str]:

@@ -125,7 +125,7 @@ def open_labels_of(
 
 
 def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
-    """Raises SourceError for labels of a longer clip; counts frames only if needed."""
+    """Raise SourceError for labels of a longer clip; counts frames only if needed."""
     last = max(one.frame or 0 for one in dataset.pictures)
     declared = opened.info.frames_declared
     if declared is not None and last < declared:

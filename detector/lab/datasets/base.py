@@ -35,7 +35,7 @@ class Dataset:
     notes: list[str] = field(default_factory=list)
 
     def check_readable(self) -> None:
-        """Raises SourceError where pictures are missing, with their number and the first."""
+        """Raise SourceError if pictures are missing, with their number and the first."""
         if self.video is not None:
             if not os.path.isfile(self.video):
                 raise SourceError(

@@ -217,7 +217,7 @@ def _labels_path(image: Path) -> Path:
 
 
 def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
-    """Raises SourceError for labels without a picture: a wrong folder, or pictures are lost."""
+    """Raise SourceError for labels without a picture: a wrong folder, or pictures are lost."""
     wanted = {label for _, label in pairs}
     found = [
         path for folder in folders if folder.is_dir() for path in _files_under(folder, (".txt",))

@@ -48,7 +48,7 @@ def score_tracks(
 
 
 def refuse_untracked(dataset: Dataset) -> None:
-    """Raises UsageError for --track with labels that do not tell which boxes are one object."""
+    """Raise UsageError for --track with labels that do not tell which boxes are one object."""
     sequences = sorted({one.subset for one in dataset.pictures})
     if dataset.pictures and dataset.pictures[0].track_ids is None:
         raise UsageError(

@@ -130,7 +130,7 @@ class Study:
         self.found[at] = detections
 
     def check_seen(self, whole: bool) -> None:
-        """Raises SourceError for a missing frame (if ``whole``), or if no labelled one came."""
+        """Raise SourceError for a missing frame (if ``whole``), or if no labelled one came."""
         dataset = self.dataset
         if not self.found or (dataset.video is not None and whole):
             missing = [one for at, one in enumerate(dataset.pictures) if at not in self.found]

@@ -47,7 +47,7 @@ def list_passes() -> list[str]:
 
 
 def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
-    """The passes asked for, in order, and ``more``; by default all but those on request."""
+    """Return the passes asked for, in order, and ``more``; by default all but those on request."""
     files = _list_files()
     for name in only or ():
         if name not in files:

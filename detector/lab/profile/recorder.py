@@ -77,7 +77,7 @@ class Recorder:
         self.costs_ns.append(time.perf_counter_ns() - start)
 
     def _spend(self) -> dict[str, Times]:
-        """What the threads used since the last call; a new thread, since it was made."""
+        """Return what the threads used since the last call; a new thread, since it was made."""
         spent: dict[str, Times] = defaultdict(lambda: Times(0, 0))
         for task, name in self._names.items():
             if (times := times_of(task)) is not None:

@@ -459,7 +459,7 @@ class _Export:
                 yield Window(process, first, LATEST_NS if last is None else last)
 
     def stated_loops(self) -> Iterator[tuple[int, int, LoopSizes]]:
-        """The sizes from the mark that each run leaves at its start: process, when, sizes."""
+        """Yield the sizes from the mark that each run leaves at its start: process, when, sizes."""
         columns = "domainId, n.globalTid, n.start"
         for domain, tid, start, said in self._events(columns, MARK, "order by n.start"):
             process = self._process(tid)

@@ -70,7 +70,7 @@ class Execution:
         )
 
     def differs_in(self, other: Execution) -> list[str]:
-        """The fields that both tell, and tell differently."""
+        """Return the fields that both tell, and tell differently."""
         mine_and_theirs = {
             one.name: (getattr(self, one.name), getattr(other, one.name))
             for one in fields(Execution)

@@ -158,7 +158,7 @@ class ProfileDocument(ProfileHeader):
 
 
 def profile_schema() -> dict[str, Any]:
-    """The JSON Schema of ``profile --json``. Passes that did not run have no key."""
+    """Return the JSON Schema of ``profile --json``. Passes that did not run have no key."""
     header = json_schema(ProfileHeader)
     passes = {name: pass_schema(name) for name in FACTS}
     definitions = dict(header["$defs"])

@@ -354,7 +354,7 @@ class Search:
         return tried.error is None and self._loss_of(tried) > STEP / 2
 
     def _sets(self, best: Settings, steps: Sequence[Step], target: float) -> Iterator[Settings]:
-        """The cheapest first. Last the fastest change of each axis, whatever they promise."""
+        """Yield the cheapest first. Last the fastest change of each axis, whatever they promise."""
         axes: dict[str, list[Step | None]] = {}
         for step in steps:
             axes.setdefault(step.change.axis, [None]).append(step)
@@ -377,7 +377,7 @@ class Search:
             yield settings
 
     def _is_bounded(self, taken: Sequence[Step], target: float) -> bool:
-        """Whether a run without inference, or without video too, would not do either."""
+        """Return whether a run without inference, or without video too, would not do either."""
         video = any(one.change.axis == "video" for one in taken)
         top = self.ceilings.get("inference and video" if video else "inference", inf)
         return DOUBT * top * _stride_of(*(one.change for one in taken)) < target

@@ -262,7 +262,7 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _may_follow_values(graph: onnx.GraphProto) -> bool:
-    """Whether inference gains from values of vectors; a long Range takes all memory."""
+    """Return whether inference gains from values of vectors; a long Range takes all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -395,7 +395,7 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """The cost of each group of nodes run as one: tensors inside it are free."""
+    """Return the cost of each group of nodes run as one: tensors inside it are free."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}

@@ -363,7 +363,7 @@ def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """The upper half of each float32, rounded to nearest, ties to even; NaN stays NaN."""
+    """Return the upper half of each float32, rounded to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     result: NDArray[np.uint16] = np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")

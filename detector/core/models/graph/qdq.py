@@ -88,7 +88,7 @@ class Wiring:
         self.batch = self.shapes[self.graph.input[0].name][0]
 
     def tensors_in(self, name: str) -> list[str]:
-        """The float tensors that a node reads, constants left out."""
+        """Return the float tensors that a node reads, constants left out."""
         return self._computed_floats(self.nodes[name])
 
     def multiplies(self, name: str) -> bool:
@@ -230,7 +230,7 @@ def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
 
 
 def depthwise_inputs(model: onnx.ModelProto) -> list[str]:
-    """The tensors whose channels the kind int8-u8-front needs the ranges of."""
+    """Return the tensors whose channels the kind int8-u8-front needs the ranges of."""
     wiring = Wiring(model)
     convolutions = filter(wiring.is_depthwise, wiring.able)
     return list(dict.fromkeys(wiring.nodes[name].input[0] for name in convolutions))
@@ -462,7 +462,7 @@ class _Writer:
 
 
 def _output_axis(node: onnx.NodeProto) -> int:
-    """The axis of a weight along which the output channels lie."""
+    """Return the axis of a weight along which the output channels lie."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "Gemm":
@@ -481,7 +481,7 @@ def _range_sources(wiring: Wiring) -> dict[str, str]:
 
 
 def _pictures(wiring: Wiring) -> set[str]:
-    """The tensors that hold the picture's own u8 values, as float."""
+    """Return the tensors that hold the picture's own u8 values, as float."""
     inputs = {info.name for info in wiring.graph.input}
     return {
         node.output[0]

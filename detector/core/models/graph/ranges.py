@@ -62,7 +62,7 @@ def channel_name(tensor: str, channel: int) -> str:
 def _values_of_each_frame(
     model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]
 ) -> Iterator[list[NDArray[np.float32]]]:
-    """The tensors' values frame by frame, whatever the batch of the graph.
+    """Yield the tensors' values frame by frame, whatever the batch of the graph.
 
     A last batch that is not full is filled up with copies, whose results are left out. A tensor
     without a batch dimension is handed out once for each frame.

@@ -39,7 +39,7 @@ class Decoder:
         raise NotImplementedError
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """The twin of ``store``, checked. Raises ValueError that says what is wrong."""
+        """Return the twin of ``store``, checked. Raises ValueError that says what is wrong."""
         raise NotImplementedError
 
     def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
@@ -114,7 +114,7 @@ class Layout:
     decoders: tuple[Decoder, ...] = ()
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """The layout in a graph that can be looked into; None where it is not that."""
+        """Return the layout in a graph that can be looked into; None where it is not that."""
         return None
 
     def in_plan(self, seen: ReadyMade) -> Bound | None:

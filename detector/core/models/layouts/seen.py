@@ -42,7 +42,7 @@ class Seen:
     def pyramid(
         self, rows: int, boxes: int, among: Iterable[tuple[int, ...]] = PYRAMIDS
     ) -> tuple[int, ...] | None:
-        """The strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
+        """Return the strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
         for strides in among:
             if boxes * count_cells(self.height, self.width, strides) == rows:
                 return strides

@@ -199,7 +199,7 @@ class _File:
         program: str,
         notes: list[str],
     ) -> None:
-        """Raises UnfitError, and what PyAV raises."""
+        """Raise UnfitError, and what PyAV raises."""
         import av
 
         from detector.core.sinks._about import tags_from

@@ -44,7 +44,7 @@ class Typeface(NamedTuple):
 
 
 def choose(font: Font | None) -> Typeface:
-    """The font of the labels, with the files that have to be attached for it."""
+    """Return the font of the labels, with the files that have to be attached for it."""
     if font is not None:
         if len(font.data) > LARGEST:
             note = f"the font is not attached: it has more than {LARGEST >> 20} MB"

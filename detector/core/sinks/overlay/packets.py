@@ -59,7 +59,7 @@ def to_ms(ticks: int, base: Fraction) -> int:
 
 
 def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
-    """The packets of these streams without the empty ones at the end."""
+    """Yield the packets of these streams without the empty ones at the end."""
     for _ in range(MOST_STREAMS):
         try:
             yield from (packet for packet in container.demux(*streams) if packet.size)
@@ -116,7 +116,7 @@ class SourceCopy:
         return kept
 
     def scan(self, most: int | None = None, longest_gap_s: float = math.inf) -> Scan:
-        """Reads all packets of the video once, or ``most`` of them. Raises UnfitError."""
+        """Read all packets of the video once, or ``most`` of them. Raises UnfitError."""
         with self._again() as container:
             stream = container.streams[self.video.index]
             checked = _Checked(self.base, longest_gap_s)

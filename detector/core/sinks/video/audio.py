@@ -195,7 +195,7 @@ class CarriedTrack:
         return self._encode(None) if self._encodes else []
 
     def end(self, why: str) -> None:
-        """Ends the sound here and notes why."""
+        """End the sound here and note why."""
         self._ended = self._ended or f"the {_NAMES[self._source.type]} ends early: {why}"
         self._held, self._reader = None, iter(())
 

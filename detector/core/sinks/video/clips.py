@@ -60,7 +60,7 @@ class Clips:
             self._dropped_for_memory = True
 
     def _forget_before(self, at_s: Fraction) -> None:
-        """Drops what no detection from now on can be near."""
+        """Drop what no detection from now on can be near."""
         while self._waiting and at_s - self._waiting[0][0] > self._lead_s:
             self._drop_first()
 

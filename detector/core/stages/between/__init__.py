@@ -68,7 +68,7 @@ class Stage(ABC):
 
     @classmethod
     def check(cls, settings: Any, names: Sequence[str]) -> None:
-        """Raises UsageError for settings that do not go with the ``names`` of a model's classes."""
+        """Raise UsageError for settings that do not go with the ``names`` of a model's classes."""
         return  # most have nothing to refuse
 
     @abstractmethod

@@ -255,7 +255,7 @@ def samples(pictures: int) -> list[NDArray[np.int64]]:
 
 
 def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
-    """The bounds of the middle 95 %; NaN where every figure is."""
+    """Return the bounds of the middle 95 %; NaN where every figure is."""
     if np.isnan(drawn).all():
         return float("nan"), float("nan")
     low, high = np.nanpercentile(drawn, (2.5, 97.5))

@@ -118,7 +118,7 @@ class ActivityGraph:
 
 
 def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
-    """The work spans of one source by start; a stage that ran inside another is left out."""
+    """Return the work spans of one source by start; a stage that ran inside another is left out."""
     rows = len(columns["kind"])
     told = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in TOLD]
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
@@ -156,7 +156,7 @@ def _outermost(found: list[Activity]) -> list[Activity]:
 
 
 def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> ActivityGraph:
-    """The graph of one source's run. An activity has no edge to one that was not kept."""
+    """Return the graph of one source's run. An activity has no edge to one that was not kept."""
     rules = _Rules(activities, shape)
     return ActivityGraph(activities, [list(rules.edges(at)) for at in range(len(activities))])
 

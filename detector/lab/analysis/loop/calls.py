@@ -81,7 +81,7 @@ class _Walk:
             self._of_stream[work.stream].append(work)
 
     def awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """The GPU work that the call waited for: the last to end within it, else its own."""
+        """Return the GPU work that the call waited for: the last to end within it, else its own."""
         work = _last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)
@@ -97,7 +97,7 @@ class _Walk:
         return 0 if work is None else work.end - call.start
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
-        """The path between two moments, from its end; without gaps."""
+        """Yield the path between two moments, from its end; without gaps."""
         now, node = end, self._latest(end)
         seen: set[CudaCall | DeviceWork] = set()
         while node is not None and now > begin and node not in seen:
@@ -151,6 +151,6 @@ class _Walk:
 
 
 def _last(ordered: Sequence[One], until: int) -> One | None:
-    """The last that ended until then. ``ordered``: by their ends."""
+    """Return the last that ended until then. ``ordered``: by their ends."""
     at = bisect_right(ordered, until, key=attrgetter("end"))
     return ordered[at - 1] if at else None

@@ -46,7 +46,7 @@ class Candidate:
 
 
 def list_candidates(document: SessionDocument) -> list[Candidate]:
-    """What would help besides a stage that costs nothing; of cameras, what can be tried."""
+    """Return what would help besides a stage that costs nothing; of cameras, what can be tried."""
     found = (
         [] if document.streams is not UNSET else [_other_loop(document), *_less_writing(document)]
     )

@@ -103,7 +103,7 @@ def _stem(name: str) -> str:
 
 
 def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Network:
-    """The network with these tensors as last (``cut``: only) outputs, halves as float32."""
+    """Return the network with these tensors as last (``cut``: only) outputs, halves as float32."""
     import onnx
     from onnx import TensorProto, helper
 

@@ -228,7 +228,7 @@ def _worst_output(
 def _is_late(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> bool:
-    """Whether B hands out what A handed out for the frame before; the first is unknown."""
+    """Return whether B hands out what A handed out for the frame before; the first is unknown."""
     pairs = [
         (before, late)
         for earlier, others in zip(mine, theirs[1:], strict=False)

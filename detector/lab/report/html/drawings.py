@@ -32,7 +32,7 @@ def key(names: Sequence[str]) -> str:
 
 
 def key_of(parts: Sequence[tuple[str, str]]) -> str:
-    """What the colours mean; ``parts``: (class, name)."""
+    """Return what the colours mean; ``parts``: (class, name)."""
     inside = "".join(
         f'<span><i class="{escape(kind)}"></i>{escape(name)}</span>' for kind, name in parts
     )

@@ -20,7 +20,7 @@ SUFFIXES = (".pt", ".pth")
 
 
 def read(request: ModelRequest) -> Network:
-    """The network of a checkpoint; with a seed, the same network with random numbers."""
+    """Return the network of a checkpoint; with a seed, the same network with random numbers."""
     from detector.core.models.formats.yolo.network import network_of_contents
 
     with open_checkpoint(request.path) as (contents, digest):

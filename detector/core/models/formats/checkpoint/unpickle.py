@@ -204,7 +204,7 @@ class Unpickler(pickle.Unpickler):
         self._classes: dict[tuple[str, str], Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of a name; never an import, never an attribute of anything."""
+        """Return the stand-in of a name; never an import, never an attribute of anything."""
         if not is_allowed(module, name):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
         if (module, name) not in self._classes:

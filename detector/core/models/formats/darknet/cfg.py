@@ -35,7 +35,7 @@ class Section:
         return ModelError(f"{self.path}:{line}: {text}")
 
     def text(self, key: str, default: str = "") -> str:
-        """The value without white space; the default where the key is absent or empty."""
+        """Return the value without white space; the default where the key is absent or empty."""
         return self.values.get(key, ("", 0))[0] or default
 
     def integer(

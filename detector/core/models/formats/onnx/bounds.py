@@ -66,7 +66,7 @@ class _DamagedError(Exception):
 
 
 def measure_bytes(path: Path, data: bytes) -> None:
-    """Raises ModelError where protobuf would make far more of the file than it takes on disk."""
+    """Raise ModelError if protobuf would make far more of the file than it takes on disk."""
     try:
         reason = _excess(data)
     except (_DamagedError, IndexError):
@@ -95,7 +95,7 @@ class _Sum:
 
 
 def _excess(data: bytes) -> str | None:
-    """What there is too much of; None where nothing is."""
+    """Return what there is too much of; None where nothing is."""
     total, most_fields = _Sum(), raised(MAX_FIELDS)
     parts = [("model", 0, len(data))]
     while parts:

@@ -31,7 +31,7 @@ def refuse_branches(graph: ForeignGraph) -> None:
 
 
 def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """The nodes of an If's taken branch, with the If's names. None: the picture decides."""
+    """Return the nodes of an If's taken branch, with the If's names. None: the picture decides."""
     from onnx import helper
 
     condition = graph.value(node.input[0])

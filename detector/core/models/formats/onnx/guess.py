@@ -129,7 +129,7 @@ def _table(values: NDArray[Any]) -> Floats | None:
 
 
 def _is_class(column: Floats) -> bool:
-    """Whether numbers are whole, from -1 (padding) on, and differ or are large."""
+    """Return whether numbers are whole, from -1 (padding) on, and differ or are large."""
     whole = bool((np.abs(column - np.rint(column)) < WHOLE).all())
     return whole and bool((column >= -1).all()) and bool(column.any())
 

@@ -131,7 +131,7 @@ def _check_form(path: Path, info: onnx.ValueInfoProto) -> None:
 
 
 def fix_sizes(graph: ForeignGraph, size: tuple[int, int], batch: int) -> None:
-    """Makes constants of the inputs of sizes, in place. ``size``: (height, width)."""
+    """Make constants of the inputs of sizes, in place. ``size``: (height, width)."""
     from onnx import helper, numpy_helper
 
     height, width = size

@@ -135,7 +135,7 @@ def _cutting(node: onnx.NodeProto) -> Sequence[str]:
 
 
 def _rises(graph: ForeignGraph, node: onnx.NodeProto, counts: set[str]) -> bool:
-    """Whether the result rises with the counts that the node reads, or stays."""
+    """Return whether the result rises with the counts that the node reads, or stays."""
     if node.op_type in RISING:
         return counts.isdisjoint(node.input[1:])
     by = [graph.value(name) for name in node.input if name not in counts]

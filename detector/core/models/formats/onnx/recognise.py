@@ -174,7 +174,7 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
 
 
 def _by_layout(evidence: Evidence) -> Recognition | None:
-    """The first layout that fits; of the family that the file names, where it does."""
+    """Return the first layout that fits; of the family that the file names, where it does."""
     named, where = evidence.named()
     for kind, layout in layouts().items():
         if named is not None and kind not in family(named).layouts:

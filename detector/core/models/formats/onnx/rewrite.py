@@ -142,7 +142,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
 
 
 def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
-    """Makes MAX_ROWS rows of a list whose length is known at run time only."""
+    """Make MAX_ROWS rows of a list whose length is known at run time only."""
     dims = graph.dims[name]
     free = [at for at, side in enumerate(dims) if side is None]
     rest = [side for side in dims if side is not None]
@@ -334,7 +334,7 @@ def _prepare(
 
 
 def _float_casts(graph: ForeignGraph, name: str) -> list[onnx.NodeProto]:
-    """The nodes that read a tensor, where all of them make float32 of it; else none."""
+    """Return the nodes that read a tensor, where all of them make float32 of it; else none."""
     from onnx import TensorProto
 
     nodes = [node for node in graph.nodes if name in node.input]
@@ -422,7 +422,7 @@ def _absorb_into_weights(graph: ForeignGraph, start: str, order: list[int], scal
 
 
 def _has_plain_weights(graph: ForeignGraph, node: onnx.NodeProto, read: list[str]) -> bool:
-    """Whether a Conv without groups reads the picture alone, with constant weights."""
+    """Return whether a Conv without groups reads the picture alone, with constant weights."""
     weights = graph.dims.get(node.input[1], ())
     return (
         read == [node.input[0]]
@@ -498,7 +498,7 @@ def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
 
 
 def _path(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The node's name, else its output's, else its operator, as identifiers."""
+    """Return the node's name, else its output's, else its operator, as identifiers."""
     text = node.name or next(iter(node.output), "") or node.op_type
     if text.startswith("input.") and "/" not in text and node.name == node.output[0]:
         return tuple(text.split("."))  # our own prefix

@@ -346,7 +346,7 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
 
 
 def refuse_costly_constants(graph: ForeignGraph) -> None:
-    """Raises ModelError where constants alone would cost an engine too much memory or time: a Range
+    """Raise ModelError if constants alone would cost an engine too much memory or time: a Range
     of 2^40 numbers, or a thousand products of large matrices."""
     fixed = set(graph.constants)
     shapes = {name: shape for name in graph.dims if (shape := graph.shape(name)) is not None}
@@ -389,7 +389,7 @@ def drop_unused(graph: ForeignGraph) -> None:
 
 
 def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:
-    """Raises ModelError with the first node that may hold numbers laid out for the exported size: a
+    """Raise ModelError with the first node that may hold numbers laid out for the exported size: a
     grid of anchors would be silently wrong at another size. Only operators without sizes pass."""
     for node in graph.nodes:
         if not _holds_no_size(graph, node):

@@ -84,7 +84,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def state_output_shapes(model: onnx.ModelProto) -> None:
-    """Gives outputs the shapes that the file does not state, as far as inference finds them."""
+    """Give outputs the shapes that the file does not state, as far as inference finds them."""
     from onnx import shape_inference
 
     if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):

@@ -293,7 +293,7 @@ class ArchitectureBuilder:
         return Value(path, 4 * x.channels, x.height // 2, x.width // 2, folded=x)
 
     def _stored_activation(self, path: str) -> Activation | None:
-        """What the checkpoint's own module path.act is; None where it does not say."""
+        """Return what the checkpoint's own module path.act is; None where it does not say."""
         module = self.modules.get(f"{path}.act")
         if module is None:
             return None

@@ -149,7 +149,7 @@ def head_layers(architecture: Architecture, stored: StoredAnchors | None) -> lis
 
 
 def _trained_size(design: Design, contents: Contents | None) -> tuple[int, int] | None:
-    """The input size that the checkpoint states, where this network can run at it."""
+    """Return the input size that the checkpoint states, where this network can run at it."""
     if contents is None or contents.size is None:
         return None
     return contents.size if all(side % design.stride == 0 for side in contents.size) else None

@@ -163,7 +163,7 @@ class StoredNumbers:
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
-        """Raises ModelError if a tensor is left over that is not for training only."""
+        """Raise ModelError if a tensor is left over that is not for training only."""
         trains_only = tuple(
             f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
