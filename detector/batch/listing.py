@@ -232,8 +232,8 @@ def _as_found(base: str, stored: Stored) -> Found:
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
-    """The videos and pictures below a folder, sorted, without hidden names and what runs wrote. A
-    folder is entered once, whatever links lead to it."""
+    """Yield the videos and pictures below a folder, sorted, without hidden names and what runs
+    wrote. A folder is entered once, whatever links lead to it."""
     entered: set[tuple[int, int]] = set()
     before = len(os.path.join(folder, ""))
     left = [folder]
@@ -289,8 +289,8 @@ def _before_magic(pattern: str) -> str:
 
 
 def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
-    """What a list names, one per line, relative to the list; # starts a comment line. Names are
-    relative to the folder that all files or addresses share."""
+    """Yield what a list names, one per line, relative to the list; # starts a comment line. Names
+    are relative to the folder that all files or addresses share."""
     from detector.batch.stores import find_listed, lines_of
 
     text = read_text(file, "a list of sources", limit=LIST_BYTES)

@@ -66,8 +66,8 @@ def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[s
 def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
-    """The videos that one SOURCE names. ``lists``: suffixes of lists of at most ``limit`` bytes.
-    ``own``: the job's output, skipped. ``left_out`` counts others by suffix."""
+    """Yield the videos that one SOURCE names. ``lists``: suffixes of lists of at most ``limit``
+    bytes. ``own``: the job's output, skipped. ``left_out`` counts others by suffix."""
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
         yield from _match(place, own, left_out)

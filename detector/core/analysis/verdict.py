@@ -386,8 +386,8 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
 
 
 def _stage_to_change(times: FrameTimes) -> str | None:
-    """The longest of the slowest group, unless another stage brings more; None if none ran. By
-    needs alone, so that other programs change nothing."""
+    """Return the longest of the slowest group, unless another stage brings more; None if none ran.
+    By needs alone, so that other programs change nothing."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]

@@ -50,8 +50,8 @@ def adds_int8_in_16_bits() -> bool:
 
 @cache
 def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
-    """The memory of the computer, or of the container if that has less. Not what is free now: what
-    fits today must not be refused tomorrow because of a neighbour."""
+    """Return the memory of the computer, or of the container if that has less. Not what is free
+    now: what fits today must not be refused tomorrow because of a neighbour."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = container_limit(proc, root)
     return min(there, limit) if limit else there
@@ -66,8 +66,8 @@ def resident_bytes(proc: Path = PROC) -> int | None:
 
 
 def peak_memory_mb(proc: Path = PROC) -> float | None:
-    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None). Not
-    ``ru_maxrss``, which starts at the size of the process that made this one."""
+    """Return the most that was resident at once in this process, in 10^6 bytes (on Linux; else
+    None). Not ``ru_maxrss``, which starts at the size of the process that made this one."""
     try:
         found = (proc / "self/status").read_text().partition("VmHWM:")[2]
         return int(found.split()[0]) * 1024 / 1e6

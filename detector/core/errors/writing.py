@@ -128,9 +128,9 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
-    """Whether this process may open ``path`` so; by default, make files in that folder. Asked for
-    the effective account: access(2) of the real one ignores the capabilities that a container or a
-    service gave it."""
+    """Return whether this process may open ``path`` so; by default, make files in that folder.
+    Asked for the effective account: access(2) of the real one ignores the capabilities that a
+    container or a service gave it."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 

@@ -70,8 +70,8 @@ def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = N
 
 
 def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> str:
-    """The file for --describe of a model that others exported: what was found, guesses marked.
-    Raises ModelError, and UsageError for a file that says itself what it is."""
+    """Return the file for --describe of a model that others exported: what was found, guesses
+    marked. Raises ModelError, and UsageError for a file that says itself what it is."""
     modules = {**front_ends(), **engine_front_ends}
     request = _locate(request, tuple(modules))
     keep_files(request)

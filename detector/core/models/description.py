@@ -285,8 +285,8 @@ def _folder() -> Path:
 
 
 def as_yaml(description: Description, guessed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The file of a description, every key spelt out. ``guessed``: key ("outputs.boxes.form") ->
-    what else it may be; such a line is marked."""
+    """Return the file of a description, every key spelt out. ``guessed``: key
+    ("outputs.boxes.form") -> what else it may be; such a line is marked."""
     parts = {"version": 1, "family": description.family, "about": description.about}
     lines = [f"{key}: {_scalar(value)}" for key, value in parts.items()]
     for name in ("input", "outputs"):

@@ -36,8 +36,8 @@ def draw(height: int, width: int) -> NDArray[np.uint8]:
 def doubt_outputs(
     outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
 ) -> str | None:
-    """What cannot be so if this is the reading, as words; else None. ``outputs``: of one picture.
-    ``size``: (width, height) of the input. ``names``: how many."""
+    """Return what cannot be so if this is the reading, as words; else None. ``outputs``: of one
+    picture. ``size``: (width, height) of the input. ``names``: how many."""
     if reading.classes is None:
         with np.errstate(all="ignore"):
             return _doubt_rows(rows_dense(outputs, reading=reading)[0], size)

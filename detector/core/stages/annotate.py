@@ -134,8 +134,8 @@ class Layout:
 
 
 def lay_out(width: int, height: int, detections: Detections, style: Style) -> Layout:
-    """Where boxes and labels go in a picture of this size, the best score's label first. Line width
-    and text grow with the picture, and text shrinks where boxes are many."""
+    """Return where boxes and labels go in a picture of this size, the best score's label first.
+    Line width and text grow with the picture, and text shrinks where boxes are many."""
     size = _side(width, height)
     line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
     if not len(detections.boxes) and not style.remark:

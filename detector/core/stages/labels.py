@@ -187,8 +187,8 @@ class Places:
         ]
 
     def _edges(self, i: int, wide: int, high: int) -> tuple[list[int], list[int]]:
-        """The four left edges and the four tops of box ``i``'s label, moved back into the picture
-        if they leave it."""
+        """Return the four left edges and the four tops of box ``i``'s label, moved back into the
+        picture if they leave it."""
         (x1, y1, x2, y2), line = self._boxes[i], self._line
         left, right = round(x1) - line, round(x2) + line
         top, bottom = round(y1) - line, round(y2) + line
@@ -247,8 +247,8 @@ class Places:
 
 
 def _head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Where a person's head is: in the middle at the top. Of somebody who stands it is a seventh of
-    the box; of somebody who is near, and cut off, up to a third."""
+    """Return where a person's head is: in the middle at the top. Of somebody who stands it is a
+    seventh of the box; of somebody who is near, and cut off, up to a third."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 
@@ -285,8 +285,8 @@ def _hide(
 def _hide_all(
     objects: Sequence[Weighed], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """What each label hides at each place, [n, 9], between left and top edges [n, 2, 4] and those
-    on the other side."""
+    """Return what each label hides at each place, [n, 9], between left and top edges [n, 2, 4] and
+    those on the other side."""
     hidden = np.zeros((len(starts), 4, 4), np.float32)
     x1, y1, x2, y2, per_area = np.array(objects, np.float32).reshape(-1, 5).T
     begins, behind = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]

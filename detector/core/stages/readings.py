@@ -295,8 +295,8 @@ def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Flo
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """The detections whose score reaches ``conf``, in order; padding scores zero, or is beyond the
-    count. A class may be any number, even ``NOT_WHOLE``, for stages/doubt.py."""
+    """Return the detections whose score reaches ``conf``, in order; padding scores zero, or is
+    beyond the count. A class may be any number, even ``NOT_WHOLE``, for stages/doubt.py."""
     boxes, scores, classes = _finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
     keep &= ~np.isnan(classes)

@@ -41,8 +41,8 @@ class Stillness:
         self._last: dict[str, Detections] = {}
 
     def is_still(self, frame: Frame, slot: Image, fit: Fit) -> bool:
-        """Whether ``slot``, u8 RGB [H, W, 3], shows what the last inferred frame showed. Of the
-        inputs of a frame in tiles, [T, H, W, 3], the first is the whole picture."""
+        """Return whether ``slot``, u8 RGB [H, W, 3], shows what the last inferred frame showed. Of
+        the inputs of a frame in tiles, [T, H, W, 3], the first is the whole picture."""
         camera, epoch = _place_of(frame)
         if slot.ndim == 4:
             slot = slot[0]

@@ -212,8 +212,8 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """What tells the stage's threads, each with the name of the thread that made it; "" where
-        unknown. Another mapping where they are others.
+        """Return what tells the stage's threads, each with the name of the thread that made it; ""
+        where unknown. Another mapping where they are others.
 
         It is asked twice an inference, and is no Python: 0.1 us.
         """

@@ -80,8 +80,8 @@ def profile(
     command: Sequence[str] = (),
     say: Say = lambda text, whole: None,
 ) -> SavedSession:
-    """The plain run, then every pass, in one session with the plain run's outputs. ``seconds``: for
-    what-if. ``sheet``: GFLOP/s and GB/s. Raises UsageError for an unknown pass."""
+    """Measure the plain run, then every pass, in one session with the plain run's outputs.
+    ``seconds``: for what-if. ``sheet``: GFLOP/s and GB/s. Raises UsageError for an unknown pass."""
     wanted = choose_passes(only, more)
     if config.output.only_detections:
         raise UsageError("--only-detections: profile needs every frame of the video; omit it")

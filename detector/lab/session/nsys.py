@@ -202,8 +202,8 @@ def _bound(database: sqlite3.Connection, clock: _Clock) -> None:
 
 
 def _plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
-    """The stored tables with all their columns. A database from anywhere may hold programs: views,
-    triggers, virtual tables, computed columns."""
+    """Return the stored tables with all their columns. A database from anywhere may hold programs:
+    views, triggers, virtual tables, computed columns."""
     # A view can call itself a table in this list, but not in its own statement.
     stated = {
         name

@@ -239,8 +239,8 @@ class Search:
         return self.clock() - self.start < self.seconds * self._share
 
     def _holds(self, settings: Settings) -> bool:
-        """Whether these meet the goal in each round, in turns with the defaults. It ends with the
-        first round that does not, from LEAST_ROUNDS on."""
+        """Return whether these meet the goal in each round, in turns with the defaults. It ends
+        with the first round that does not, from LEAST_ROUNDS on."""
         several = [{}, settings] if settings else [{}]
         left_s = max(0.0, self.seconds - (self.clock() - self.start))
         affordable = round(left_s * self.plain.fps / (2 * ROUNDS) * 0.8)  # the rest is loading

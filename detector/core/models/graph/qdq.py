@@ -243,8 +243,8 @@ def quantised_graph(
     kind: str,
     weight_top: int = WEIGHT_TOP,
 ) -> onnx.ModelProto:
-    """The graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``, and of the channels
-    of ``depthwise_inputs``. ``kept``: nodes that stay float. ``kind``: of ``KINDS``, else
+    """Return the graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``, and of the
+    channels of ``depthwise_inputs``. ``kept``: nodes that stay float. ``kind``: of ``KINDS``, else
     ValueError. ``weight_top``: the largest weight, in steps."""
     return _Writer(model, ranges, kept, kind, weight_top).model()
 

@@ -313,8 +313,8 @@ def _stored_at(packet: Any) -> int:
 
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
-    """The packets from the last key frame at or before a picture, and its pts; None: all. Read from
-    the start, because the index may be wrong."""
+    """Yield the packets from the last key frame at or before a picture, and its pts; None: all.
+    Read from the start, because the index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets

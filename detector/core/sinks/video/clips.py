@@ -25,8 +25,8 @@ class Clips:
         self._gap = False  # a frame was omitted after the last one written
 
     def take(self, frame: Frame, found: bool) -> Iterator[tuple[Frame, bool]]:
-        """The frames to be written now, in order; and of each whether a gap precedes it. A frame
-        that waits is copied."""
+        """Yield the frames to be written now, in order; and of each whether a gap precedes it. A
+        frame that waits is copied."""
         at_s = frame.pts * self._time_base
         self._forget_before(at_s)
         if found:

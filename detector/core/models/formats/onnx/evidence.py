@@ -164,8 +164,8 @@ class Evidence(Seen):
         return node
 
     def sides(self, name: str) -> str:
-        """How boxes come from their head: "linear" if they are its logistic (DETR), "moved" if a
-        query's own place is added before (Conditional DETR), else ""."""
+        """Return how boxes come from their head: "linear" if they are its logistic (DETR), "moved"
+        if a query's own place is added before (Conditional DETR), else ""."""
         node = self._past_moves(name)
         if node is None or node.op_type != "Sigmoid":
             return ""

@@ -23,8 +23,8 @@ READ_BYTES = 1 << 20
 
 
 def read_graph(path: Path) -> tuple[ForeignGraph, str]:
-    """The graph, and the sha256 of all its files. Raises ModelError. The order matters: the file is
-    measured before it is parsed, inlined, converted or inferred."""
+    """Return the graph, and the sha256 of all its files. Raises ModelError. The order matters: the
+    file is measured before it is parsed, inlined, converted or inferred."""
     model, digest = _parse(path)
     measure_graph(path, model)
     tidy(model)
