@@ -136,7 +136,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Hands out names. One that is taken, or inside of another, gets its argument's number."""
+    """Assigns names. One that is taken, or inside another, gets its argument's number."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -165,7 +165,7 @@ class _Names:
 
 
 def names_above(name: str) -> Iterator[str]:
-    """``a/b/c`` -> ``a``, ``a/b``."""
+    """Return ``a``, ``a/b`` for ``a/b/c``."""
     at = name.find("/")
     while at >= 0:
         yield name[:at]
@@ -221,7 +221,7 @@ def _find_stored(address: str, output: str, listing: Listing) -> Iterator[Found]
 
 
 def _as_found(base: str, stored: Stored) -> Found:
-    """Workers read the address again, as text: one that cannot be read so is refused."""
+    """Check that an address survives as text, since workers parse it again."""
     place, about = stored
     relative = place.path[len(base) :]
     try:
@@ -269,7 +269,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Matching files, and those below matching folders. Names are relative to the fixed part."""
+    """Yield matching files, and files below matching folders; names relative to the fixed part."""
     base = os.path.abspath(_before_magic(pattern))
     for path in sorted(glob.iglob(pattern, recursive=True)):
         path = os.path.abspath(path)
@@ -319,7 +319,7 @@ class Shard(NamedTuple):
     of: int
 
     def has(self, path: str) -> bool:
-        """It does not depend on what else is listed."""
+        """Return whether the shard has the item, whatever else is listed."""
         digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
         return int.from_bytes(digest[:8], "big") % self.of == self.number - 1
 
@@ -341,7 +341,7 @@ WHOLE = Shard(1, 1)
 
 
 def parse_shard(text: str | None) -> Shard:
-    """``2/4``; None is all of it. Raises UsageError."""
+    """Parse ``2/4``; None means everything. Raises UsageError."""
     if text is None:
         return WHOLE
     parts = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)

@@ -22,8 +22,8 @@ class Guard:
     """Files by identity, and names in folders that a run is going to write."""
 
     def __init__(self, outer: Guard | None = None) -> None:
-        """Knows what ``outer`` knows: a run inside a command guards the command's files too."""
-        # Looked at when a writer first meets a file that exists: mostly never.
+        """Inherit from ``outer``: a run inside a command guards the command's files too."""
+        # Resolved when a writer first meets an existing file: mostly never.
         self._waiting: list[tuple[str, Paths]] = [] if outer is None else list(outer._waiting)
         self._files: dict[Identity, tuple[str, str]] = {} if outer is None else dict(outer._files)
         self._names: dict[tuple[Identity, str], str] = {} if outer is None else dict(outer._names)
@@ -98,7 +98,7 @@ def keep_listed(what: str, paths: Paths) -> None:
 
 
 def reserve(what: str, folder: Path, names: Iterable[str]) -> None:
-    """These names in ``folder`` belong to ``what``, whether the files are there yet or not."""
+    """Reserve names in ``folder`` for ``what``, whether the files exist yet or not."""
     if (guard := _current.get()) is not None:
         guard.reserve(what, folder, names)
 

@@ -87,7 +87,7 @@ class Session:
 
     @classmethod
     def create_in(cls, parent: Path, name: str, *, or_temporary: bool = False) -> Session:
-        """A new folder PARENT/NAME (NAME-2, NAME-3, ... where it exists). Raises OutputError."""
+        """Make a new folder PARENT/NAME (NAME-2, ... if it exists). Raises OutputError."""
         try:
             return cls._create(parent / name, new=True)
         except OutputError as error:
@@ -135,12 +135,12 @@ class Session:
 
     @classmethod
     def _open(cls, folder: Path, made: bool) -> Session:
-        """Locks the folder. Raises OutputError where another process has it."""
+        """Lock the folder. Raises OutputError if another process has it."""
         while True:
             lock = _open_list(folder)
             if not take_lock(lock):
                 writer = _last_writer(lock)
-                for _ in range(20):  # who took it a moment ago has not written its number yet
+                for _ in range(20):  # its new owner may not have written its number yet
                     if writer:
                         break
                     time.sleep(0.01)
@@ -159,7 +159,7 @@ class Session:
     @classmethod
     @contextlib.contextmanager
     def reopened(cls, folder: Path) -> Iterator[Session]:
-        """The folder of a run of this process that has ended, locked again. Raises OutputError."""
+        """Lock the folder of an ended run of this process again. Raises OutputError."""
         try:
             lock = _open_list(folder)
         except OSError as error:
@@ -280,15 +280,15 @@ class Session:
         return self.path(name)
 
     def whole(self, name: str) -> AbstractContextManager[Path]:
-        """A path to write to; the file gets its name when the block ends well."""
+        """Yield a path to write to; the file gets its name when the block succeeds."""
         return whole_file(self.claim(name), "the run's outputs are kept", ours=True)
 
     def log_error(self, text: str) -> Path | None:
-        """Add to error.log. Returns its path; None where it cannot be written."""
+        """Add to error.log. Return its path, or None if it cannot be written."""
         try:
             with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(redact(text))
-        except (OutputError, OSError):  # what failed before matters more
+        except (OutputError, OSError):  # the earlier error matters more
             return None
         return self.path(LOG)
 
@@ -345,7 +345,7 @@ class Session:
 
 
 def keep_session(folder: Path) -> None:
-    """The files of a saved session are read by this command: nothing may overwrite them."""
+    """Protect the files of a saved session that this command reads from overwriting."""
     keep("the session", *(folder / name for name in _session_files(folder)))
 
 
@@ -358,7 +358,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def list_in_session(folder: Path, names: Iterable[str]) -> None:
-    """List files that a library wrote into a saved session, so that they may be removed."""
+    """Add a library's files in a saved session to its list, so that they may be removed."""
     known = _listed_names(folder)
     with contextlib.suppress(OSError):
         Session(folder)._list([name for name in names if name not in known])
@@ -414,7 +414,7 @@ def _process() -> str:
 
 
 def _last_writer(lock: int) -> str:
-    """Number and token of the process that wrote last, by the list; "" where it names none."""
+    """Return number and token of the last writing process in the list; "" if it names none."""
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""
@@ -432,7 +432,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """``folder``, or NAME-2, NAME-3, ... By mkdir, so that two runs get two folders."""
+    """Make ``folder``, or NAME-2, NAME-3, ... By mkdir, so that two runs get two folders."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:

@@ -64,7 +64,7 @@ class Label:
 def render(
     text: str, scale: float, fill: Color, ink: Color, score: str = "", font: Font | None = None
 ) -> Label:
-    """The label of this text and score, kept: frames repeat theirs. ``font`` None: OpenCV's own."""
+    """Return the label, cached since frames repeat theirs. ``font`` None: OpenCV's own."""
     pad = max(1, round(FONT_HEIGHT * scale / 5))
     if font is not None:
         return Label(_write_in_font(font, text, score, scale, pad), fill, ink)
@@ -100,7 +100,7 @@ def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) ->
 
 @lru_cache(maxsize=256)
 def blend(fill: Color, ink: Color) -> NDArray[np.uint8]:
-    """From ``fill`` to ``ink`` by coverage: u8 [256, 3]."""
+    """Blend ``fill`` into ``ink`` by coverage: u8 [256, 3]."""
     share = np.arange(256, dtype=np.float32)[:, None] / 255
     ground, letters = np.array(fill, np.float32), np.array(ink, np.float32)
     return np.rint(ground + (letters - ground) * share).astype(np.uint8)
@@ -108,7 +108,7 @@ def blend(fill: Color, ink: Color) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=4096)
 def drawable(name: str, class_id: int, font: Font | None = None) -> str:
-    """``name``, or ``#3`` where it cannot be written as its readers do (``reason_against``)."""
+    """Return ``name``, or ``#3`` if it cannot be drawn correctly (``reason_against``)."""
     return f"#{class_id}" if reason_against(name, font) else unicodedata.normalize("NFC", name)
 
 
@@ -178,7 +178,7 @@ class Places:
         self._heads = [_weigh(*_head(*self._boxes[i])) for i in people]
 
     def find(self, which: Sequence[int], labels: Sequence[Label]) -> list[Position | None]:
-        """A place for the label of each of these boxes, in turn; None where nothing is free."""
+        """Find a place for each box's label in turn; None if nothing is free."""
         few = len(self._boxes) <= MANY
         orders = map(self._order, which, labels) if few else self._order_all(which, labels)
         return [
@@ -220,7 +220,7 @@ class Places:
     def _order_all(
         self, which: Sequence[int], labels: Sequence[Label]
     ) -> Iterator[Iterator[Position]]:
-        """Yield the same of many labels at once."""
+        """Yield the order of places of many labels at once."""
         sizes = [(one.width, one.height) for one in labels]
         starts = np.array([self._edges(i, *size) for i, size in zip(which, sizes, strict=True)])
         ends = starts + np.array(sizes)[..., None]  # [n, 2, 4]
@@ -233,7 +233,7 @@ class Places:
             yield ((lefts[PLACES[i][0]], tops[PLACES[i][1]], i) for i in best[:last])
 
     def take(self, x: int, y: int, width: int, height: int) -> bool:
-        """Take the place if nothing that was drawn touches it. False where something does."""
+        """Take the place if nothing drawn touches it. Return whether it was taken."""
         cell, taken = self._cell, self._taken
         left, top = x // cell, y // cell
         cells = ((1 << (-(-(x + width) // cell) - left)) - 1) << left
@@ -247,8 +247,8 @@ class Places:
 
 
 def _head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Return where a person's head is: in the middle at the top. Of somebody who stands it is a
-    seventh of the box; of somebody who is near, and cut off, up to a third."""
+    """Return where a person's head is: in the middle at the top. It is a seventh of the box of a
+    standing person, and up to a third of one who is near and cut off."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 
@@ -271,7 +271,7 @@ def _near(
 def _hide(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> float:
-    """Return what an area hides of objects: shares of them, added up."""
+    """Return the hidden shares of objects below an area, added up."""
     hidden = 0.0
     for x1, y1, x2, y2, per_area in objects:
         across = (x2 if x2 < right else right) - (x1 if x1 > left else left)

@@ -218,7 +218,7 @@ class Span:
 
     @property
     def rows(self) -> Rows | Ring:
-        """Return the kept calls in order. As ``durations``."""
+        """Return the kept calls in order. Threads: as for ``durations``."""
         self._take()
         return self._kept
 
@@ -311,7 +311,7 @@ class Track:
         self.other = Between()
         self.wall_ns = 0
         self.cpu_ns = 0
-        self.ready_ns: int | None = None  # runnable but not scheduled, where the kernel tells
+        self.ready_ns: int | None = None  # runnable but not scheduled; None if unknown
         self.spans: dict[tuple[str, str], Span] = {}  # (stage, kind) -> span
         self.lives = array("q")  # start and end of each time the track was entered
         self._cpu_clock, self._process_clock, self._open_queue = cpu_clock, process_clock, run_queue

@@ -1,17 +1,17 @@
 """What chance alone does to a ratio of two speeds, and when a comparison may stop.
 
 Rounds. In each round every variant has one turn, in a new random order. If two variants are equal,
-the sign of the logarithm of their ratio is then the toss of a coin: drift, bursts and noise that
-depends on itself change its size only. So Wilcoxon's signed-rank test keeps its level by the draw,
-not by an assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple
-interleaved trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math.
-Statist. 34, 1963).
+the sign of the logarithm of their ratio is a coin toss: drift, bursts and autocorrelated noise
+change its size only. So Wilcoxon's signed-rank test keeps its level by the draw, not by an
+assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple interleaved
+trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math. Statist. 34,
+1963).
 
 Looks. Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over the looks, the
 simplest spending function (Lan and DeMets, Biometrika 70, 1983). It holds for any dependence
 between the looks. Several rows are corrected for by Holm's method (Scand. J. Statist. 6, 1979).
 
-Runs. The mean of a series that depends on itself, such as the times of one run's frames, is
+Runs. The mean of an autocorrelated series, such as the times of one run's frames, is
 estimated from few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
 2010): it keeps its level also where blocks differ in their noise. Two runs are further apart in
 time than two blocks of one. Drift as slow as that is taken to move a run by as much as it moves a
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALPHA = 0.05  # how often a comparison of equal variants may call any of them different
-POWER = 0.9  # with which the smallest effect is seen
+POWER = 0.9  # probability of detecting the smallest effect
 LOOKS = (8, 12, 16, 20, 25, 30)  # rounds after which an open-ended comparison may stop
 # Two processes of one program differ for as long as they live, by where their memory lies
 # (Mytkowicz et al., ASPLOS 2009). We treat smaller differences than this as none.
@@ -70,14 +70,14 @@ def fewest_rounds(rows: int, share: float = 1.0) -> int:
 
 
 def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically around
-    ``centre``. Values that equal it count for neither side; without any other, 1."""
+    """Return the two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically
+    around ``centre``. Values that equal it count for neither side; without any other, 1."""
     away = np.asarray(values, np.float64) - centre
     away = away[away != 0]
     count = len(away)
     if not count:
         return 1.0
-    # Equal distances are rare among times; their order among themselves is that of the rounds.
+    # Equal distances are rare among times; they stay in the order of the rounds.
     ranks = np.argsort(np.argsort(np.abs(away), kind="stable"), kind="stable") + 1
     least = int(min(ranks[away > 0].sum(), ranks[away < 0].sum()))
     if count <= EXACT:
@@ -87,7 +87,7 @@ def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
 
 
 def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """Hodges-Lehmann estimate and interval at ``alpha``, infinite for too few values."""
+    """Return the Hodges-Lehmann estimate and interval at ``alpha``, infinite if too few values."""
     series = np.asarray(values, np.float64)
     pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
     at = _critical_sum(len(series), alpha) + 1
@@ -97,7 +97,7 @@ def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, 
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p values, each corrected for all of them, in the same order."""
+    """Correct each p value for all of them; keep their order."""
     found, least = [1.0] * len(values), 0.0
     for place, at in enumerate(np.argsort(values, kind="stable").tolist()):
         least = max(least, min(1.0, values[at] * (len(values) - place)))
@@ -168,7 +168,7 @@ def judge(
 
 
 def _p_beyond(values: Sequence[float], floor: float) -> float:
-    """That the true ratio is within the floor; the nearer edge of it decides."""
+    """Return p that the true ratio is within the floor; its nearer edge decides."""
     centre = float(np.median(values))
     return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
 
@@ -184,7 +184,7 @@ def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> flo
 
 
 def share_of_look(rounds: int, last: bool) -> float:
-    """The part of ALPHA that may be spent after so many rounds; 0 where no look is due. ``last``:
+    """Return the share of ALPHA to spend after so many rounds; 0 if no look is due. ``last``:
     no more rounds follow, for a reason that is not in the figures; what is left is spent."""
     if last:
         return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
