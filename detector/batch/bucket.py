@@ -318,7 +318,7 @@ class BucketOutputs:
                 raise
 
     def _copy_manifest(self, name: str) -> None:
-        """As it was at its last commit: this process may be writing it."""
+        """Copy it as of its last commit: this process may be writing it."""
         source = Path(self.home, name)
         if not source.exists():
             return
@@ -341,7 +341,7 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Of one place in one store: the same name may mean another one behind another endpoint."""
+    """Return the folder of one place in one store: other endpoints may reuse its name."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

@@ -66,7 +66,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What of a marker says whether its item is done: reading no more is four times as fast."""
+    """The part of a marker that shows if its item is done: four times as fast to read."""
 
     schema: int
     name: str
@@ -254,7 +254,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedItems:
-    """What a job would do: counts of items. ``changed``: done before from another version of the
+    """The plan of a job: counts of items. ``changed``: done before from another version of the
     source, or with other settings. ``vanished``: results whose source is gone."""
 
     new: Count = 0

@@ -364,7 +364,7 @@ class _Step:
         return self._record(len(parts))
 
     def detect(self, number: int, watch: Watched) -> ItemRecord:
-        """Of a part that an earlier run of the job has done, the record has no frames."""
+        """Detect a part. If an earlier run has done it, the record has no frames."""
         from detector.batch.part import detect_part
 
         parts = self._read_plan()

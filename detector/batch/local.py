@@ -261,6 +261,6 @@ class LocalPool(Places[_Place]):
 
 
 def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
-    """It takes its cores first: libraries start as many threads as they see."""
+    """Return a command that takes its cores first: libraries start a thread for each."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python("detector.batch.worker", pipe, shared, bind)

@@ -258,7 +258,7 @@ class Manifest:
         return Counts(todo, done[1], failed + refused, done[2], done[3], done[4])
 
     def failures(self) -> list[Failure]:
-        """Of all runs, the earliest first; what was refused comes before."""
+        """List failures of all runs, refused items first, then the earliest first."""
         with self._errors():
             refused = self._connection.execute(
                 "SELECT source, error, exit_code FROM refused ORDER BY source"
@@ -342,7 +342,7 @@ def _own_schema() -> list[tuple[str, str, str]]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Before SQLite opens it: a foreign file could make it write elsewhere. Raises OSError."""
+    """Refuse foreign files before SQLite opens them: it might write elsewhere. Raises OSError."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         try:
             about = os.lstat(f"{path}{suffix}")

@@ -147,7 +147,7 @@ def detect_part(
 
 
 def _config_of_a_part(config: Config) -> Config:
-    """Without what the part's stretch says already, and without outputs that are made of rows."""
+    """Remove the range, which the part has already, and outputs that are made of rows."""
     shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
     return replace(
         config,

@@ -125,7 +125,7 @@ class Tally:
         )
 
     def _eta_s(self, seconds: float) -> float | None:
-        """By bytes: what is left is mostly of the kind that was done."""
+        """Estimate by bytes: the rest is mostly like what is done."""
         if not self.left:
             return 0.0
         return self.bytes_left * seconds / self.bytes_done if self.bytes_done > 0 else None

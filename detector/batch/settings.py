@@ -98,7 +98,7 @@ def settle(
 
 
 def as_plain(config: Config) -> dict[str, dict[str, Any]]:
-    """As JSON has it: lists for tuples; without the groups that mean nothing here."""
+    """Convert to JSON: lists for tuples; without groups that mean nothing here."""
     plain: dict[str, dict[str, Any]] = json.loads(json.dumps(asdict(config)))
     return {group: values for group, values in plain.items() if group not in UNUSED}
 
@@ -108,7 +108,7 @@ def config_of(plain: Mapping[str, Any]) -> Config:
 
 
 def digest_of(facts: LoadedFacts) -> str:
-    """Of all options that decide what is detected and written, and of the model."""
+    """Return the digest of the model and all options that decide results."""
     config = facts.config
     runtime = {name: config["runtime"][name] for name in DECIDING_RUNTIME}
     output = {

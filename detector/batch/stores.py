@@ -130,7 +130,7 @@ def _folders(key: str) -> Iterator[str]:
 
 
 def _takes(relative: str, left_out: Counter[str]) -> bool:
-    """By its suffix. Counts what is not taken, but hidden names and empty objects for folders."""
+    """Decide by suffix. Count the others, except hidden names and empty folder objects."""
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
     if hidden or not relative or relative.endswith("/"):
         return False

@@ -155,7 +155,7 @@ class OpenObject(Protocol):
     def read(self, length: int = -1) -> bytes: ...
 
     def pread(self, length: int, start: int) -> bytes:
-        """As os.pread, but for the order of ``fd``."""
+        """Read like os.pread, but for the order of ``fd``."""
 
 
 _named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
@@ -176,7 +176,7 @@ def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) ->
 
 
 def open_object(name: str) -> OpenObject | None:
-    """None where no object of this name is held: it is a file's."""
+    """Open the held object of this name; None if there is none: it is a file's."""
     what = _named.get(name)
     return what(name) if callable(what) else None
 

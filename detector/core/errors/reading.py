@@ -89,7 +89,7 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
 
 
 def _read(file: int, limit: int) -> bytes | None:
-    """None above ``limit`` bytes. Raises OSError, and TimeoutError for a silent pipe."""
+    """Read it; None above ``limit`` bytes. Raises OSError, and TimeoutError for a silent pipe."""
     about = os.fstat(file)
     if about.st_size > limit:
         return None

@@ -124,7 +124,7 @@ class StageFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingFigures:
-    """What the cameras' own threads did beside the loop: ``threads`` of them decoded ``calls``
+    """The work of cameras' own threads, besides the loop: ``threads`` of them decoded ``calls``
     packets. No stage holds it: the loop takes pictures that are decoded."""
 
     threads: Annotated[Count, statistic("threads that decode cameras", "1")]

@@ -90,6 +90,5 @@ class Sink:
         raise NotImplementedError
 
     def abort(self) -> Path | None:
-        """After a failure: keeps what is whole under the temporary name and returns that, if
-        any."""
+        """After a failure: keep what is whole under the temporary name; return that, if any."""
         raise NotImplementedError

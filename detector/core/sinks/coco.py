@@ -51,7 +51,7 @@ def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]
 
 
 def _below(path: str | Path, folder: str | Path) -> str:
-    """From the folder, or the whole path: readers refuse a way through ``..``."""
+    """Return the path below the folder, or in full: readers refuse ``..``."""
     if "://" in str(path):  # an address
         return str(path)
     below = os.path.relpath(path, folder)

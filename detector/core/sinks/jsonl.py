@@ -17,7 +17,7 @@ class JsonlSink(RowsSink):
     options = ("remark", "save_times")
 
     def __init__(self, path: Path, *, remark: str = "", save_times: bool = False) -> None:
-        """With a ``remark`` every line has it; with ``save_times``, the frame's times."""
+        """Add to every line the ``remark``, if any, and the times, with ``save_times``."""
         super().__init__(path)
         self._remark = {"remark": remark} if remark else {}
         self._times = save_times

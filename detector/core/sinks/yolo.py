@@ -117,7 +117,7 @@ def _describe(names: tuple[str, ...], pictures: str | None) -> str:
 
 
 def _quote(name: str) -> str:
-    """As JSON, which is YAML, too, once nothing is left that YAML does not print."""
+    """Quote as JSON, which is also YAML once all characters are printable there."""
     text = json.dumps(name, ensure_ascii=False)
     return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

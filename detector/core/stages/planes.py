@@ -45,7 +45,7 @@ def bgr_to_yuv(colours: Colours) -> NDArray[np.float32]:
 
 
 def planes_of(image: Image, colours: Colours) -> Planes:
-    """Of a BGR picture of even height and width: planes in these colours."""
+    """Convert a BGR picture of even height and width to planes in these colours."""
     y, u, v = cv2.split(cv2.transform(image, bgr_to_yuv(colours)))
     half = y.shape[1] // 2, y.shape[0] // 2
     u, v = (cv2.resize(one, half, interpolation=cv2.INTER_AREA) for one in (u, v))

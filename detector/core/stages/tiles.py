@@ -168,7 +168,7 @@ def nms_of_tiles(
 
 @dataclass(frozen=True, slots=True)
 class TiledFit:
-    """Where the inputs of a frame lie in it: a ``Letterbox`` of many parts."""
+    """The positions of a frame's inputs in it: a ``Letterbox`` of many parts."""
 
     shown: tuple[Region, ...]
     fits: tuple[Letterbox, ...]

@@ -152,7 +152,7 @@ def _detections(summary: Summary) -> str:
 
 
 def _precision(summary: Summary) -> list[str]:
-    """What was executed; the line before says who took the precision, the user or ``auto``."""
+    """Return what was executed; the line before says if the user or ``auto`` chose it."""
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
     if summary.precision_executed:

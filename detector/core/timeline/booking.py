@@ -133,7 +133,7 @@ class Worker:
             return self.booked_ns
 
     def leave(self) -> int:
-        """It ends. Returns what all have been given, with this one."""
+        """End the inference. Return what all were given, including this one."""
         booking = self._booking
         with booking._lock:
             booking._book()

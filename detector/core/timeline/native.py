@@ -70,7 +70,7 @@ class RunQueue:
 
 
 def open_run_queue() -> RunQueue | None:
-    """None where the system does not tell."""
+    """Open it; None if the system has none."""
     try:
         queue = RunQueue()
     except OSError:

@@ -35,7 +35,7 @@ def is_behind_inference(stage: str) -> bool:
 
 
 def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
-    """What ends a frame: its write; of single pictures, which nothing writes, all behind infer."""
+    """Return the stages that end a frame: its write; if nothing writes, all after infer."""
     behind = tuple(filter(is_behind_inference, names))
     return (WRITE,) if WRITE in behind else behind
 

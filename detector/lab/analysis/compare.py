@@ -276,7 +276,7 @@ def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
 
 
 def _agreement(counted: Agreement | None) -> RowAgreement | None:
-    """Where neither side detected anything, that proves nothing: ``matched`` is None then."""
+    """Compare detections. If neither side has any, ``matched`` is None: it proves nothing."""
     if counted is None:
         return None
     total = counted.reference + counted.other
@@ -291,7 +291,7 @@ def _agreement(counted: Agreement | None) -> RowAgreement | None:
 
 
 def _latency(variant: Variant) -> dict[str, Interval | None]:
-    """Of the calls of all rounds together: a short round alone has too few for a p90."""
+    """Summarise the calls of all rounds together: a short round has too few for a p90."""
     rounds = [turn.calls_ms for turn in variant.rounds]
     together = [call for calls in rounds for call in calls]
     found: dict[str, Interval | None] = {}
@@ -307,7 +307,7 @@ def _calls(variant: Variant) -> int:
 
 
 def _percentile(calls: Sequence[tuple[float, int]], p: int) -> float | None:
-    """By nearest rank, of (milliseconds, how many); None of too few."""
+    """Return the nearest-rank percentile of (milliseconds, count); None if too few."""
     left = sum(count for _, count in calls)
     if left < SAMPLE_FLOORS[p]:
         return None

@@ -133,7 +133,7 @@ class Writing:
         return Number(value, low, high, spread, (found["unit1"] or found["unit"] or "").lower())
 
     def _plain(self, text: str) -> tuple[float, float]:
-        """Its value, and half a unit of its last digit."""
+        """Return its value, and half a unit of its last digit."""
         plain = re.sub(r"['’\u00a0\u202f]", "", text)
         decimal = "," if self.comma and not (self.point and "." in plain) else "."
         if self.comma and self.point:

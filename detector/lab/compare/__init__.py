@@ -93,7 +93,7 @@ def record_comparison(document: Comparison, config: Config) -> Comparison:
 
 
 def preview_choice(document: Comparison, config: Config) -> str | None:
-    """What ``auto`` would take with this result; None where it would take what it takes anyway."""
+    """Return the choice of ``auto`` with this result; None if the result changes nothing."""
     record = _record_of(document, config)
     if isinstance(record, str) or not measurements.counts(record, config):
         return None

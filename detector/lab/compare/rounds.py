@@ -243,7 +243,7 @@ class Crew:
         variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
 
     def ask(self, at: int, variant: Variant, command: Command, kind: type[Wanted]) -> Wanted | None:
-        """None where the variant failed: its ``error`` then says why, and its process has ended."""
+        """Return None if the variant failed: its ``error`` says why, and its process has ended."""
         answer, reply = self._children[at].ask(command, kind)
         if answer is None:
             variant.error, variant.exit_code = reply.error, reply.exit_code

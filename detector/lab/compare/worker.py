@@ -110,7 +110,7 @@ Wanted = TypeVar("Wanted", VariantFacts, Check, Round, Judgement, Judged)
 
 
 def save_detections(path: Path, found: Sequence[Detections]) -> None:
-    """All frames in four arrays, exactly as they were detected, without the class names."""
+    """Save all frames in four arrays, exactly as detected, without the class names."""
     lengths = np.array([len(detections) for detections in found], np.int64)
     with path.open("wb") as file:
         np.savez(

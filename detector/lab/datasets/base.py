@@ -143,7 +143,7 @@ class Lookup:
         return self._frames.get(frame)
 
     def by_name(self, name: str) -> int | None:
-        """By the name in the labels, by the file, or by the end of the path if that is unique."""
+        """Find it by the name in the labels, the file, or the end of the path if unique."""
         at = self._names.get(name)
         if at is None:
             at = self._paths.get(real_path(name))
@@ -156,7 +156,7 @@ class Lookup:
         return self._paths.get(real_path(path))
 
     def by_stem(self, stem: str) -> int | None:
-        """By the end of the file's path without its suffix, where only one picture has it."""
+        """Find it by the end of the path without suffix, if only one picture has it."""
         return self._stems.get(stem)
 
 

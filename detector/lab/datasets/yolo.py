@@ -142,7 +142,7 @@ def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
 
 
 def _existing(root: Path, beside: Path, place: str) -> Path:
-    """As the YAML says it; exports often say ../valid/images where valid/images is meant."""
+    """Find a path of the YAML; exports often say ../valid/images but mean valid/images."""
     candidates = (root / place, beside / place, beside / place.removeprefix("../"))
     return next((path for path in candidates if os.path.exists(path)), candidates[0])
 

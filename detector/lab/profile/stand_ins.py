@@ -45,7 +45,7 @@ def what_replaces(stage: str) -> str:
 
 @dataclass(slots=True)
 class Recorded:
-    """Of the first pictures of a source, a row each; ``outputs`` of whole batches."""
+    """Records of a source's first pictures, a row each; ``outputs`` of whole batches."""
 
     frames: list[Frame] = field(default_factory=list)
     rows: list[tuple[Image, Fit]] = field(default_factory=list)

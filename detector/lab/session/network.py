@@ -69,7 +69,7 @@ class Peaks:
 
 
 def higher_of(one: Peaks, other: Peaks) -> Peaks:
-    """Of two measurements of the same, the higher of each peak: what disturbs one lowers it."""
+    """Return the higher of each peak in two measurements: any disturbance lowers one."""
     of_kernels = {
         name: max(
             (peaks for peaks in (one, other) if name in peaks.gflops_s),

@@ -223,7 +223,7 @@ def _plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
 def _permit_plain_reading(
     action: int, first: str | None, second: str | None, _: str | None, via: str | None
 ) -> int:
-    """What a statement may do from here on: read columns of tables, and not by way of a view."""
+    """Permit statements only to read columns of tables, and not through a view."""
     function = action == sqlite3.SQLITE_FUNCTION and second == "coalesce"
     plain = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ) and via is None
     return sqlite3.SQLITE_OK if plain or function else sqlite3.SQLITE_DENY

@@ -96,7 +96,7 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingDocument:
-    """What an nsys recording says, under the names that a session has for it. ``waits``: thread ->
+    """The facts of an nsys recording, under a session's names. ``waits``: thread ->
     what it waited for -> seconds. ``blocked``: stage -> system call -> seconds inside it, longest
     first. ``calls``: the dependency table by call of CUDA; empty where the recording has none.
     ``loop_is_known``: the recording says how large the loop's queues were. ``run``: which of

@@ -27,7 +27,7 @@ FEW_CALLS = 3  # system calls of a stage
 
 
 def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = False) -> None:
-    """All facts of all passes. ``short``: what a person acts on, and the names of the rest."""
+    """Print all facts of all passes. ``short``: only actionable ones, and names of the rest."""
     said: list[Table | str] = []
     left = ["threads and percentiles"]
     for name, record in session.passes.items():

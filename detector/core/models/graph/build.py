@@ -306,7 +306,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 
 def tail_nodes(model: onnx.ModelProto) -> set[str]:
-    """Names of the nodes after the last multiplying nodes (Conv, Gemm, MatMul...): the decoding."""
+    """Return the nodes after the last multiplying nodes (Conv, Gemm, MatMul...): the decoding."""
     leads: set[str] = set()  # tensors that a multiplying node needs
     tail = set()
     for node in reversed(model.graph.node):
@@ -342,7 +342,7 @@ def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def uncounted(model: onnx.ModelProto) -> list[str]:
-    """Names of nodes with uncountable MACs: the picture decides their number of rows."""
+    """List nodes with uncountable MACs: the picture decides their number of rows."""
     shapes = tensor_shapes(model)
     return [
         node.name

@@ -154,7 +154,7 @@ class Unit:
 
 
 def int8_units(wiring: Wiring) -> list[Unit]:
-    """All nodes that can be int8, as units, in the graph's order."""
+    """Return all nodes that can be int8, as units, in the graph's order."""
     members: dict[str, list[str]] = {}
     first_of: dict[str, str] = {}  # node -> the first node of its unit
     for name in wiring.able:

@@ -124,7 +124,7 @@ class Layout:
         return False
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
-        """What the graph shows that cannot be so if it is this layout, as words; else None."""
+        """Describe what in the graph contradicts this layout; else return None."""
         return None
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:

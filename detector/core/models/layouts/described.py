@@ -100,7 +100,7 @@ class ReadingDecoder(Decoder):
 
 
 def without_size(reading: Reading) -> dict[str, Any]:
-    """As JSON, with lengths in input pixels as words or in strides, to open it at another size."""
+    """Return JSON with lengths as words or in strides, to open it at another size."""
     values = asdict(reading)
     values["unit"] = "pixels" if reading.unit == PIXELS else "fraction"
     if reading.cells is not None:

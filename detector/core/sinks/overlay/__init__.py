@@ -353,7 +353,7 @@ class _File:
             )
 
     def stop(self) -> None:
-        """After a failure: what is written so far becomes playable."""
+        """Make the part written so far playable after a failure."""
         if self._last_pts is not None:
             with suppress(Exception):
                 self._write_lines(self._last_ms + 40)

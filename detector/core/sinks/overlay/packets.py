@@ -341,6 +341,6 @@ def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterat
 
 
 def _chained(held: Iterator[Any], packets: Iterator[Any], video: int, key: int) -> Iterator[Any]:
-    """Without pictures that are shown before the key frame: they refer to what was cut off."""
+    """Drop pictures shown before the key frame: they refer to what was cut off."""
     yield from held
     yield from (one for one in packets if one.stream.index != video or one.pts >= key)

@@ -105,7 +105,7 @@ class JoinedFile(H264File):
 
 
 def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[int]]:
-    """Of each part, packet by packet as stored: which picture it is in order of showing."""
+    """Read for each part, packet by packet as stored, the picture's place in display order."""
     orders, parameters = [], set()
     for path in parts:
         with av.open(str(path)) as container:

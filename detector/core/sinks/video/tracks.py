@@ -205,7 +205,7 @@ class _Waiting:
 
 
 def _take_all(track: PipedTrack) -> Iterator[Any]:
-    """Its packets. None where the next one has not been read yet."""
+    """Yield its packets; None if the next one has not been read yet."""
     while (packet := track.take()) is not None or not track.ended:
         yield packet
     while (packet := track.take()) is not None:  # came just before it ended
@@ -213,12 +213,12 @@ def _take_all(track: PipedTrack) -> Iterator[Any]:
 
 
 def _is_known(data: Any) -> bool:
-    """In MP4, what is no more than bytes to FFmpeg would be labelled as GoPro's."""
+    """Return whether FFmpeg knows it: in MP4 unknown data would be labelled as GoPro's."""
     return data.name != "bin_data" or "GoPro" in data.metadata.get("handler_name", "")
 
 
 def describe(stream: Any) -> str:
-    """For messages: the kind of a track, and by what one knows it."""
+    """Describe a track for messages: its kind, and what identifies it."""
     what = "a sound track" if stream.type == "audio" else "a subtitle track"
     said = [stream.metadata.get("language", ""), title_of(stream)]
     known = ", ".join(filter(None, [_codec(stream), *said]))

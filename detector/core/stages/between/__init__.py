@@ -92,7 +92,7 @@ class Stage(ABC):
 
 @cache
 def places() -> Mapping[str, str]:
-    """Name of a stage -> its module. Imports none."""
+    """Return name of a stage -> its module. Imports none."""
     ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
     return {**ours, **wings.find_files("stages")}
 

@@ -270,7 +270,7 @@ class _Rules:
 
 
 def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, tuple[int, int]]:
-    """Of each batch from its worker to the writer: the worker's last call and the writer's first.
+    """Return each batch's hand-over to the writer: the worker's last call and the writer's first.
     The plain loop has none."""
     threads = {one.stage: one.thread for one in activities}
     workers = {one.thread for one in activities if one.stage == INFER}

@@ -57,7 +57,7 @@ def call_rows(
 
 
 def _outermost(calls: Iterable[CudaCall]) -> list[CudaCall]:
-    """Without the calls that another one on their thread made: the runtime calls the driver."""
+    """Return outermost calls only, without nested ones: the runtime calls the driver."""
     found: list[CudaCall] = []
     ends: dict[int, int] = {}
     for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):
@@ -138,7 +138,7 @@ class _Walk:
     def _before_work(
         self, work: DeviceWork
     ) -> tuple[CudaCall | DeviceWork | None, CudaCall | None]:
-        """What the work had to wait for; or the call that launched it, where that was the last."""
+        """Return what the work waited for, or the call that launched it if that was last."""
         launch = self._launches.get(work.correlation)
         before = _last(self._of_stream[work.stream], work.start)
         before = None if before is work else before

@@ -44,7 +44,7 @@ class StageOnPath:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Of the steady state, from the first frame written to the last frame read."""
+    """The path of the steady state, from the first frame written to the last frame read."""
 
     steps: Sequence[Step]
     stages: dict[str, StageOnPath]

@@ -314,7 +314,7 @@ def _quote(name: str) -> str:
 
 
 def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
-    """All names that the byte code can ask for, without running it. Raises ModelError."""
+    """Collect the names that the byte code can load, without running it. Raises ModelError."""
     try:
         with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
             return set(_read_names(data))

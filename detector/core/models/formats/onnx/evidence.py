@@ -51,7 +51,7 @@ LARGEST_PIXEL_FACTOR = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the graph does with pixels: ``factor`` x pixel + ``offset``; ``turned``: RGB and BGR."""
+    """The graph's pixel steps: ``factor`` x pixel + ``offset``; ``turned``: RGB and BGR."""
 
     factor: NDArray[np.float64]
     offset: NDArray[np.float64]

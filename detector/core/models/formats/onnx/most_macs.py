@@ -110,7 +110,7 @@ def _hide(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> bool:
 
 
 def _not_rising(graph: ForeignGraph) -> set[str] | None:
-    """What is computed of counts and may fall as one rises; None if a count cuts off the front."""
+    """Return tensors that may fall as a count rises; None if a count cuts off the front."""
     counts: set[str] = set()
     kept: set[str] = set()
     readers = graph.readers()

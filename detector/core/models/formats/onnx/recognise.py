@@ -209,7 +209,7 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
 
 
 def _doubt_pixels(evidence: Evidence, found: Recognition) -> str | None:
-    """What the first layer's answer says against the pixels that the family wants; else None."""
+    """Return why the first layer's answer contradicts the family's pixels; else None."""
     wanted, probed = wanted_pixels(evidence, found.description, described=False), evidence.probe()
     if probed is None or evidence.response is None:
         return None

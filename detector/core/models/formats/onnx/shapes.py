@@ -458,7 +458,7 @@ def _reshape(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
 
 
 def _upsample(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """By factors, not to a size."""
+    """Upsample by factors, not to a size."""
     return len(node.input) == 3 and graph.value(node.input[2]) is not None
 
 

@@ -71,7 +71,7 @@ def _is_unsorted(nodes: Sequence[onnx.NodeProto], made: set[str]) -> bool:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, also inside of its branches, where names of the outer graph are known."""
+    """Yield what a node reads, also in its branches, which may read the outer graph."""
     yield from node.input
     waiting = [node.attribute]
     while waiting:

@@ -73,7 +73,7 @@ class Convolution(Step):
 
     @property
     def identity(self) -> bool:
-        """Of a rep: whether a third branch is the input itself."""
+        """Return whether a rep's third branch is the input itself."""
         return (
             self.form == "rep" and self.stride == 1 and self.inputs[0].channels == self.out.channels
         )
@@ -155,7 +155,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """As stored: with batch normalisation, and with what only training needs."""
+        """Count stored parameters: with batch normalisation, and with those for training only."""
         return sum(step.parameters for step in self.convolutions)
 
     @property

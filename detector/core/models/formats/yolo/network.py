@@ -125,7 +125,7 @@ def recognise(contents: Contents) -> Description:
 
 
 def _classes(contents: Contents, description: Description) -> int | None:
-    """From the channels of the first detection layer: anchors x (5 + classes)."""
+    """Count classes by the first detection layer's channels: anchors x (5 + classes)."""
     bias = contents.tensors.get(f"{description.head_path}.m.0.bias")
     if bias is None or description.anchors is None or bias.size % len(description.anchors[0]):
         return None
