@@ -6,9 +6,9 @@
     PREFIX/manifest.sqlite     a copy, now and then and at the end; so are settings and failures
 
 A store has no renaming and no locks. So a marker is removed before anything of an item is replaced,
-and put when all the rest stands: an item with a marker is whole, and one without is redone. SQLite
-needs files: the manifest that is written lies in a folder of this machine (``home``), with the
-lock. Another machine begins with the copies, and the markers say what is done since.
+and put after all the rest: an item with a marker is whole, and one without is redone. SQLite needs
+files: the written manifest is in a folder of this machine (``home``), with the lock. Another
+machine begins with the copies, and the markers say what is done since.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class BucketOutputs:
                 "the manifests of jobs"
             ) from error
         if is_running(self.home):
-            return self.home  # nobody has newer ones
+            return self.home  # these are the newest
         there, seen = self._own_files(), self._seen()
         if JOB not in there:
             for path in home.iterdir():
@@ -310,7 +310,7 @@ class BucketOutputs:
             with _writing(self._base):
                 self._copy_manifest(named("manifest", ".sqlite", shard))
                 self._copy(named("failures", ".jsonl", shard))
-                if last and shard == WHOLE:  # --prune, which changes those of shards
+                if last and shard == WHOLE:  # --prune, which changes shards' manifests
                     for path in Path(self.home).glob("manifest-*.sqlite"):
                         self._copy_manifest(path.name)
         except DetectVideoError:
@@ -318,7 +318,7 @@ class BucketOutputs:
                 raise
 
     def _copy_manifest(self, name: str) -> None:
-        """As it was at its last commit: this process may be writing it."""
+        """Copy it as of its last commit: this process may be writing it."""
         source = Path(self.home, name)
         if not source.exists():
             return
@@ -341,7 +341,7 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Of one place in one store: the same name may mean another one behind another endpoint."""
+    """Return the folder of one place in one store: other endpoints may reuse its name."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

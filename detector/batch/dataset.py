@@ -49,7 +49,7 @@ def partition(place: str, name: str) -> Path:
 
 
 def _quoted(name: str) -> str:
-    """As Hive and Spark write values into paths. Not reversible where the name is too long."""
+    """Quote a value for paths as Hive and Spark do. Not reversible if the name is too long."""
     text = quote(name, safe=" ")
     if len(text) <= LONGEST:
         return text
@@ -58,7 +58,7 @@ def _quoted(name: str) -> str:
 
 
 def gather(place: str, name: str, rows: Path) -> None:
-    """Writes the partition of an item from its detections.jsonl, in place of an earlier one.
+    """Write the partition of an item from its detections.jsonl, in place of an earlier one.
 
     Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
     x2, y2 float64 (pixels), track int64 (null without --track, and for an object that has no id

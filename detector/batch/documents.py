@@ -23,8 +23,8 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Where the time of some items went. ``infer_s``: seconds in which any inference ran.
-    ``waits``: what threads waited for -> seconds."""
+    """The time that some items took, by cause. ``infer_s``: seconds in which any inference ran.
+    ``waits``: cause of threads' waits -> seconds."""
 
     infer_s: Duration = 0.0
     cpu_s: Duration = 0.0  # of the whole process
@@ -67,7 +67,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What of a marker says whether its item is done: reading no more is four times as fast."""
+    """The part of a marker that shows if its item is done: four times as fast to read."""
 
     schema: int
     name: str
@@ -117,14 +117,14 @@ class Failure:
 class WorkerState:
     """The state of one worker. ``item``: its name, and the part of it if the worker has only one.
     ``done``: items, and steps of items that are split into parts. ``busy_share``: share of its
-    lifetime in which it had an item."""
+    lifetime with an item."""
 
     worker: Count
     state: str  # "loading", "idle", "working", "gone"
     item: str | None = None
     frames: Count = 0  # of that item, so far
     done: Count = 0
-    fps: Amount | None = None  # of all its frames, over the seconds in which it had an item
+    fps: Amount | None = None  # of all its frames, over its seconds with an item
     busy_share: Amount | None = None
 
 
@@ -238,7 +238,7 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What ``batch --json`` prints at the end, and with --status."""
+    """The document of ``batch --json``, at the end and with --status."""
 
     schema: int = SCHEMA
     output: str
@@ -259,7 +259,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedItems:
-    """What a job would do: counts of items. ``changed``: done before from another version of the
+    """The plan of a job: counts of items. ``changed``: done before from another version of the
     source, or with other settings. ``vanished``: results whose source is gone."""
 
     new: Count = 0
@@ -272,7 +272,7 @@ class PlannedItems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What ``batch --dry-run --json`` prints."""
+    """The document of ``batch --dry-run --json``."""
 
     schema: int = SCHEMA
     output: str

@@ -1,7 +1,7 @@
 """One item, from its source to its marker, done in a local process or a cluster's actor.
 
 A long item may be done in steps, by several workers: one plans its parts, each detects some, one
-joins them. What a step finds out that forbids parts has the item done whole.
+joins them. If a step finds a reason against parts, the item is done whole.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class OpenModel:
 def open_model(
     plain: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
 ) -> tuple[OpenModel, LoadedFacts]:
-    """Loads the model, once for many items.
+    """Load the model, once for many items.
 
     ``resolves``: ``plain`` may say ``auto``; the facts tell what that means here. ``pictures``: the
     first of these sources that opens decides the canvas where the size asked for is only its
@@ -198,10 +198,10 @@ def process_item(
     gather: Gather | None = None,
     watch: Watched = lambda frames: None,
 ) -> ItemRecord:
-    """Detects, writes, and places the results with their marker. Nothing stays of what fails.
+    """Detect, write, and place the results with their marker. A failure leaves nothing.
 
-    ``gather`` is given the name and the rows before the marker stands. ``watch`` is told how many
-    frames are done. The record is the marker, or that of one step. Raises DetectVideoError.
+    ``gather`` gets the name and the rows before the marker is placed. ``watch`` gets the number of
+    done frames. The record is the marker, or that of one step. Raises DetectVideoError.
     """
     _refuse_sinks_of_files(task, model.config)
     why_whole = ""
@@ -235,12 +235,12 @@ def process_item(
 
 
 def spec_of(path: str) -> str:
-    """What opens the source: an address alone would be taken for a camera's."""
+    """Return what opens the source: an address alone would be taken for a camera's."""
     return StoredVideo(path) if is_address(path) else path
 
 
 def _refuse_sinks_of_files(task: Task, config: Config) -> None:
-    """Raises UsageError for outputs that hold, or point to, the source's own file."""
+    """Raise UsageError for outputs that hold, or point to, the source's own file."""
     from detector.core import sinks
 
     unfit = [name for name in config.output.save or () if sinks.find(name).untouched]
@@ -350,7 +350,7 @@ def _do_step(
 
 
 class _Step:
-    """``folder``: of its parts. ``alive`` is called as often as frames would be told of."""
+    """One step of an item. ``folder``: of its parts. ``alive`` is called as often as ``watch``."""
 
     def __init__(
         self, task: Task, model: OpenModel, folder: Path, key: str, alive: Callable[[], None]
@@ -380,7 +380,7 @@ class _Step:
         return self._record(len(parts))
 
     def detect(self, number: int, watch: Watched) -> ItemRecord:
-        """Of a part that an earlier run of the job has done, the record has no frames."""
+        """Detect a part. If an earlier run has done it, the record has no frames."""
         from detector.batch.part import detect_part
 
         parts = self._read_plan()
@@ -473,7 +473,7 @@ class _Step:
             return plan.paths(path, source.info)
 
     def _record(self, parts: int, **facts: Any) -> ItemRecord:
-        """Of this step. Without ``facts``: no frames, and the seconds since it began."""
+        """Return this step's record; without ``facts``: no frames, and the seconds so far."""
         task = self._task
         own = {
             "frames": 0,

@@ -84,7 +84,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Whoever looks on. ``progress``: some times a second; ``say``: a sentence for the user."""
+    """An observer. ``progress``: some times a second; ``say``: a sentence for the user."""
 
     progress: Callable[[BatchProgress], None] = lambda progress: None
     say: Callable[[str], None] = lambda text: None
@@ -283,7 +283,7 @@ class Job:
             return
         task = event.task
         del self._running[task.id]
-        if self._long.is_given_up(task):  # a part that nobody wants any more
+        if self._long.is_given_up(task):  # a part that is no longer needed
             self._walls.pop(task.id, None)
             if not any(one.name == task.name for one in self._running.values()):
                 pieces.drop(self.outputs.place, task.name)
@@ -304,7 +304,7 @@ class Job:
 
     @staticmethod
     def _may_pass(event: Failed) -> bool:
-        """Whether another try may go well. What lies in a store may be out of reach for a while."""
+        """Return whether another try may succeed: a store may be unreachable for a while."""
         away = event.exit_code == EXIT_SOURCE and is_address(event.task.path)
         return event.lost or away or event.exit_code == EXIT_OUTPUT
 
@@ -427,7 +427,7 @@ class Job:
             )
 
     def _is_place_broken(self, event: Failed) -> bool:
-        """Whether several in a row could not be written; they are left for --resume."""
+        """Return whether several in a row could not be written; they are left for --resume."""
         self._output_errors.append(event)
         if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
             return False

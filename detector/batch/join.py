@@ -1,10 +1,8 @@
-"""One run's outputs of the parts of a file.
-
-What was detected goes through the very sinks of a run, frame by frame, so rows, datasets and
-overlays are those of one run, byte for byte. The video is made of the parts' packets
-(``sinks/video/joined.py``), with the sound of the source. Before anything gets its name it is
-proved that every frame came once, in order, and where two parts meet, both decoded the same
-picture.
+"""Joins the parts of a file into one run's outputs. Detections go through the sinks of a run, frame
+by frame, so rows, datasets and overlays are those of one run, byte for byte. The video is made of
+the parts' packets (``sinks/video/joined.py``), with the sound of the source. Before any output gets
+its name, we check that every frame came once, in order, and that two adjacent parts decoded the
+same picture where they meet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of what lies in an output, and who may work there: one job, or its shards."""
+"""The names of files in an output, and the lock that admits one job, or its shards."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _refuse_links(place: str) -> None:
 @contextmanager
 def locked(place: str, shard: Shard) -> Iterator[None]:
     """Lock other jobs out of an output folder; each shard of one job may be in it once. The kernel
-    drops the lock with its process; a file system without locks keeps nobody out."""
+    drops the lock with its process; a file system without locks gives no protection."""
     held: list[int] = []
     _refuse_links(place)
     try:
@@ -88,7 +88,7 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
 
 
 def is_running(place: str) -> bool:
-    """Whether a job, or a shard of one, runs there now, as far as the file system tells."""
+    """Return whether a job, or a shard of one, runs there now, as far as the file system tells."""
     try:
         file = os.open(os.path.join(place, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LISTS = (".txt", ".lst", ".list")  # suffixes of a file that lists sources, one a line
 LIST_BYTES = 256 << 20  # two million lines of a hundred characters and more
-LONGEST_PART = 240  # bytes of one part of a name: what stands beside it has a longer one
+LONGEST_PART = 240  # bytes of one part of a name: other files next to it have longer ones
 
 
 class Item(NamedTuple):
@@ -43,8 +43,8 @@ class Item(NamedTuple):
 
 @dataclass(slots=True)
 class Listing:
-    """``refused``: what is no item, and why. ``silent``: arguments that named nothing.
-    ``left_out``: other files, by suffix."""
+    """The items of a job. ``refused``: other paths, and why. ``silent``: arguments that matched
+    nothing. ``left_out``: other files, by suffix."""
 
     items: list[Item] = field(default_factory=list)
     refused: list[Failure] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Listing:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def takes(self, path: str) -> bool:
-        """Whether a file that nobody named is an item. Counts it if not, unless a run wrote it."""
+        """Return whether an unnamed file is an item. Count it if not, unless a run wrote it."""
         is_known = kind_of_name(path) is not None
         if not is_output(path):
             self.left_out[suffix_of(path)] += not is_known
@@ -68,7 +68,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """``about``: what a store said of it; None: nobody has asked yet."""
+    """A file found. ``about``: the store's facts; None: not asked for yet."""
 
     relative: str
     path: str
@@ -90,8 +90,8 @@ def look_at(path: str) -> About:
 
 
 def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
-    """Every item that ``specs`` name. ``output``: the job's folder, whose videos are no sources.
-    ``known``: path -> name of an earlier run, which stay. Raises UsageError, SourceError."""
+    """List the items that ``specs`` name. ``output``: the job's folder, whose videos are not
+    sources. ``known``: path -> name of an earlier run, kept. Raises UsageError, SourceError."""
     listing = Listing()
     names = _Names(known or {})
     seen: set[str] = set()
@@ -136,7 +136,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Hands out names. One that is taken, or inside of another, gets its argument's number."""
+    """Assigns names. One that is taken, or inside another, gets its argument's number."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -165,7 +165,7 @@ class _Names:
 
 
 def names_above(name: str) -> Iterator[str]:
-    """``a/b/c`` -> ``a``, ``a/b``."""
+    """Return ``a``, ``a/b`` for ``a/b/c``."""
     at = name.find("/")
     while at >= 0:
         yield name[:at]
@@ -173,7 +173,7 @@ def names_above(name: str) -> Iterator[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a relative path may lead out of the folder that it is relative to."""
+    """Return whether a relative path may lead out of the folder that it is relative to."""
     return any(sign in f"/{name}/" for sign in ("//", "/./", "/../"))
 
 
@@ -194,7 +194,7 @@ def _why_refused(name: str) -> str | None:
     return None
 
 
-# What each kind of argument names.
+# The files of each kind of argument.
 
 
 def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
@@ -221,7 +221,7 @@ def _find_stored(address: str, output: str, listing: Listing) -> Iterator[Found]
 
 
 def _as_found(base: str, stored: Stored) -> Found:
-    """Workers read the address again, as text: one that cannot be read so is refused."""
+    """Check that an address survives as text, since workers parse it again."""
     place, about = stored
     relative = place.path[len(base) :]
     try:
@@ -232,8 +232,8 @@ def _as_found(base: str, stored: Stored) -> Found:
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
-    """The videos and pictures below a folder, sorted, without hidden names and what runs wrote. A
-    folder is entered once, whatever links lead to it."""
+    """Yield the videos and pictures below a folder, sorted, without hidden names and what runs
+    wrote. A folder is entered once, whatever links lead to it."""
     entered: set[tuple[int, int]] = set()
     before = len(os.path.join(folder, ""))
     left = [folder]
@@ -269,7 +269,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Matching files, and those below matching folders. Names are relative to the fixed part."""
+    """Yield matching files, and files below matching folders; names relative to the fixed part."""
     base = os.path.abspath(_before_magic(pattern))
     for path in sorted(glob.iglob(pattern, recursive=True)):
         path = os.path.abspath(path)
@@ -289,8 +289,8 @@ def _before_magic(pattern: str) -> str:
 
 
 def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
-    """What a list names, one per line, relative to the list; # starts a comment line. Names are
-    relative to the folder that all files or addresses share."""
+    """Yield what a list names, one per line, relative to the list; # starts a comment line. Names
+    are relative to the folder that all files or addresses share."""
     from detector.batch.stores import find_listed, lines_of
 
     text = read_text(file, "a list of sources", limit=LIST_BYTES)
@@ -319,7 +319,7 @@ class Shard(NamedTuple):
     of: int
 
     def has(self, path: str) -> bool:
-        """It does not depend on what else is listed."""
+        """Return whether the shard has the item, whatever else is listed."""
         digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
         return int.from_bytes(digest[:8], "big") % self.of == self.number - 1
 
@@ -341,7 +341,7 @@ WHOLE = Shard(1, 1)
 
 
 def parse_shard(text: str | None) -> Shard:
-    """``2/4``; None is all of it. Raises UsageError."""
+    """Parse ``2/4``; None means everything. Raises UsageError."""
     if text is None:
         return WHOLE
     parts = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)

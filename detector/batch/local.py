@@ -33,7 +33,7 @@ LOADING_S = 3600.0  # an engine may build its own file first
 
 
 def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
-    """Adjacent cores for each worker. With more workers than cores, all may use all."""
+    """Return adjacent cores for each worker; all cores for each if workers outnumber cores."""
     if workers > len(cores):
         return [list(cores)] * workers
     bounds = [number * len(cores) // workers for number in range(workers + 1)]
@@ -214,7 +214,7 @@ class LocalPool(Places[_Place]):
         return place.child.describe_death("its worker", doing)
 
     def _bury(self, place: _Place, why: str) -> None:
-        """Its process is dead. The item under way is told of, and another process starts."""
+        """Report the current item of a dead process, and start another process."""
         self._end([place])
         if self._fail_task(place, why):
             self._launch(place)
@@ -223,7 +223,7 @@ class LocalPool(Places[_Place]):
 
     def _fail_load(self, place: _Place, why: str, exit_code: int, *, final: bool = False) -> None:
         """Tries again, but not for ever. ``final``: another process would say the same."""
-        if place.state != "idle":  # an idle worker that dies is no failed load
+        if place.state != "idle":  # an idle worker's death is not a failed load
             place.failed_loads += 1
         self._end([place])
         if final or place.failed_loads >= MOST_FAILED_LOADS:
@@ -261,6 +261,6 @@ class LocalPool(Places[_Place]):
 
 
 def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
-    """It takes its cores first: libraries start as many threads as they see."""
+    """Return a command that takes its cores first: libraries start a thread for each."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python("detector.batch.worker", pipe, shared, bind)

@@ -67,7 +67,7 @@ def count_tasks(items: Sequence[Item], split: Split) -> int:
 
 
 def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
-    """Names of the items that are to be looked at, and of how many parts each should be."""
+    """Return the names of items to inspect, and how many parts each should have."""
     if split.off or workers < 2:
         return {}
     if split.every:
@@ -84,7 +84,7 @@ def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Divided:
-    """An item that is being done in parts. ``size``: in bytes, of which ``booked`` are told of."""
+    """An item that is being done in parts. ``size``: in bytes; ``booked`` of them are counted."""
 
     size: int
     of: int
@@ -168,7 +168,7 @@ class LongItems:
         return is_part and task.name not in self._divided
 
     def counts(self) -> tuple[int, int]:
-        """Parts of the items that are being done in parts, and those of them that are done."""
+        """Return how many parts the divided items have, and how many of them are done."""
         of = sum(item.of for item in self._divided.values())
         return of, of - sum(len(item.left) for item in self._divided.values())
 

@@ -1,4 +1,4 @@
-"""What can be told of a job without working on it: --status and --dry-run."""
+"""Reports on a job without working on it: --status and --dry-run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], dama
 
 
 def dry_run(request: Request) -> DryRun:
-    """What ``run_batch`` would do. ``auto`` is not resolved again: other settings mean changed."""
+    """Return what ``run_batch`` would do. ``auto`` is not resolved: other settings mean changed."""
     home = open_home(request.output)
     settings = read_settings(home)
     sources, flags, config_file = given_or_kept(request, settings)

@@ -102,7 +102,7 @@ class Manifest:
 
     @classmethod
     def open(cls, path: Path) -> Manifest:
-        """Makes it if missing. Raises OutputError, and UsageError for any other file."""
+        """Make it if missing. Raises OutputError, and UsageError for any other file."""
         try:
             _refuse_foreign(path)
             with ExitStack() as unless_opened:
@@ -184,7 +184,7 @@ class Manifest:
             return dict(self._connection.execute("SELECT path, name FROM items"))
 
     def plan(self, items: Iterable[tuple[Item, str]]) -> None:
-        """These are to be done: (item, key). What was known of them is forgotten."""
+        """Plan these items: (item, key). Earlier facts about them are dropped."""
         with self._errors():
             self._connection.executemany(
                 "INSERT OR REPLACE INTO items (name, path, size, version, key, state) "
@@ -258,7 +258,7 @@ class Manifest:
         return Counts(todo, done[1], failed + refused, done[2], done[3], done[4])
 
     def failures(self) -> list[Failure]:
-        """Of all runs, the earliest first; what was refused comes before."""
+        """List failures of all runs, refused items first, then the earliest first."""
         with self._errors():
             refused = self._connection.execute(
                 "SELECT source, error, exit_code FROM refused ORDER BY source"
@@ -276,7 +276,7 @@ class Manifest:
         ]
 
     def write_settings(self, settings: JobSettings) -> None:
-        """What every worker obeys, so that the manifest says by itself what its items are of."""
+        """Store the settings of all workers, so that the manifest alone explains its items."""
         self._write_fact("settings", to_json(settings))
 
     def read_settings(self) -> JobSettings | None:
@@ -309,7 +309,7 @@ class Manifest:
         return None if found is None else str(found[0])
 
 
-# Those of a folder: one, or one of each shard.
+# The manifests of a folder: one, or one of each shard.
 
 
 @contextmanager
@@ -342,7 +342,7 @@ def _own_schema() -> list[tuple[str, str, str]]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Before SQLite opens it: a foreign file could make it write elsewhere. Raises OSError."""
+    """Refuse foreign files before SQLite opens them: it might write elsewhere. Raises OSError."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         try:
             about = os.lstat(f"{path}{suffix}")

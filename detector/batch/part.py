@@ -38,9 +38,9 @@ BYTES_EACH = 28  # of a detection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
-    """What is known of a part that is done. ``first_digest``: of its first picture;
-    ``behind_digest``: of the one behind its last. ``bad`` to ``ended_early`` are of
-    ``types.ReadCounts``. ``by_class``: [class id, how often]."""
+    """The facts of a finished part. ``first_digest``: of its first picture; ``behind_digest``: of
+    the one after its last. ``bad`` to ``ended_early`` are of ``types.ReadCounts``. ``by_class``:
+    [class id, how often]."""
 
     number: int
     of: int
@@ -147,7 +147,7 @@ def detect_part(
 
 
 def _config_of_a_part(config: Config) -> Config:
-    """Without what the part's stretch says already, and without outputs that are made of rows."""
+    """Remove the range, which the part has already, and outputs that are made of rows."""
     shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
     return replace(
         config,

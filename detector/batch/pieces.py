@@ -5,9 +5,9 @@
         part-3/                         a part that is done (part.py), and record.json, its marker
         part-3.1a2b3c4d/                a part under way
 
-A part gets its name by one rename, when it is whole and on the disk. So a job that is killed loses
-the parts that are under way, and the next one goes on with those that are done. The folder goes
-when the item's results are in place. All workers must see it: it lies in OUT.
+A part gets its name by one rename, when it is whole and on the disk. So a killed job loses only its
+unfinished parts, and the next one continues after the finished ones. The folder is removed when the
+item's results are in place. All workers must see it: it is in OUT.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from detector.core.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
-LEAST_S = 60.0  # of a part: what is decoded twice, and opening the file, should be small beside it
+LEAST_S = 60.0  # of a part: decoding twice and opening the file should cost little
 
 
 def folder_name(name: str, key: str) -> str:
@@ -37,7 +37,7 @@ def folder_name(name: str, key: str) -> str:
 
 
 def _all_of(name: str) -> str:
-    """What the folders of an item begin with, whatever their keys are."""
+    """Return the prefix of an item's folders, whatever their keys are."""
     return f"{PARTS}{hashlib.sha256(name.encode()).hexdigest()[:16]}-"
 
 
@@ -89,7 +89,7 @@ def read_record(folder: Path, number: int) -> ItemRecord | None:
 
 
 def begin_part(folder: Path, number: int) -> Path:
-    """The name of an empty folder to write a part into. What earlier tries left is removed."""
+    """Return an empty folder for a part, without the files of earlier tries."""
     for path in folder.glob(f"part-{number}.*"):
         shutil.rmtree(path, ignore_errors=True)
     return folder / f"part-{number}.{secrets.token_hex(4)}"

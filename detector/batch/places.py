@@ -7,9 +7,9 @@
     OUT/settings.yaml          the same for --config of a single run
     OUT/failures.jsonl         what was set aside; of a shard: failures-2-of-4.jsonl
 
-An item is written into a hidden folder of OUT and renamed when it is whole, marker and all. So a
-marker means whole results, whatever was killed when. The contract is ``Outputs``; bucket.py places
-results in an object store. Where the parts of long items lie meanwhile is said in pieces.py.
+An item is written into a hidden folder of OUT and renamed when it is whole, with its marker. So a
+marker means whole results, no matter when a job was killed. The contract is ``Outputs``; bucket.py
+places results in an object store; pieces.py keeps the parts of long items.
 """
 
 from __future__ import annotations
@@ -53,43 +53,43 @@ class Outputs(Protocol):
         """An empty local folder for the results of an item. Removes what earlier tries left."""
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
-        """Makes the content of ``scratch`` the results of the item; the marker comes last."""
+        """Make the content of ``scratch`` the results of the item; the marker comes last."""
 
     def discard(self, name: str) -> None:
-        """Removes what tries of this item left under way."""
+        """Remove what tries of this item left under way."""
 
     def discard_all(self) -> None:
-        """The same of all items, where nobody else is at work."""
+        """Discard those of all items. Only if no other job is at work."""
 
     def has_marker(self, name: str) -> bool: ...
 
     def is_done(self, name: str, key: str) -> bool:
-        """Whether a marker with this key stands. In a folder what it names must be there, too."""
+        """Return whether the marker has this key. In a folder its outputs must exist, too."""
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
-        """Whether the outputs that a marker names are there, with their sizes."""
+        """Return whether the marker's outputs exist with their sizes."""
 
     def read_marker(self, name: str) -> ItemRecord | None:
-        """None where there is none, or none that can be read: the item is not done."""
+        """Return the marker, or None if absent or unreadable: the item is not done."""
 
     def remove(self, name: str) -> None:
-        """Removes the results of an item."""
+        """Remove the results of an item."""
 
-    # Its rows in the dataset. Of these, nothing needs pyarrow but ``gather`` and what calls it.
+    # Its rows in the dataset. Of these, only ``gather`` and its callers need pyarrow.
 
     def gather(self, name: str, rows: Path) -> None:
-        """Writes the partition of an item from its rows, in place of an earlier one."""
+        """Write the partition of an item from its rows, in place of an earlier one."""
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
-        """The same for those of these items that are done and have none."""
+        """Gather the done items among these that have no rows yet."""
 
     def ungather(self, name: str) -> None:
-        """Removes the partition of an item, where there is one."""
+        """Remove the partition of an item, where there is one."""
 
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Puts the settings in the place; returns those in force: the first to come."""
+        """Put the settings in the place; return those in force: the first to come."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Brings copies of the job's own files to the place, now and then, and at the ``last``."""
@@ -105,7 +105,7 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """The folder of the job's own files, updated from a store. Raises as above."""
+    """Return the folder of the job's own files, updated from a store. Raises as above."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 
@@ -155,7 +155,7 @@ class LocalOutputs:
             )
 
     def _set_aside(self, name: str, target: Path) -> None:
-        """Renames earlier results to a hidden name: a folder cannot be replaced at once."""
+        """Rename earlier results to a hidden name: a folder cannot be replaced at once."""
         aside = self._new_place(name)
         aside.parent.mkdir(parents=True, exist_ok=True)
         os.rename(target, aside)
@@ -172,7 +172,7 @@ class LocalOutputs:
         remove_tree(self._scratch(name))
 
     def discard_all(self) -> None:
-        """Removes what killed jobs left under way. Only where nobody else is at work here."""
+        """Remove unfinished work of killed jobs. Only if no other job is at work here."""
         for path in Path(self.place).glob(f"{SCRATCH}*"):
             remove_tree(path)
 

@@ -1,7 +1,7 @@
-"""What a pool of workers promises, and what all pools keep.
+"""The contract of a pool of workers, and the state that all pools share.
 
-A worker loads the model once and then takes one item after the other: it is handed a name and path
-and gives back the record; frames and detections it writes itself.
+A worker loads the model once and then takes one item after the other: it gets a name and path and
+returns the record; it writes frames and detections itself.
 """
 
 from __future__ import annotations
@@ -59,33 +59,33 @@ class Pool(Protocol):
     def load_first(
         self, config: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
     ) -> LoadedFacts:
-        """Loads the model in one worker, and waits for that. ``resolves``: it may say ``auto``.
+        """Load the model in one worker, and wait for that. ``resolves``: it may say ``auto``.
         Raises what loading raises, and Stopped where a signal ends the wait."""
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
-        """Starts the other workers, ``most`` in all; the first one stays if its settings agree."""
+        """Start the other workers, ``most`` in all; the first one stays if its settings agree."""
 
     def has_room(self) -> bool:
-        """Whether an item can be handed over now: workers that load have no room."""
+        """Return whether an item can be handed over now: workers that load have no room."""
 
     def submit(self, task: Task) -> None:
-        """Hands an item to a worker. Only where there is room."""
+        """Hand an item to a worker. Only where there is room."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """What happened, or nothing after so many seconds."""
+        """Return the events, or none after so many seconds."""
 
     def states(self) -> list[WorkerState]: ...
 
     def reports(self) -> list[WorkerReport]: ...
 
     def is_alive(self) -> bool:
-        """Whether any place is left."""
+        """Return whether any place is left."""
 
     def cores(self) -> float:
         """Cores that the workers hold together."""
 
     def close(self) -> None:
-        """Lets all workers go. What they still work on is dropped, and nothing of it stays."""
+        """Dismiss all workers. Their unfinished work is dropped without a trace."""
 
 
 # ---- what pools keep
@@ -108,7 +108,7 @@ class Place:
     spent: dict[str, float] = field(default_factory=dict)
 
     def enter(self, state: str, now: float) -> None:
-        """Books the seconds of the state that ends."""
+        """Book the seconds of the state that ends."""
         self.spent[self.state] = self.seconds(self.state, now)
         self.state, self.since = state, now
 
@@ -134,7 +134,7 @@ class Places(Generic[AnyPlace]):
 
     @abstractmethod
     def _look(self, seconds: float) -> None:
-        """Takes what workers say, for so long, and looks after those that do not."""
+        """Take workers' messages for so many seconds, and check on silent workers."""
 
     @abstractmethod
     def _hand(self, place: AnyPlace, task: Task) -> None:
@@ -173,7 +173,7 @@ class Places(Generic[AnyPlace]):
     def _fail_task(
         self, place: AnyPlace, why: str, exit_code: int = EXIT_ENGINE, *, lost: bool = True
     ) -> bool:
-        """Whether there was a task."""
+        """Fail the place's task. Return whether there was one."""
         task, place.task = place.task, None
         if task is not None:
             wall_s = self.clock() - place.since

@@ -63,12 +63,12 @@ class Tally:
         self._move(size)
 
     def finish_joined(self, item: SlowItem, damaged: bool, size: int) -> None:
-        """All steps of an item are done. ``size``: of its bytes, those that no step had."""
+        """Finish an item after all steps. ``size``: its bytes that no step counted."""
         self._finish(item, damaged)
         self._drop(size)
 
     def take_back(self, frames: int, size: int) -> None:
-        """Parts that are of no use. What they have cost stays in the ledger."""
+        """Uncount parts that are of no use. Their cost stays in the ledger."""
         self.frames -= frames
         self._move(-size)
 
@@ -131,7 +131,7 @@ class Tally:
         )
 
     def _eta_s(self, seconds: float) -> float | None:
-        """By bytes: what is left is mostly of the kind that was done."""
+        """Estimate by bytes: the rest is mostly like what is done."""
         if not self.left:
             return 0.0
         return self.bytes_left * seconds / self.bytes_done if self.bytes_done > 0 else None

@@ -25,7 +25,7 @@ from detector.core.session.codec import check_schema, from_builtins, parse_json,
 
 JOB, SETTINGS = "job.json", "settings.yaml"
 UNUSED = (*CAMERA_GROUPS, "page")  # groups that mean nothing here
-# What decides the outputs of an item. Threads, requests and the loop do not.
+# Sections that decide an item's outputs. Threads, requests and the loop do not.
 DECIDING = ("selection", "input", "drawing")
 DECIDING_RUNTIME = ("engine", "precision", "batch", "size", "device", "engine_options")
 NOT_DECIDING_OUTPUT = ("output", "run_dir")
@@ -98,7 +98,7 @@ def settle(
 
 
 def as_plain(config: Config) -> dict[str, dict[str, Any]]:
-    """As JSON has it: lists for tuples; without the groups that mean nothing here."""
+    """Convert to JSON: lists for tuples; without groups that mean nothing here."""
     plain: dict[str, dict[str, Any]] = json.loads(json.dumps(asdict(config)))
     return {group: values for group, values in plain.items() if group not in UNUSED}
 
@@ -108,7 +108,7 @@ def config_of(plain: Mapping[str, Any]) -> Config:
 
 
 def digest_of(facts: LoadedFacts) -> str:
-    """Of all options that decide what is detected and written, and of the model."""
+    """Return the digest of the model and all options that decide results."""
     config = facts.config
     runtime = {name: config["runtime"][name] for name in DECIDING_RUNTIME}
     output = {
@@ -131,7 +131,7 @@ def digest_of(facts: LoadedFacts) -> str:
 
 
 def key_of(path: str, version: str, settings: str) -> str:
-    """What an item's results are of. Another key means that they are to be made again."""
+    """Return the key of an item's results. Another key means that they must be redone."""
     return _digest(f"{path}\0{version}\0{settings}")
 
 

@@ -1,8 +1,8 @@
-"""Where a long file may be cut into parts, so that several processes detect it and nobody can tell.
+"""Finds cuts of a long file, so that several processes detect it with the results of one run.
 
-A part begins behind a key frame that promises a decoder the same pictures as a whole run has, and
-at the first frame of a batch of that run. Where packets leave a doubt, or an option carries
-something from frame to frame, the file stays whole, and the plan says why.
+A part begins after a key frame that gives a decoder the same pictures as in a whole run, and
+at the first frame of a batch of that run. If packets leave a doubt, or an option carries state from
+frame to frame, the file stays whole, and the plan says why.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _too_short(least_s: float) -> Plan:
 
 
 def shorter_than(info: SourceInfo, config: Config, seconds: float) -> bool:
-    """Whether what is asked for lasts less, as far as the head tells. Unknown may be long."""
+    """Return whether the file or selection is known to be shorter than ``seconds``."""
     asked_s = Reading.of(config).duration_s
     known = [length for length in (info.duration_s, asked_s) if length is not None]
     return bool(known) and min(known) < seconds
@@ -140,7 +140,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     from detector.core.sinks.video.joined import SUFFIXES
 
     if sink.pictures == "none":
-        return ""  # made anew of all detections, by the same code
+        return ""  # rebuilt from all detections by the same code
     if sink.name != "video":
         return f"--save {sink.name} writes pictures into one folder, in a single run"
     if config.output.only_detections:
@@ -205,7 +205,7 @@ def divide(
 
 
 def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _Wanted | None:
-    """What --start, --duration, --frames and --stride leave; None for nothing."""
+    """Return what --start, --duration, --frames and --stride leave; None for nothing."""
     reading = Reading.of(config)
     start_s, duration_s = reading.start_s, reading.duration_s
     shown, base, stride = survey.shown, info.time_base, reading.stride
@@ -232,7 +232,7 @@ def _find_joints(survey: Survey, wanted: _Wanted, batch: int) -> list[int]:
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     joints = set()
     for at, key in enumerate(usable):
-        # Of an open GOP, one GOP earlier is decoded. The first of a file is no place to begin.
+        # For an open GOP, one GOP earlier is decoded. A part cannot begin at a file's first.
         if at < (2 if key.promise is Promise.OPEN else 1):
             continue
         place = -(-(survey.number(key.pts) - wanted.first) // wanted.stride)
@@ -243,14 +243,14 @@ def _find_joints(survey: Survey, wanted: _Wanted, batch: int) -> list[int]:
 
 
 def _choose(joints: Sequence[int], count: int, most: int, least: int) -> list[int]:
-    """The joints that are nearest to equal parts, none of which is shorter than ``least``."""
+    """Return the joints nearest to equal parts, none shorter than ``least``."""
     chosen: list[int] = []
     for number in range(1, most):
         before = chosen[-1] if chosen else 0
         fitting = [place for place in joints if before + least <= place <= count - least]
         if not fitting:
             break
-        # Of what is left, in equal parts: one long GOP must not make the parts behind it short.
+        # Divide the rest equally: one long GOP must not make the parts after it short.
         target = before + (count - before) / (most - number + 1)
         chosen.append(min(fitting, key=lambda place: abs(place - target)))
     return chosen
@@ -277,13 +277,13 @@ class _KeptPlan:
 
 
 def keep_plan(folder: Path, key: str, parts: tuple[Part, ...]) -> None:
-    """Raises OutputError."""
+    """Raise OutputError."""
     kept = _KeptPlan(key, __version__, parts)
     write_whole(folder / PLAN, codec.to_json(kept).encode(), ours=True)
 
 
 def read_plan(folder: Path, key: str) -> tuple[Part, ...]:
-    """The parts of an item; none where nothing is kept that can be gone on with."""
+    """Return the parts of an item; none where nothing is kept that can be gone on with."""
     try:
         path = folder / PLAN
         kept = codec.from_json(codec.read_file(path), _KeptPlan, path)

@@ -37,7 +37,7 @@ MakePool = Callable[[Path, Stop], Pool]
 def run_batch(
     request: Request, watch: Watch = UNWATCHED, *, make_pool: MakePool | None = None
 ) -> BatchResult:
-    """Does all items. Raises DetectVideoError before the first item, and Stopped by a signal."""
+    """Do all items. Raises DetectVideoError before the first item, and Stopped by a signal."""
     if request.on != LOCAL:
         from detector.batch.cluster.pool import check_on
 
@@ -196,7 +196,7 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
 
 
 def _has_division(request: Request, home: str) -> bool:
-    """Whether all manifests that are there are those of shards of the same division."""
+    """Return whether all present manifests belong to shards of the same division."""
     there = [path.stem for path in Path(home).glob(f"{MANIFEST}*.sqlite")]
     return all(stem.endswith(f"-of-{request.shard.of}") for stem in there)
 

@@ -1,4 +1,4 @@
-"""What addresses in SOURCES name: objects below a prefix, those that match, single ones, lists.
+"""Resolves addresses in SOURCES: objects below a prefix, matches, single objects, lists.
 Keys come in pages, so that very many cost little memory."""
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[s
 def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
-    """The videos that one SOURCE names. ``lists``: suffixes of lists of at most ``limit`` bytes.
-    ``own``: the job's output, skipped. ``left_out`` counts others by suffix."""
+    """Yield the videos that one SOURCE names. ``lists``: suffixes of lists of at most ``limit``
+    bytes. ``own``: the job's output, skipped. ``left_out`` counts others by suffix."""
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
         yield from _match(place, own, left_out)
@@ -130,7 +130,7 @@ def _folders(key: str) -> Iterator[str]:
 
 
 def _takes(relative: str, left_out: Counter[str]) -> bool:
-    """By its suffix. Counts what is not taken, but hidden names and empty objects for folders."""
+    """Decide by suffix. Count the others, except hidden names and empty folder objects."""
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
     if hidden or not relative or relative.endswith("/"):
         return False

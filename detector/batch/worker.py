@@ -1,7 +1,7 @@
 """A process of the local pool: it loads the model once, then does one item after the other.
 
-It answers each ``Order`` with ``Answer``s: how many frames are done, then the record, or what went
-wrong. All is JSON, for it reads strangers' files. What libraries print goes to a file.
+It answers each ``Order`` with ``Answer``s: how many frames are done, then the record, or the error.
+All is JSON, since it reads strangers' files. Prints of libraries go to a file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """``broken``: the worker should be replaced, for nobody knows what state it is in."""
+    """``broken``: the worker should be replaced, since its state is unknown."""
 
     kind: Literal["loaded", "frames", "record", "error"]
     facts: dict[str, Any] | None = None  # of settings.LoadedFacts
@@ -86,7 +86,7 @@ def _serve(next_order: Callable[[], Order], told: _Told) -> None:
 
 
 class _Told:
-    """What the worker says: frames done, or that it gets on where there are none."""
+    """The worker's reports: frames done, or a sign of life without any."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent, self._lock = parent, threading.Lock()
@@ -158,7 +158,7 @@ def _forget_words() -> None:
 
 
 def _refusal(error: DetectVideoError) -> Answer:
-    """An engine that failed may fail from now on, and a bug leaves nobody knows what."""
+    """Answer with the error. After an engine failure or a bug the worker is unusable."""
     return Answer(
         kind="error",
         error=" ".join(str(error).split()),

@@ -47,7 +47,7 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, str]]:
-    """What is known beside the spans, and what is not, with the cure. ``clip`` opens the source."""
+    """Gather other facts, and what is missing, with cures. ``clip`` opens the source."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:

@@ -18,8 +18,8 @@ ORIGIN = "a message of the cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a worker loads. ``digest``: of settings and model, None if not known yet. ``cores``:
-    that it has; ``node_cpus``: that Ray knows. ``folder``: for its files; None is its TMPDIR."""
+    """The order to load a model. ``digest``: of settings and model, None if unknown yet. ``cores``:
+    the worker's; ``node_cpus``: Ray's count. ``folder``: for files; None is TMPDIR."""
 
     config: dict[str, dict[str, Any]]
     digest: str | None = None

@@ -39,15 +39,15 @@ INSTALL = "--on ray needs ray; install it with: pip install 'detect-video[ray]'"
 RAY = "ray"
 CLIENT = "ray://"
 OPENING_S = 180.0
-ANSWER_S = 60.0  # beyond what a turn waits by itself
+ANSWER_S = 60.0  # beyond a turn's own wait
 REACHING_S = 5.0  # for a port to answer
 CLOSING_S = 20.0
 MOST_PATHS = 100  # that nodes are asked for
 LAST_WORDS = 300  # characters
 LONGEST_FOLDER = 30  # Ray makes sockets of 60 characters in it, and a socket's path ends at 107
 
-# Of the process and all that it starts. Ray uploads the folder of a program that `uv run` started,
-# and asks and tells others, unless it is told not to.
+# Environment of the process and its children. Without it Ray uploads the folder of a program that
+# `uv run` started, and contacts others.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",

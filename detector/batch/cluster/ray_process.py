@@ -1,7 +1,7 @@
 """The process that speaks to Ray, for one job on one machine.
 
-Ray may end the process that uses it, handles its signals and prints, and its files have to go where
-the job is killed: so Ray is imported here only. Where the job is gone, its pipe is closed and this
+Ray may end the process that uses it, handles its signals and prints, and its files must go even if
+the job is killed: so Ray is imported here only. After the job is gone, its pipe is closed and this
 process ends.
 """
 

@@ -1,11 +1,11 @@
 """The workers of a job on a cluster: how many, what each is doing, what becomes of lost ones.
 
-Ray places an actor where there is room, lets it wait where there is none, runs its calls and tells
-which were lost and why. Ray's own restarts and retries are left at none: with ``max_restarts``
-above 0, Ray 2.60 says of a lost call no more than "the actor was restarted", not that the memory of
-its node ran low (scripts/cluster_check memory); and an item that is tried again has to be counted,
-put at the end, and looked at for results that stand already, which is the job's to do. So a place
-whose actor is lost gets another actor. Each has one call at a time, so that none has two items.
+Ray places an actor where there is room, or lets it wait, runs its calls and reports which were lost
+and why. Ray's own restarts and retries are off: with ``max_restarts`` above 0, Ray 2.60 says of a
+lost call no more than "the actor was restarted", not that the memory of its node ran low
+(scripts/cluster_check memory); and an item that is tried again has to be counted, put at the end,
+and checked for existing results, which is up to the job. So a place whose actor is lost gets
+another actor. Each has one call at a time, so that none has two items.
 """
 
 from __future__ import annotations
@@ -84,16 +84,16 @@ class Workers(Places[_Place]):
     need: Need = field(init=False)
     _load: Load = field(init=False)
     _avoid: set[str] = field(default_factory=set)  # ids of nodes
-    _most: int = 1  # workers that there is work for, as far as it is known
+    _most: int = 1  # workers with work, as far as known
     _added: int = 0  # places, ever
     _began: float | None = None  # when the first worker had its node
     _balanced: float = float("-inf")
-    _without: float = 0.0  # since when there is no worker on any node
+    _without: float = 0.0  # time since which no node has a worker
     _sated: float = float("-inf")  # until then no more is asked for
     _room: int = 0
 
     def __post_init__(self) -> None:
-        """With a first place, whose worker tells what ``auto`` means."""
+        """Add a first place, whose worker resolves ``auto``."""
         self._load = self.wanted.load
         self.need = need_of(self._load.config, self.nodes.found, self.wanted.workers)
         self._without = self.clock()
@@ -120,7 +120,7 @@ class Workers(Places[_Place]):
         self._most = most
         self._load = replace(self._load, config=config, digest=digest, pictures=[], resolves=False)
         need = need_of(config, self.nodes.found, self.wanted.workers)
-        if need != self.need:  # there is no GPU in what was asked for with auto
+        if need != self.need:  # auto had asked for no GPU
             self.need = need
             for place in self._standing():
                 self._restart(place)
@@ -257,7 +257,7 @@ class Workers(Places[_Place]):
             else:
                 self._give_up(place, f"{event.error} (on {place.where()})", event.exit_code)
                 return
-        # An item that was handed over makes a worker busy, also while its process starts anew.
+        # A worker with an item is busy, also while its process restarts.
         state = "working" if place.task is not None else news.state
         if state != place.state:
             place.enter(state, self.clock())
@@ -302,7 +302,7 @@ class Workers(Places[_Place]):
     # ---- how many there should be
 
     def _balance(self, now: float) -> None:
-        """Asks for more workers where there is room; those that have a node are never sent away."""
+        """Ask for more workers if there is room; workers with a node are never dismissed."""
         self._balanced = now
         standing = self._standing()
         waiting = [place for place in standing if place.state == "waiting"]
@@ -319,7 +319,7 @@ class Workers(Places[_Place]):
             return
         surplus = len(standing) - self._wanted(now, len(standing))
         idle = any(p.state == "idle" and now - p.since > IDLE_S for p in standing)
-        if idle:  # there is nothing left to hand out
+        if idle:  # no item left to hand out
             surplus = len(waiting)
         elif placed and self.wanted.workers is None and _waits_long(waiting, now):
             surplus, self._sated = len(waiting), now + AGAIN_S
@@ -367,7 +367,7 @@ class Workers(Places[_Place]):
     # ---- the end
 
     def close(self) -> None:
-        """Those that have a process end it themselves, so that nothing under way stays."""
+        """Stop all actors. They end their own processes, so that no unfinished work stays."""
         closing = [place for place in self._standing() if place.facts is not None]
         for place in closing:
             with suppress(Exception):
@@ -398,7 +398,7 @@ def describe(error: Exception) -> str:
 
 
 def _is_open(address: str) -> bool:
-    """To this machine. What is gone everywhere is no node's fault."""
+    """Return whether this machine can open it: if not, no node is at fault."""
     try:
         look_at(address)
     except DetectVideoError:

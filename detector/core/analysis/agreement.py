@@ -56,7 +56,7 @@ def agreement(
 
 
 def match_pairs(a: Detections, b: Detections, iou: float = 0.5) -> list[tuple[int, int, float]]:
-    """Of one frame: (index in ``a``, index in ``b``, IoU), best IoU first; equal ones by index."""
+    """Match a frame: (index in ``a``, index in ``b``, IoU), best IoU first; ties by index."""
     if not len(a) or not len(b):
         return []
     fits = np.where(a.class_ids[:, None] == b.class_ids[None], overlaps(a.boxes, b.boxes), -1.0)

@@ -70,7 +70,7 @@ def _turned(gains: Floats) -> list[tuple[int, int]]:
 
 
 def _solve(gains: Floats) -> list[tuple[int, int]]:
-    """A column for each row: ``gains`` [n, m] with n <= m. What has no gain counts as 0."""
+    """Assign a column to each row of ``gains`` [n, m], n <= m. A missing gain counts as 0."""
     costs = gains.max() - np.maximum(gains, 0)
     n, m = costs.shape
     # Column m stands for the row that has none yet. ``owner``: the row of a column.

@@ -1,11 +1,11 @@
 """Matching: which detection is which label, for average precision and for the confusion matrix.
 
-A detection takes the label that fits it best of those that are free, the best score first. It is
-right where that label is a box to find and their IoU is at least the threshold, and each box
-counts once. It is neither right nor wrong where the label is one to ignore, and wrong otherwise.
-Boxes to ignore are tried after the boxes to find. There are two kinds: an ``ignored`` box is
-matched like any other, once and by IoU; a ``crowd`` takes any number of detections, by the share
-of the detection's own area that lies in it. COCO's own tools do the same.
+A detection takes its best-fitting free label, the best score first. It is right if that label is a
+box to find and their IoU is at least the threshold; each box counts once. It is neither right nor
+wrong if the label is one to ignore, and wrong otherwise. Boxes to ignore are tried after the boxes
+to find. There are two kinds: an ``ignored`` box is matched like any other, once and by IoU; a
+``crowd`` takes any number of detections, by the share of the detection's own area that lies in it.
+COCO's own tools do the same.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """After matching. ``scores``: best first, ``outcomes``: RIGHT, WRONG or NEITHER for each."""
+    """Matched detections. ``scores``: best first, ``outcomes``: RIGHT, WRONG or NEITHER."""
 
     scores: NDArray[np.float64]
     outcomes: NDArray[np.int8]
@@ -80,7 +80,7 @@ def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judg
 
 
 def _best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:
-    """The index of the best fit among the allowed ones; None below ``iou``."""
+    """Return the index of the best fit among the allowed ones; None below ``iou``."""
     if not allowed.any():
         return None
     best = int(np.argmax(np.where(allowed, row, -1)))

@@ -21,7 +21,7 @@ class Statistic:
     unit: str
 
     def of(self, summary: Summary) -> float | None:
-        """Its value, a whole number of counts; None where the run does not tell."""
+        """Return its value, a whole number for counts; None if the run has none."""
         value: Any = summary
         for key in self.name.split("/"):
             value = getattr(value, key)
@@ -33,7 +33,7 @@ class Statistic:
 
 @cache
 def list_statistics(kind: type[Any] = Summary) -> tuple[Statistic, ...]:
-    """All of a summary, in the order of the document."""
+    """List all statistics of a summary, in the order of the document."""
     return tuple(_declared(kind, ""))
 
 

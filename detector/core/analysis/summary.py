@@ -96,7 +96,7 @@ def summarize(
 
 
 def input_text(summary: Summary) -> str:
-    """The network's input: ``640x384``, width first; with --rect ``5 shapes``."""
+    """Return the network's input: ``640x384``, width first; with --rect ``5 shapes``."""
     height, width = summary.model_input
     if summary.input_shapes is UNSET or summary.input_shapes.shapes == 1:
         return f"{width}x{height}"
@@ -324,7 +324,7 @@ class ThreadRow:
 
     @property
     def preempted_ms(self) -> float:
-        """How long it waited for a core between its stages and waits; 0 if unknown."""
+        """Return how long it waited for a core between its stages and waits; 0 if unknown."""
         return 0.0 if self.other is None else self.other.ready_ms
 
     @property
@@ -334,7 +334,7 @@ class ThreadRow:
 
     @property
     def ready_ms(self) -> float | None:
-        """How long it waited for a core, in its stages, after its waits and between."""
+        """Return how long it waited for a core, in its stages, after its waits and between."""
         splits = [one for one in (self.busy, self.waiting, self.other) if one is not None]
         return sum(one.ready_ms for one in splits) if splits else None
 
@@ -351,14 +351,14 @@ class ThreadRow:
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """With its libraries' threads. In the plain loop the first holds all that ran meanwhile."""
+    """Return CPU seconds with libraries' threads. In the plain loop they include all threads."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)
 
 
 def unbooked_cpu_s(summary: Summary) -> float:
-    """CPU seconds of libraries' threads that are no stage's, as far as the system tells."""
+    """Return CPU seconds of libraries' threads outside stages, as far as known."""
     booked = sum(stage.library_cpu_s or 0.0 for stage in summary.stages.values())
     return max(0.0, summary.cpu.library_threads_s - booked)
 
@@ -491,7 +491,7 @@ def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
 
 
 def text(shares: Mapping[str, PrecisionShare] | None) -> str:
-    """``int8 96% of MACs, fp32 4%`` (of layers if none has MACs); empty if nothing was told."""
+    """``int8 96% of MACs, fp32 4%`` (of layers if none has MACs); empty without data."""
     if not shares:
         return ""
     if any(share["macs"] for share in shares.values()):

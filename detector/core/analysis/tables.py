@@ -21,7 +21,7 @@ from detector.core.tables import Column, Table
 
 
 def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> Table:
-    """What ran, and how fast: one row. ``rounded``: gives a rate the decimals that count."""
+    """Return what ran, and how fast: one row. ``rounded``: gives a rate the decimals that count."""
     rates = {one.name: getattr(summary.fps, one.name) for one in fields(Rates)}
     optional = {one.name for one in fields(Rates) if one.default is not MISSING}
     told = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}

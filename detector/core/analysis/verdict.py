@@ -1,8 +1,8 @@
 """What limits a run, what it would gain if that cost nothing, and what to try.
 
-Stages are judged by what they need: their time without the waits for a core, of their own thread
-and of those that libraries run for it. So the same stage is named on a quiet and on a busy machine.
-A run takes as long as its slowest group needs, or as all of its CPU time on the cores there are.
+Stages are judged by the time they need: without waits for a core of their own thread and of
+libraries' threads working for it. So the same stage is named on a quiet and on a busy machine. A
+run takes as long as its slowest group needs, or as all of its CPU time on the cores there are.
 
 The gain leaves the rest as it is: without a stage, a run is as slow as the slowest of the others,
 or as their CPU work; opening and closing files still takes its time; and the gain is no more than
@@ -37,8 +37,8 @@ MOST = (
     0.5  # of a stage's sleep: if libraries' threads were ready or at work for more, all is theirs
 )
 NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
-OTHERS_MUCH = 0.05  # of all cores' time: a run beside more of others is no measure of itself
-APART = 0.1  # of the FPS: a bound is said if the estimate is no further from it
+OTHERS_MUCH = 0.05  # of all cores' time: with more used by others a run is not a valid measurement
+APART = 0.1  # of the FPS: the largest distance of an estimate from a bound to report
 # A gain above it is not said: without a stage the rest becomes faster too, since its caches are
 # warm, by up to 0.3 of the time saved (scripts/gain_check). Above this that is more than APART.
 LARGEST = 0.25
@@ -67,7 +67,7 @@ class FrameTimes:
 
     period_s: float  # run seconds / frames
     apart_s: float  # of it, outside the loop's threads: opening the source, closing the files
-    stages: dict[str, float]  # needed; of infer, the time in which at least one call was running
+    stages: dict[str, float]  # needed; for infer, the time with at least one call running
     # In which it ran: its threads' busy times, with the waits for a core, and what libraries'
     # threads did while these were at something else.
     ran: dict[str, float]
@@ -75,9 +75,9 @@ class FrameTimes:
     apiece: dict[str, float]
     stage_cpu: dict[str, float]  # libraries' threads too, where the system tells whose they are
     process_cpu_s: float
-    between_cpu_s: float  # of it, what is no stage's; 0 where the system does not tell
-    others_share: float  # of all cores' time, what other processes used; 0 where nobody tells
-    told: bool  # whether somebody does
+    between_cpu_s: float  # of it, time outside stages; 0 if unknown
+    others_share: float  # share of all cores' time of other processes; 0 if unknown
+    told: bool  # whether it is known
     cores: int
     sync: bool
     frames: int
@@ -97,7 +97,7 @@ class FrameTimes:
 
     @property
     def cpu_share(self) -> float:
-        """Of all cores' time, what this process used."""
+        """Return the share of all cores' time that this process used."""
         return min(1.0, self.process_cpu_s / self.cores / self.period_s)
 
     @property
@@ -112,7 +112,7 @@ class FrameTimes:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a run was asked to do, as far as advice depends on it.
+    """The options of a run that advice depends on.
 
     ``outputs``: the kinds written. ``encoding``: the option that says how the video is encoded, and
     its value; ``encodings``: whether its format has such options. ``input``, ``smaller_input``:
@@ -144,7 +144,7 @@ def faster_encoding(given: tuple[str, str] | None) -> tuple[str, str] | None:
 
 
 def has_encodings(video: str) -> bool:
-    """Whether --quality means something for a video of this name."""
+    """Return whether --quality applies to a video of this name."""
     return not video.lower().endswith((".avi", ".gif"))
 
 
@@ -157,7 +157,7 @@ def frame_times(
     frames: int,
     sync: bool,
 ) -> FrameTimes | None:
-    """``infer_s``: the time in which at least one inference was running. None without a frame."""
+    """``infer_s``: the time with at least one inference running. None without a frame."""
     if not frames or run_s <= 0:
         return None
     needs = {name: need_s(name, stage, cpu.libraries) / frames for name, stage in stages.items()}
@@ -197,8 +197,8 @@ def frame_times(
 
 
 def _cpu_of(stage: StageFigures, sync: bool) -> float:
-    """CPU seconds of its thread and of those that libraries run for it. In the plain loop ``cpu_s``
-    has all that the process did meanwhile, codecs' threads of other stages, too."""
+    """Return CPU seconds of its thread and of libraries' threads working for it. In the plain loop
+    ``cpu_s`` includes all threads of the process, also codecs' threads of other stages."""
     if not sync:
         return stage.cpu_s + (stage.library_cpu_s or 0.0)
     if stage.split is None or stage.library_cpu_s is None:
@@ -224,12 +224,11 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 
 
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
-    """Seconds that a stage's calls would have taken if no thread of theirs had waited for a core.
-
-    Its own thread's waits are known. While that thread sleeps, libraries' threads work for it, and
-    may wait for a core in turn: of as much of its sleep as the busiest of them was ready or at
-    work, the part stays in which it worked; of all its sleep, where that was most of it. Nor is it
-    less than that one's CPU time. ``busy_s`` where the system does not tell.
+    """Return the seconds that a stage's calls would have taken without waits for a core. Its own
+    thread's waits are known. While that thread sleeps, libraries' threads work for it, and may wait
+    for a core in turn: as much of the sleep as the busiest of them was ready or working is scaled
+    to the part in which it worked; all of the sleep, if that was most of it. The result is at least
+    that thread's CPU time. ``busy_s`` if unknown.
     """
     split = stage.split
     if split is None or not stage.calls:
@@ -287,12 +286,12 @@ def estimate_without(times: FrameTimes, stage: str) -> float:
 
 
 def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
-    """Whether the gain can be said of a change that leaves these shares of stages.
+    """Return whether we can report the gain of a change that leaves these shares of stages.
 
     Not with full cores, before or after it: only a measurement tells how much faster freed cores
     make the other stages (in the plain loop, only libraries' threads can fill them). Nor above
-    LARGEST, nor where closing files takes much of the run: with --save crops the bound said 49%,
-    and the run was 17% faster, since the disk had worked during inference.
+    LARGEST, nor if closing files takes much of the run: with --save crops the bound said 49%, and
+    the run was 17% faster, since the disk had worked during inference.
     """
     if times.others_share > OTHERS_MUCH:
         return False
@@ -328,8 +327,8 @@ def gain_without(times: FrameTimes, stage: str) -> float:
 
 
 def gain_with_smaller_input(times: FrameTimes, choices: Choices) -> float:
-    """The same for the smaller input, whose stages gain no more than its area shrinks; at most what
-    inference in no time would bring. 0 if there is none."""
+    """Return the gain of the smaller input, whose stages gain no more than its area shrinks; at
+    most the gain of inference in no time. 0 without such an input."""
     if choices.smaller_input is None:
         return 0.0
     gain = _gain_to(times, period_with(times, dict.fromkeys(OF_INPUT, _area_left(choices))))
@@ -345,7 +344,7 @@ def _grown(before_s: float, after_s: float) -> float:
 
 
 def _area_left(choices: Choices) -> float:
-    """Of the input's area in the smaller input, 0 to 1."""
+    """Return the share of the input's area in the smaller input, 0 to 1."""
     assert choices.smaller_input is not None
     (height, width), (smaller_height, smaller_width) = choices.input, choices.smaller_input
     return min(1.0, smaller_height * smaller_width / (height * width))
@@ -387,8 +386,8 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
 
 
 def _stage_to_change(times: FrameTimes) -> str | None:
-    """The longest of the slowest group, unless another stage brings more; None if none ran. By
-    needs alone, so that other programs change nothing."""
+    """Return the longest of the slowest group, unless another stage brings more; None if none ran.
+    By needs alone, so that other programs change nothing."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]
@@ -465,7 +464,7 @@ def _name(stage: str, choices: Choices) -> str:
 
 
 def _advice(stage: str, choices: Choices) -> str:
-    """Options that take work out of ``stage``; empty where there is none."""
+    """Return options that take work out of ``stage``; empty if there are none."""
     drawn = any(kind in choices.outputs for kind in WRITING)
     if stage == WRITE and drawn:
         encodes = "video" in choices.outputs and choices.encodings
@@ -481,7 +480,7 @@ def _advice(stage: str, choices: Choices) -> str:
 
 
 def _next_limit(limit: str | None, gain: float) -> list[str]:
-    """What a run meets when the stage that limits it costs nothing."""
+    """Describe the next limit of a run once its limiting stage costs nothing."""
     if gain == float("inf"):
         return ["Nothing else takes time."]
     if limit is None:

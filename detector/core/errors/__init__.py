@@ -83,7 +83,7 @@ class GateError(DetectVideoError):
 
 
 def error_of_code(exit_code: int) -> type[DetectVideoError]:
-    """The error that has this exit code: what another process told by its number."""
+    """Return the error that has this exit code: what another process told by its number."""
     kinds = (UsageError, SourceError, ModelError, EngineError, OutputError, GateError)
     return next((kind for kind in kinds if kind.exit_code == exit_code), DetectVideoError)
 

@@ -1,6 +1,5 @@
-"""What a command must not overwrite: the files that it reads, and those that a run keeps.
-
-A guard stands for one command (``guarded``). Readers of user files ``keep`` them; the writers (of
+"""Protects files from being overwritten: those that a command reads, and those that a run keeps. A
+guard belongs to one command (``guarded``). Readers of user files ``keep`` them; the writers (of
 whole files, the sinks, the session) ask ``refuse_kept``. Files are compared by device and inode, so
 a link, a hard link, ``./x`` and ``a/../x`` are one file.
 """
@@ -23,8 +22,8 @@ class Guard:
     """Files by identity, and names in folders that a run is going to write."""
 
     def __init__(self, outer: Guard | None = None) -> None:
-        """Knows what ``outer`` knows: a run inside a command guards the command's files too."""
-        # Looked at when a writer first meets a file that exists: mostly never.
+        """Inherit from ``outer``: a run inside a command guards the command's files too."""
+        # Resolved when a writer first meets an existing file: mostly never.
         self._waiting: list[tuple[str, Paths]] = [] if outer is None else list(outer._waiting)
         self._files: dict[Identity, tuple[str, str]] = {} if outer is None else dict(outer._files)
         self._names: dict[tuple[Identity, str], str] = {} if outer is None else dict(outer._names)
@@ -65,7 +64,7 @@ class Guard:
         for what, paths in waiting:
             try:
                 listed = list(paths())
-            except DetectVideoError:  # whoever reads it says what is wrong
+            except DetectVideoError:  # its reader reports what is wrong
                 continue
             for path in listed:
                 if (identity := _identity(path)) is not None and not os.path.isdir(path):
@@ -77,7 +76,7 @@ _current: ContextVar[Guard | None] = ContextVar("guard", default=None)
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Guards files during the block: those that are kept in it, and those of a block around it."""
+    """Guard files during the block: its kept files, and those of an outer block."""
     token = _current.set(Guard(_current.get()))
     try:
         yield
@@ -99,25 +98,25 @@ def keep_listed(what: str, paths: Paths) -> None:
 
 
 def reserve(what: str, folder: Path, names: Iterable[str]) -> None:
-    """These names in ``folder`` belong to ``what``, whether the files are there yet or not."""
+    """Reserve names in ``folder`` for ``what``, whether the files exist yet or not."""
     if (guard := _current.get()) is not None:
         guard.reserve(what, folder, names)
 
 
 def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> None:
-    """Raises UsageError if writing ``target`` would overwrite a kept file, by any link or name."""
+    """Raise UsageError if writing ``target`` would overwrite a kept file, by any link or name."""
     if (guard := _current.get()) is not None:
         guard.refuse(target, cure)
 
 
 def refuse_folder_of_kept(folder: Path) -> None:
-    """Raises UsageError where a file that is kept lies in ``folder``."""
+    """Raise UsageError if a kept file is in ``folder``."""
     if (guard := _current.get()) is not None:
         guard.refuse_folder(folder)
 
 
 def _identity(path: str | Path) -> Identity | None:
-    """Links followed; None for what is no file or folder, or is not there."""
+    """Identify a file or folder, links followed; None for anything else, or if absent."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):

@@ -62,7 +62,7 @@ class HeldFile:
         return digest.hexdigest()
 
     def changes(self) -> list[str]:
-        """What happened to the file since it was opened, as sentences for the user."""
+        """Return what happened to the file since it was opened, as sentences for the user."""
         now, said = os.fstat(self.descriptor), []
         if now.st_size != self.before.st_size:
             did = "grew" if now.st_size > self.before.st_size else "shrank"
@@ -85,15 +85,15 @@ class HeldFile:
 
 
 class _Holders:
-    """Who holds one path. Another thread may be about to open the name that any of them got, so
-    all files are closed when the last one leaves."""
+    """The holders of one path. Another thread may be about to open the name that any of them got,
+    so all files are closed when the last holder leaves."""
 
     def __init__(self) -> None:
         self.files: list[HeldFile] = []
         self.count, self.open = 0, ExitStack()
 
     def add(self, path: str, suffix: str | None) -> HeldFile | None:
-        """The file that is there now, opened once."""
+        """Return the file that is there now, opened once."""
         for held in self.files:
             if _fingerprint(path) == held.fingerprint and held.suffix == suffix:
                 return held
@@ -115,8 +115,8 @@ _entering = threading.Lock()
 
 @contextmanager
 def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
-    """Keep ``path`` open during the block. None where it cannot be opened: its reader says
-    why. ``suffix``: of the name by which libraries open it; None: its own."""
+    """Keep ``path`` open during the block. Yield None if it cannot be opened: its reader says why.
+    ``suffix``: of the name for libraries; None: its own."""
     if not os.path.isfile(path):
         yield None
         return
@@ -136,8 +136,8 @@ def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
 
 
 def name_to_open(path: str) -> str:
-    """The name by which a library opens ``path``: the held file, else the absolute path, which is
-    never taken for a protocol ("clip:1.mp4" would be)."""
+    """Return the name for libraries to open ``path``: the held file, else the absolute path, which
+    is never taken for a protocol ("clip:1.mp4" would be)."""
     if (holders := _held.get(path)) is None or not holders.files:
         return os.path.abspath(path)
     held = holders.files[-1]  # whose link may have been removed with TMPDIR
@@ -145,7 +145,7 @@ def name_to_open(path: str) -> str:
 
 
 class OpenObject(Protocol):
-    """One opening of an object that lies in a store; ``name``: its address."""
+    """One opening of an object in a store; ``name``: its address."""
 
     name: str
 
@@ -155,7 +155,7 @@ class OpenObject(Protocol):
     def read(self, length: int = -1) -> bytes: ...
 
     def pread(self, length: int, start: int) -> bytes:
-        """As os.pread, but for the order of ``fd``."""
+        """Read like os.pread, but for the order of ``fd``."""
 
 
 _named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
@@ -163,7 +163,7 @@ _named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 @contextmanager
 def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
-    """Gives a name; who opens it during the block gets what ``what`` gives for it, or what PyAV
+    """Give a name; who opens it during the block gets what ``what`` gives for it, or what PyAV
     opens by these arguments. The name is the address, with a number where others hold that one:
     queries are not part of it."""
     suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams by it
@@ -176,14 +176,14 @@ def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) ->
 
 
 def open_object(name: str) -> OpenObject | None:
-    """None where no object of this name is held: it is a file's."""
+    """Open the held object of this name; None if there is none: it is a file's."""
     what = _named.get(name)
     return what(name) if callable(what) else None
 
 
 def how_to_open(path: str) -> dict[str, Any]:
-    """The arguments by which PyAV opens ``path``: a file's name, or a held object, for which FFmpeg
-    may open nothing that it names (HLS, concat)."""
+    """Return the arguments for PyAV to open ``path``: a file's name, or a held object, for which
+    FFmpeg may open nothing that it names (HLS, concat)."""
     if isinstance(arguments := _named.get(path), dict):
         return dict(arguments)
     found = open_object(path)
@@ -193,7 +193,7 @@ def how_to_open(path: str) -> dict[str, Any]:
 
 
 def bad_tags() -> dict[str, str]:
-    """The argument by which PyAV replaces what is no UTF-8 in tags. From 19 on it has none: such
+    """Return the argument for PyAV to replace invalid UTF-8 in tags. Since 19 it has none: such
     bytes are surrogates there, which ``printable`` and encoders of text take."""
     import av
 

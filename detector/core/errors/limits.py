@@ -17,12 +17,12 @@ MOST = 1_000_000
 
 
 def raised(limit: int) -> int:
-    """The limit that is in force. Raises UsageError for a variable that holds no factor."""
+    """Return the limit that is in force. Raises UsageError for a variable that holds no factor."""
     return limit * _factor()
 
 
 def how_to_raise() -> str:
-    """What to type where a file is beyond a limit, as the end of a message."""
+    """Return what to type where a file is beyond a limit, as the end of a message."""
     return f"if you trust the file, set {VARIABLE}={10 * _factor()} in the environment"
 
 

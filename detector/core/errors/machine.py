@@ -1,7 +1,6 @@
-"""What this process may use of the computer: cores, their instructions, and memory.
-
-What can never fit is refused before it is asked for. Linux promises more memory than it has and
-then ends the process without a word, so a MemoryError is not something to wait for.
+"""The resources that this process may use: cores, their instructions, and memory. Requests that can
+never fit are refused in advance. Linux promises more memory than it has and then ends the process
+without a word, so a MemoryError is not something to wait for.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ARM64 = platform.machine() in ("aarch64", "arm64")
 # x86: instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX
 # Runtime and OpenVINO add pairs in 16 bits.
 EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-# Instructions that multiply bf16, of x86 and of ARM. Without them it is converted to fp32 and back.
+# Instructions that multiply bf16, of x86 and of ARM. Other CPUs convert it to fp32 and back.
 BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # A worker of a cluster whose share of a node's cores is a number, and no cores in particular.
 CORES_VARIABLE = "DETECT_VIDEO_CORES"
@@ -45,14 +44,14 @@ def cpu_flags() -> frozenset[str]:
 
 
 def adds_int8_in_16_bits() -> bool:
-    """Whether sums of u8 x s8 products can overflow on this CPU. False where it does not tell."""
+    """Return whether sums of u8 x s8 products can overflow on this CPU. False if unknown."""
     return "sse2" in cpu_flags() and not cpu_flags() & EXACT_INT8
 
 
 @cache
 def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
-    """The memory of the computer, or of the container if that has less. Not what is free now: what
-    fits today must not be refused tomorrow because of a neighbour."""
+    """Return the memory of the computer, or of the container if that has less. Not what is free
+    now: what fits today must not be refused tomorrow because of a neighbour."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = container_limit(proc, root)
     return min(there, limit) if limit else there
@@ -67,8 +66,8 @@ def resident_bytes(proc: Path = PROC) -> int | None:
 
 
 def peak_memory_mb(proc: Path = PROC) -> float | None:
-    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None). Not
-    ``ru_maxrss``, which starts at the size of the process that made this one."""
+    """Return the most that was resident at once in this process, in 10^6 bytes (on Linux; else
+    None). Not ``ru_maxrss``, which starts at the size of the process that made this one."""
     try:
         found = (proc / "self/status").read_text().partition("VmHWM:")[2]
         return int(found.split()[0]) * 1024 / 1e6

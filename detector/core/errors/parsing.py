@@ -1,8 +1,8 @@
 """The one way to parse a foreign text, JSON or YAML: depth, size and numbers are bounded.
 
 A few hundred bytes of YAML can mean a billion names (aliases of aliases), a row of brackets ends
-Python's stack, and a number of 6,000 digits cannot be printed. What is refused is one line with the
-file and the line. Values are None, booleans, 64-bit integers, floats, text, lists and mappings.
+Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with the file
+and the line number. Values are None, booleans, 64-bit integers, floats, text, lists and mappings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def quote(value: object) -> str:
 
 
 class _RefusedError(ValueError):
-    """What JSON allows and we do not. ``found``: the text in question."""
+    """Something that JSON allows and we do not. ``found``: the text in question."""
 
     def __init__(self, reason: str, found: str = "") -> None:
         super().__init__(reason)
@@ -49,7 +49,7 @@ def parse_json(
     first_line: int = 1,
     halves: bool = False,
 ) -> Any:
-    """The content of a JSON text.
+    """Return the content of a JSON text.
 
     ``origin``: the file; ``first_line``: where in it. ``halves``: allow lone surrogates, as our own
     documents have for file names that are not UTF-8. Raises ``error`` with file and line. NaN and
@@ -81,7 +81,7 @@ def parse_json(
 
 
 def _json_bytes(text: str) -> int:
-    """What the content needs at least; a guess, from the number of brackets and commas."""
+    """Return what the content needs at least; a guess, from the number of brackets and commas."""
     lists, mappings, items = (text.count(sign) for sign in "[{,")
     return lists * LIST_BYTES + mappings * MAPPING_BYTES + items * ITEM_BYTES
 
@@ -103,7 +103,7 @@ def _line_of(text: str, found: str) -> int | None:
 
 
 def _check_depth(content: Any, texts: bool) -> None:
-    """Refuses what is nested too deep; with ``texts``, halves of characters too."""
+    """Refuse what is nested too deep; with ``texts``, halves of characters too."""
     level: list[Any] = [[content]]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
@@ -119,7 +119,7 @@ def _check_depth(content: Any, texts: bool) -> None:
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written: half a character, as JSON's escapes allow it, cannot."""
+    """Return whether it can be written: half a character, as JSON's escapes allow it, cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -23,12 +23,12 @@ def user_cache() -> Path:
 
 
 def has_no_home(folder: Path) -> bool:
-    """Whether it is below an unknown home, whose ``~`` must not become a folder here."""
+    """Return whether it is below an unknown home, whose ``~`` must not become a folder here."""
     return folder.parts[:1] == ("~",)
 
 
 def make_private_folder(folder: Path) -> None:
-    """Makes ``folder``, and those above it that are not there, with mode 0700. Raises OSError."""
+    """Make ``folder``, and those above it that are not there, with mode 0700. Raises OSError."""
     if has_no_home(folder):
         raise OSError("the home folder is unknown")
     if folder.is_dir():
@@ -48,7 +48,7 @@ def read_own(path: Path, limit: int) -> bytes:
 
 
 def open_own(path: Path) -> int:
-    """A descriptor of a plain file that is no link. Raises OSError."""
+    """Open a plain file that is not a link; return its descriptor. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -74,7 +74,7 @@ def who_else_may_write(path: Path) -> str | None:
 
 
 def is_roots(path: Path) -> bool:
-    """Whether root made it, and no other account may change it."""
+    """Return whether root owns it, and no other account may change it."""
     try:
         return path.lstat().st_uid == 0 and who_else_may_write(path) is None
     except OSError:
@@ -82,8 +82,8 @@ def is_roots(path: Path) -> bool:
 
 
 def _is_of_one(gid: int, path: Path) -> bool:
-    """Whether a group stands for this account or root alone. Many systems give every account a
-    group of its own name and a umask of 002: what such a group may write, nobody else may."""
+    """Return whether a group means this account or root alone. Many systems give every account a
+    group of its own name and a umask of 002: only its account may write with such a group."""
     with suppress(OSError):
         if ACL in os.listxattr(path):
             return False

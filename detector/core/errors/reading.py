@@ -1,8 +1,8 @@
 """The one way to read a text file that a user names: its size is bounded, and so is the wait for
 it.
 
-A name can mean anything: a file of 40 GB, ``/dev/zero``, a pipe that nobody writes to. A pipe that
-ends is as good as a file (``--names <(sort a.txt)``); a signal still ends the wait for it.
+A name can mean anything: a file of 40 GB, ``/dev/zero``, a pipe without a writer. A pipe that ends
+is as good as a file (``--names <(sort a.txt)``); a signal still ends the wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_text(
     error: type[DetectVideoError] = UsageError,
     cure: str = "check the path",
 ) -> str:
-    """As ``read_bytes``, for text in UTF-8. ``error`` is raised for bytes that are no such text."""
+    """Read UTF-8 text, as ``read_bytes`` does. Raises ``error`` for invalid UTF-8."""
     data = read_bytes(path, what, limit=limit, error=error, cure=cure)
     try:
         return data.decode("utf-8")
@@ -50,14 +50,14 @@ def read_bytes(
     error: type[DetectVideoError] = UsageError,
     cure: str = "check the path",
 ) -> bytes:
-    """The content of a file, or of a pipe or device that ends, of at most ``limit`` bytes.
+    """Return the content of a file, or of a pipe or device that ends, of at most ``limit`` bytes.
 
     ``what``: what it should be, with its article ("a list of names"). Raises ``error`` with one
     line that names the file: it cannot be read (``cure``: what the user can do), is too large, or
     is a silent pipe.
     """
     try:
-        # Without O_NONBLOCK a pipe that nobody writes to would already hold the call that opens it.
+        # Without O_NONBLOCK, opening a pipe without a writer would already block.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             data = _read(file, limit)
@@ -77,8 +77,8 @@ def read_bytes(
 
 
 def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) -> None:
-    """Raises ``error`` where ``path`` is a pipe, a device or a folder: for what is read in pieces,
-    or by a library. A file that is absent passes: whoever opens it says so."""
+    """Raise ``error`` if ``path`` is a pipe, a device or a folder: for files read in pieces, or by
+    a library. An absent file passes: its reader reports it."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
 
 
 def _read(file: int, limit: int) -> bytes | None:
-    """None above ``limit`` bytes. Raises OSError, and TimeoutError for a silent pipe."""
+    """Read it; None above ``limit`` bytes. Raises OSError, and TimeoutError for a silent pipe."""
     about = os.fstat(file)
     if about.st_size > limit:
         return None

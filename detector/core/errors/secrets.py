@@ -39,7 +39,7 @@ _KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")  # their last p
 
 
 def keep_secret(text: str) -> None:
-    """From now on ``redact`` hides this text, in every form that it may take."""
+    """Make ``redact`` hide this text from now on, in every form that it may take."""
     global _pattern
     with _lock:
         before = len(_secrets)
@@ -69,7 +69,7 @@ def redact(text: str) -> str:
 
 
 def has_secrets() -> bool:
-    """Whether there is anything to hide: an ordinary run has nothing."""
+    """Return whether there is anything to hide: an ordinary run has nothing."""
     return _pattern is not None
 
 
@@ -138,7 +138,7 @@ def _show(whole: str, hide_path: bool) -> str:
 
 
 def _end_of_host(rest: str) -> int:
-    """Where the host ends, if everything before the last @ of the path is a login."""
+    """Return where the host ends, if everything before the last @ of the path is a login."""
     path = re.split(r"[?#]", rest)[0]
     at = path.rfind("@")
     if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host, port, path
@@ -192,7 +192,7 @@ def _show_value(part: str) -> str:
 
 
 def host_of(address: Address) -> str:
-    """The host, for a name of a camera; empty where there is none."""
+    """Return the host, to name a camera by; empty if there is none."""
     try:
         return urlsplit(address.whole).hostname or ""
     except ValueError:

@@ -1,8 +1,8 @@
 """Text from outside on its way out: names of files, classes and layers, metadata, messages.
 
-Anybody may have written it: control characters steer a terminal, a bidi override shows another
-name, and in a spreadsheet a text that begins with ``=`` is a formula. JSON documents keep it as it
-is, with escapes of their own. Secrets go out nowhere (secrets.py).
+It is untrusted: control characters steer a terminal, a bidi override shows another
+name, and in a spreadsheet a text that begins with ``=`` is a formula. JSON documents keep it, with
+escapes of their own. Secrets are never shown (secrets.py).
 
 Our own words about numbers are here too (``counted``).
 """
@@ -21,8 +21,8 @@ _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 
 VERBS = {"is": "are", "was": "were", "has": "have"}  # of one -> of several
 
-# What spreadsheets take for the beginning of a formula. A quote before it makes it text. A text
-# that has such quotes already gets one more, so that one can be taken off again.
+# Prefixes that spreadsheets read as a formula. A quote before it makes it text. A text with such
+# quotes already gets one more, so that one can be removed again.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
@@ -57,7 +57,7 @@ def split_list(text: str) -> list[str]:
 
 
 def join_list(items: Iterable[str]) -> str:
-    """The text of which ``split_list`` makes these items."""
+    """Return the text that ``split_list`` splits into these items."""
     return ",".join(map(_listed, items))
 
 
@@ -81,10 +81,10 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def as_cell(text: str) -> str:
-    """A text as a field of a CSV file that a spreadsheet shows as it is. Not for numbers."""
+    """Return a CSV field that a spreadsheet shows unchanged. Not for numbers."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def from_cell(field: str) -> str:
-    """The text that ``as_cell`` made this field of."""
+    """Return the text that ``as_cell`` made this field of."""
     return field[1:] if field.startswith("'") and _FORMULA.match(field) else field

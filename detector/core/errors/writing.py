@@ -1,8 +1,7 @@
-"""The one way to write a file: under its name it is whole, or it is not there. What fails is an
-OutputError.
+"""The one way to write a file: under its name it is whole, or absent. Failures raise OutputError.
 
 That holds after a power loss too: the content is on the disk before the file gets its name, and the
-name is on the disk before anybody is told (``put_in_place``).
+name is on the disk before it is reported (``put_in_place``).
 """
 
 from __future__ import annotations
@@ -129,14 +128,14 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
-    """Whether this process may open ``path`` so; by default, make files in that folder. Asked for
-    the effective account: access(2) of the real one ignores the capabilities that a container or a
-    service gave it."""
+    """Return whether this process may open ``path`` so; by default, make files in that folder.
+    Asked for the effective account: access(2) of the real one ignores the capabilities that a
+    container or a service gave it."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def set_aside(path: Path) -> None:
-    """Renames what is in the way to ``NAME.replaced``, for it may be the user's."""
+    """Rename what is in the way to ``NAME.replaced``, for it may be the user's."""
     number = 1
     while os.path.lexists(path):
         aside = path.with_name(f"{path.name}.replaced{'' if number == 1 else f'-{number}'}")
@@ -161,7 +160,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_hidden_files(folder: Path) -> None:
-    """Removes what killed processes left in a folder of ours, where nobody else writes now."""
+    """Remove leftovers of killed processes in our folder, while no other process writes there."""
     for path in folder.glob(HIDDEN + "[0-9a-f]" * 8 + "*"):
         path.unlink(missing_ok=True)
 
@@ -200,13 +199,13 @@ def _refuse_special(target: Path) -> None:
 
 
 def _hidden_name(target: Path, begins: str) -> Path:
-    """A name beside ``target`` that nobody else draws: ``.detect-video-1a2b3c4d5e6f7a8b.npz``.
-    numpy needs the suffix as it is."""
+    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. numpy needs
+    the suffix unchanged."""
     return target.with_name(f"{begins}{secrets.token_hex(8)}{target.suffix}")
 
 
 def is_output(path: str) -> bool:
-    """Whether a run wrote or is writing this path, as far as the file system can tell."""
+    """Return whether a run wrote or is writing this path, as far as the file system can tell."""
     try:
         return any(name.startswith(MARK) for name in os.listxattr(path))
     except OSError:

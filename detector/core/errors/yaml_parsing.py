@@ -1,7 +1,7 @@
 """The one reader of YAML: PyYAML's loader, which counts what it composes and ends before it grows.
 
-A date stays text. A key that stands twice is refused, since one of the two would be lost; so is a
-tag beyond those of JSON's types (``!!python/...``, ``!!binary``).
+A date stays text. A repeated key is refused, since one of the two would be lost; so is a tag
+outside JSON's types (``!!python/...``, ``!!binary``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEPT_TEXTS = 64
 def parse_yaml(
     text: str | bytes, origin: object, error: type[DetectVideoError] = UsageError
 ) -> Any:
-    """The content of a YAML text. Raises ``error`` with file and line."""
+    """Return the content of a YAML text. Raises ``error`` with file and line."""
     try:
         plain = text.decode("utf-8") if isinstance(text, bytes) else text
     except UnicodeDecodeError as exc:

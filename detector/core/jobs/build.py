@@ -1,4 +1,4 @@
-"""Builds before a run what it would build by itself, or writes its graph to an ONNX file."""
+"""Builds engines ahead of a run, or writes its graph to an ONNX file."""
 
 from __future__ import annotations
 

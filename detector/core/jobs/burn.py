@@ -66,7 +66,7 @@ def burn(spec: str, config: Config, taken: set[Path]) -> Burnt:
 
 
 def _style(config: Config, about: Description) -> Style:
-    """As the run drew it, but for what is given now."""
+    """Return the run's drawing style, overridden by the options given now."""
     from detector.core.stages.annotate import Style
 
     drawing, then = config.drawing, about.drawing
@@ -129,7 +129,7 @@ def _encoding(config: Config) -> dict[str, Any]:
 
 
 def check_output(specs: Sequence[str], config: Config) -> None:
-    """Raises UsageError for an -o that can never be written."""
+    """Raise UsageError for an -o that can never be written."""
     from detector.core.sinks.video import FORMATS, VideoSink
 
     output = config.output.output
@@ -157,7 +157,7 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
     easel = Easel()
     sink = VideoSink(target, **_encoding(config))
     with source:
-        # Stamps and rate are those of the source, as a run would have written them.
+        # Stamps and rate are the source's, as in a run.
         base = Fraction(*about.time_base)
         info = replace(source.info, time_base=base, fps=Fraction(*about.fps))
         try:

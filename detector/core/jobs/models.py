@@ -17,7 +17,7 @@ from detector.core.models.names import read_names
 
 
 def listing() -> list[dict[str, Any]]:
-    """The known models, from their descriptions alone; no network is opened."""
+    """Return the known models, from their descriptions alone; no network is opened."""
     return [_describe(known_model(name)) for name in known()]
 
 
@@ -42,7 +42,7 @@ def _open(request: ModelRequest) -> Network:
 
 
 def write_description(request: ModelRequest, output: str | None) -> str:
-    """Writes the description of a model file; returns its text. ``output``: a path, or "-" to write
+    """Write the description of a model file; return its text. ``output``: a path, or "-" to write
     nothing. Raises ModelError, UsageError and OutputError."""
     text = models.describe(request, engines.front_ends())
     if output == "-":
@@ -100,7 +100,7 @@ def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
 
 
 def _describe(entry: KnownModel) -> dict[str, Any]:
-    """The facts of a known model as its description states them."""
+    """Return the facts of a known model as its description states them."""
     figures = entry.figures
     macs = figures.get("macs")
     return {

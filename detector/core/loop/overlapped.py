@@ -176,7 +176,7 @@ class _Crew:
         raise failure
 
     def _has_more(self) -> bool:
-        """Whether the writer can take another frame at once."""
+        """Return whether the writer can take another frame at once."""
         batch = self._done.peek()
         return self._left > 0 or (batch is not None and batch.failure is None)
 
@@ -185,7 +185,7 @@ class _Crew:
             channel.close()
 
     def dismiss(self) -> None:
-        """Ends and joins the threads. After a normal end they are gone and nothing waits."""
+        """End and join the threads. After a normal end they have already ended."""
         self._close()
         if self._drawers is not None:
             self._drawers.close()

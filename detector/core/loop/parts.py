@@ -49,20 +49,20 @@ class InputShapes(Protocol):
     """The shapes that the network's input has, where each picture has its own (--rect)."""
 
     def has(self, picture: AnyPicture) -> bool:
-        """Whether the shape for this picture is ready."""
+        """Return whether the shape for this picture is ready."""
 
     def prepare(self, picture: AnyPicture) -> None:
-        """Makes it ready, which takes as long as loading a model."""
+        """Make it ready, which takes as long as loading a model."""
 
     def give(self, request: Any, picture: AnyPicture) -> Callable[[Outputs], Any]:
-        """Gives a free request of ``Parts`` the slot of that shape; returns its outputs' head."""
+        """Give a free request of ``Parts`` the slot of that shape; return its outputs' head."""
 
 
 class FrameInputs(Protocol):
     """How many inputs of the network a frame is, where frames differ (--tiles auto of cameras)."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
-        """Tells the request how many the frame in this row is; returns what fills the row."""
+        """Tell the request how many the frame in this row is; return what fills the row."""
 
 
 class FrameStage(Protocol):
@@ -79,7 +79,7 @@ class FrameSink(Protocol):
 
 @dataclass(slots=True)
 class Parts:
-    """What takes one source through one engine. The stage functions have their options bound."""
+    """The parts that take one source through one engine, with bound options."""
 
     source: FrameSource
     requests: Sequence[BatchRequest]
@@ -98,17 +98,17 @@ class Parts:
     queue_batches: int = 2
     # All pictures in flight together. One batch and one picture are always allowed.
     image_bytes: int = IMAGE_BYTES
-    # What only cameras need. All of it is None for sources that never make the loop wait.
+    # Hooks for cameras. All are None for sources that never make the loop wait.
     #
     # Waits for a picture: (track, its number in this run, row of the batch) -> whether ``read`` may
-    # be called. It returns within a second. False for the first row means "not yet": it is asked
-    # again. False for a later row lets the batch go as it is.
+    # be called. It returns within a second. False for the first row means "not yet": it is called
+    # again. False for a later row submits the batch unfilled.
     arrive: Callable[[AnyTrack, int, int], bool] | None = None
     # Take pictures only when a worker is free for them, so that none goes stale in a queue.
     fresh: bool = False
-    # Frame, detections in source pixels -> those that are kept; in the source's order.
+    # Frame, detections in source pixels -> the detections to keep; in the source's order.
     keep: Callable[[Frame, Detections], Detections] | None = None
-    # Whether ``annotate`` is called for this frame.
+    # Decides whether ``annotate`` is called for this frame.
     wanted: Callable[[Frame], bool] | None = None
     # Gives the moments of a picture's way (``Arrival``), nanoseconds.
     clock: Callable[[], int] | None = None
@@ -116,7 +116,7 @@ class Parts:
     still: Stillness | None = None
     # Which frames are inferred at all. The others get detections from the stages between.
     schedule: Schedule | None = None
-    # Whether each frame notes how long its stages took (``Frame.times``).
+    # If set, each frame records its stages' times (``Frame.times``).
     timed: bool = False
     # Where pictures decide the input's shape; batches are of one picture then.
     shapes: InputShapes | None = None
@@ -126,18 +126,18 @@ class Parts:
 
 @dataclass(slots=True)
 class Progress:
-    """What the live display reads while the loop runs. Each field is written by one thread only."""
+    """State for the live display while the loop runs. One thread writes each field."""
 
     read: int = 0
     written: int = 0
-    reused: int = 0  # of those that were written
-    coasted: int = 0  # of those that were written
-    device_ms: float | None = None  # of all decoded batches; None where the device tells none
+    reused: int = 0  # of the written frames
+    coasted: int = 0  # of the written frames
+    device_ms: float | None = None  # of all decoded batches; None if the device reports none
     # When it is set, the loop ends after the frames that it has read.
     stop: threading.Event = field(default_factory=threading.Event)
 
     def add_device_ms(self, milliseconds: float | None) -> None:
-        """Adds one batch's time. Called by the thread that decodes batches."""
+        """Add one batch's time. Called by the thread that decodes batches."""
         if milliseconds is not None:
             self.device_ms = (self.device_ms or 0.0) + milliseconds
 
@@ -148,7 +148,7 @@ class Batch:
     first: int  # number of its first frame in this run
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Fit | None]  # where frames[i] lies in its row of the slot, if it has one
+    fits: list[Fit | None]  # the position of frames[i] in its row of the slot, if any
     head: Callable[[Outputs], Any] | None = None  # in place of that of ``Parts``
     rows: int = 0  # of the slot that are filled, and to be inferred
     outputs: Outputs | None = None
@@ -164,8 +164,8 @@ def image_pool(parts: Parts) -> Pool[Image | None]:
 
 
 def image_count(parts: Parts) -> int:
-    """How many pictures may be in flight: those of all requests and one batch being written, which
-    ``image_bytes`` limits, but never below one batch and one picture; and those being drawn."""
+    """Return how many pictures may be in flight: those of all requests and one batch being written,
+    limited by ``image_bytes``, but at least one batch and one picture; plus those being drawn."""
     info, batch = parts.source.info, len(parts.requests[0].slot)
     # A batch that is read, one that is written, and those in the engine.
     ahead = 0 if parts.schedule is None else (parts.concurrency + 2) * parts.schedule.spared
@@ -181,14 +181,14 @@ def places(
     image_bytes: int = IMAGE_BYTES,
     ahead: int = 0,
 ) -> int:
-    """``image_count`` from sizes alone; ``width`` and ``height`` are those of a picture. ``ahead``:
+    """Compute ``image_count`` from sizes; ``width`` and ``height`` are a picture's. ``ahead``:
     pictures for each row of a batch, at least."""
     affordable = image_bytes // max(1, width * height * 3)
     return max(batch + 1, min(batch * max(requests + 1, ahead), affordable))
 
 
 def results_ahead(parts: Parts) -> int:
-    """How many batches may be done ahead of the one that is written next."""
+    """Return how many batches may be done ahead of the one that is written next."""
     return parts.queue_batches + parts.concurrency
 
 
@@ -247,7 +247,7 @@ def fill(
 def _fit_shape(
     track: AnyTrack, shapes: InputShapes, request: BatchRequest, picture: AnyPicture, index: int
 ) -> Callable[[Outputs], Any]:
-    """Waits until there is an input of this picture's shape, and gives it to the request."""
+    """Wait until there is an input of this picture's shape, and give it to the request."""
     if not shapes.has(picture):
         with track.span(SHAPE, index, WAIT_OUTPUT):
             shapes.prepare(picture)
@@ -262,7 +262,7 @@ def _note_times(track: AnyTrack, frame: Frame, *stages: str) -> None:
 def _has_arrived(
     track: AnyTrack, parts: Parts, progress: Progress, images: Pool[Image | None], row: int
 ) -> bool:
-    """Waits for the picture of a row. False: the batch goes as it is, or the loop is to end."""
+    """Wait for the picture of a row. False: submit the batch unfilled, or end the loop."""
     if parts.arrive is None:
         return True
     while not parts.arrive(track, progress.read, row):
@@ -273,7 +273,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Runs a batch through its request, and notes on pictures of cameras when that was."""
+    """Run a batch through its request, and note on pictures of cameras when that was."""
     if parts.clock is not None:
         began = parts.clock()
         for frame in batch.frames:
@@ -309,7 +309,7 @@ def decode(track: AnyTrack, parts: Parts, batch: Batch) -> list[Any]:
 
 
 def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) -> None:
-    """NMS of each picture in the batch; nothing is found in those that were not inferred."""
+    """Run NMS on each picture in the batch; pictures not inferred get no detections."""
     rows = iter(decoded)
     for number, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True), batch.first):
         with track.span(NMS, number):
@@ -321,7 +321,7 @@ def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) 
 
 
 def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
-    """Takes the frames of a batch, in the source's order, through what depends on earlier ones."""
+    """Take the frames of a batch, in the source's order, through what depends on earlier ones."""
     found = zip(batch.frames, batch.found, strict=True)
     for number, (frame, detections) in enumerate(found, batch.first):
         if parts.still is not None and frame.reused:
@@ -353,7 +353,7 @@ def draw(track: AnyTrack, parts: Parts, pairs: Pairs) -> Pairs:
 def deliver(
     track: AnyTrack, parts: Parts, progress: Progress, pairs: Pairs
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Hands each frame to the sinks, and then on."""
+    """Hand each frame to the sinks, and then on."""
     for number, (frame, detections) in enumerate(pairs):
         with track.span(WRITE, number):
             for sink in parts.sinks:

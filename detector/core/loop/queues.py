@@ -18,7 +18,7 @@ AnyTrack = Track | OffTrack
 
 
 class ClosedError(Exception):
-    """The run is over or has failed. The thread that gets this ends."""
+    """The run has ended or failed. The thread that receives this ends."""
 
 
 class _Channel:
@@ -33,7 +33,7 @@ class _Channel:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raises ClosedError where it is closed: for a thread that waits for something else."""
+        """Raise ClosedError if it is closed: for a thread that waits for something else."""
         if self._closed:
             raise ClosedError
 
@@ -48,7 +48,7 @@ class Pool(_Channel, Generic[T]):
         self._size = len(self._items)
 
     def __len__(self) -> int:
-        """Of all items, lent or not."""
+        """Count all items, lent or not."""
         return self._size
 
     def get(self, track: AnyTrack, index: int) -> T:
@@ -131,7 +131,7 @@ class InOrder(_Channel, Generic[T]):
             self._changed.notify_all()
 
     def get(self, track: AnyTrack) -> T | None:
-        """The next item in order, or None after the last."""
+        """Return the next item in order, or None after the last."""
         with self._changed:
             if not self._ready():
                 with track.span(self.name, self._next, WAIT_INPUT):

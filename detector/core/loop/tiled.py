@@ -3,9 +3,9 @@
 ``TiledRequest``: all frames have as many. ``MixedRequest``: each row has its own number of them.
 
 The loop fills a row, infers rows and decodes them as ever: a row of the slot is [T, H, W, 3], a row
-of the outputs [T, ...]. Where the engine's batch holds the inputs of a frame, they are in one
-inference, and so are those of ``batch`` // T frames; else the engine is called for one part of
-them after the other, within one ``infer``.
+of the outputs [T, ...]. If the engine's batch holds a frame's inputs, they are in one inference,
+together with those of ``batch`` // T frames; else the engine is called for one part of them after
+the other, within one ``infer``.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ class TiledRequest:
 
 
 class MixedRequest:
-    """Frames of 1 to ``most`` inputs each. ``slot``: u8 RGB [frames, most, H, W, 3], of which row i
-    holds ``counts[i]``; whoever fills a row says so by ``give``. ``input_s``: seconds of one input
-    in the last ``infer``; 0 before the first."""
+    """Frames of 1 to ``most`` inputs each. ``slot``: u8 RGB [frames, most, H, W, 3]; row i holds
+    ``counts[i]``, set by ``give`` when it is filled. ``input_s``: seconds of one input in the last
+    ``infer``; 0 before the first."""
 
     def __init__(self, request: BatchRequest, most: int) -> None:
         self._request = request
         self.device_ms: float | None = None
         self.input_s = 0.0
         batch, *shape = request.slot.shape
-        # Memory that nobody fills is never touched, so that the system gives none for it.
+        # Unfilled memory is never touched, so the system does not allocate it.
         self.slot: Image = np.empty((batch, most, *shape), np.uint8)
         self.counts = np.ones(batch, np.int64)
         self._outputs: Outputs = []
@@ -87,8 +87,8 @@ class MixedRequest:
         self.counts[row] = inputs
 
     def infer(self, n: int) -> Outputs:
-        """Float32 [n, most, ...], and behind them ``counts`` as float32 [n]; valid until the next
-        ``infer``. Outputs of inputs that a frame does not have are left as they were."""
+        """Return float32 [n, most, ...], then ``counts`` as float32 [n]; valid until the next
+        ``infer``. Outputs of inputs that a frame lacks keep old values."""
         request, batch, times = self._request, len(self._request.slot), []
         filled = [(row, at) for row in range(n) for at in range(int(self.counts[row]))]
         began = time.perf_counter()

@@ -39,14 +39,14 @@ from detector.core.models.catalogue import absent_model, known, known_model, net
 __all__ = ["ModelRequest", "describe", "front_ends", "known", "open_network"]
 
 MAX_BATCH = 1024
-# What a front end looks for beside the model file.
+# Suffixes of files that a front end looks for next to the model file.
 WEIGHTS = (".weights", ".pt", ".safetensors")
 DESCRIPTIONS = (".cfg", ".yaml")
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> Network:
-    """The network of a model file, or of a model that is known by name.
+    """Return the network of a model file, or of a model that is known by name.
 
     ``engine_front_ends``: as ``front_ends``, of files that only one engine can read. Raises
     ModelError, and UsageError.
@@ -65,8 +65,8 @@ def open_network(request: ModelRequest, engine_front_ends: Mapping[str, str] = N
 
 
 def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE) -> str:
-    """The file for --describe of a model that others exported: what was found, guesses marked.
-    Raises ModelError, and UsageError for a file that says itself what it is."""
+    """Return the file for --describe of a model that others exported: what was found, guesses
+    marked. Raises ModelError, and UsageError for a file that says itself what it is."""
     modules = {**front_ends(), **engine_front_ends}
     request = _locate(request, tuple(modules))
     keep_files(request)
@@ -79,8 +79,8 @@ def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NONE)
 
 
 def keep_files(request: ModelRequest) -> None:
-    """Guards the model's files: those that are named, and those that may lie beside the first. A
-    front end adds what only the file itself tells."""
+    """Guard the model's files: the named ones, and those that may be next to the first. A front end
+    adds the files that only the model itself names."""
     path = request.path
     keep("the model file", path)
     keep("the weights file", request.weights)
@@ -94,7 +94,7 @@ def keep_files(request: ModelRequest) -> None:
 
 
 def _weights_of(request: ModelRequest) -> list[Path | None]:
-    """The files of which a network's sha256 is made, as far as they are known before it is read."""
+    """Return the files behind a network's sha256, as far as known before it is read."""
     return [request.path, request.weights, *map(request.path.with_suffix, WEIGHTS)]
 
 

@@ -192,7 +192,7 @@ IN_FOLDERS = (".xml", ".onnx")  # suffixes of models that exporters put into a f
 
 
 def files_in_folder(model: str) -> list[str]:
-    """The model files of a folder such as ``yolov8n_openvino_model/``; [] where it is no folder."""
+    """List the model files of a folder such as ``yolov8n_openvino_model/``; [] if not a folder."""
     if not os.path.isdir(model):
         return []
     return sorted(
@@ -206,7 +206,7 @@ START_BYTES = 512  # of a file: enough for ``mistaken_for``
 
 
 def mistaken_for(start: bytes) -> str | None:
-    """What a file that begins with ``start`` is when it is no model, as words; else None."""
+    """Describe a file that begins with ``start`` if it is not a model; else return None."""
     if not start:
         return "is empty"
     if start.startswith(b"version https://git-lfs"):

@@ -1,6 +1,6 @@
 """The known models: files that the package carries in ``cfg``, and those that it only describes.
 
-The others lie in the user's cache, where ``detect-video models pull`` puts them.
+``detect-video models pull`` puts the others into the user's cache.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class KnownModel:
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """What the user has to do before it runs, as words that follow its name."""
+        """Return what the user has to do before it runs, as words that follow its name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"
@@ -86,7 +86,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Where the packaged files lie: inside an installed package, or beside it in a checkout."""
+    """Return the folder of packaged files: in an installed package, or next to it in a checkout."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 
@@ -155,7 +155,7 @@ def known_model(name: str) -> KnownModel:
 
 
 def network_yaml(name: str) -> Path | None:
-    """The packaged description of a YOLOv5 or YOLOv7 network (yolov5s.yaml); else None."""
+    """Return the packaged description of a YOLOv5 or YOLOv7 network (yolov5s.yaml); else None."""
     path = folder() / "yolo" / name
     return path if Path(name).parts == (name,) and os.path.isfile(path) else None
 
@@ -182,7 +182,7 @@ def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
 
 
 def _canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Of texts like ``416x256``, width x height."""
+    """Parse texts like ``416x256``, width x height."""
     found = []
     for text in values.get("canvases") or ():
         if (sides := CANVAS.fullmatch(str(text))) is None:
@@ -214,7 +214,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
-    """The file in ``cfg/PART/`` that a value names; None without one."""
+    """Return the file in ``cfg/PART/`` that a value names; None without one."""
     value = values.get(key)
     if value is None:
         return None

@@ -44,10 +44,9 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class InputDescription(_Part, frozen=True):
-    """What the network wants of a picture whose pixels are 0 to 255.
-
-    ``scale``: a factor on them. ``mean``, ``deviation``: subtracted after that, and divided by, in
-    the order of ``colour``. ``pad``: grey, or red, green and blue.
+    """The pixels that the network expects, made from values of 0 to 255. ``scale``: their factor.
+    ``mean``, ``deviation``: subtracted after that, and divided by, in the order of ``colour``.
+    ``pad``: grey, or red, green and blue.
     """
 
     colour: Literal["rgb", "bgr"] = "rgb"
@@ -121,7 +120,7 @@ class CellsDescription(_Part, frozen=True):
     variances: tuple[float, float] = (1.0, 1.0)
 
     def of(self, height: int, width: int) -> Cells:
-        """Those of an input of that size."""
+        """Return the cells of an input of that size."""
         return Cells(height=height, width=width, **msgspec.structs.asdict(self))
 
 
@@ -286,8 +285,8 @@ def _folder() -> Path:
 
 
 def as_yaml(description: Description, guessed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The file of a description, every key spelt out. ``guessed``: key ("outputs.boxes.form") ->
-    what else it may be; such a line is marked."""
+    """Return the file of a description, every key spelt out. ``guessed``: key
+    ("outputs.boxes.form") -> what else it may be; such a line is marked."""
     parts = {"version": 1, "family": description.family, "about": description.about}
     lines = [f"{key}: {_scalar(value)}" for key, value in parts.items()]
     for name in ("input", "outputs"):
@@ -364,7 +363,7 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
 
 
 def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
-    """What a reading says, as a description. ``dims``: the outputs of the graph."""
+    """Turn a reading into a description. ``dims``: the outputs of the graph."""
     reading, names = bound.reading, bound.outputs
     assert reading is not None
 

@@ -1,4 +1,4 @@
-"""Class names for a model file that holds none: --names, a file beside it, or a packaged list."""
+"""Class names for a model file without any: --names, a file next to it, or a packaged list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_names(
 
 def _likely_files(model: Path, classes: int) -> list[Path]:
     stem = model.stem.lower()
-    if classes == 80:  # COCO, as long as nothing else is said
+    if classes == 80:  # COCO, unless told otherwise
         return [model.with_name("coco.names"), catalogue.folder() / "names" / "coco.names"]
     if classes == 2 and ("person" in stem or "vehicle" in stem or stem == "street"):
         return [catalogue.folder() / "names" / "person-vehicle.names"]

@@ -64,7 +64,7 @@ class OwnFile(msgspec.Struct, frozen=True):
 
 
 def describe(network: Network) -> str | None:
-    """The description of a network, as JSON; None for a head that is none of ours."""
+    """Return the description of a network, as JSON; None for a head that is none of ours."""
     head = network.head
     function, given = (head.func, head.keywords) if isinstance(head, partial) else (head, {})
     decoder = next((one for one in decoders().values() if one.head is function), None)
@@ -148,7 +148,7 @@ def _texts(own: OwnFile) -> Iterator[tuple[str, str]]:
 
 
 def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What version 1 wrote, in today's words. It had a kind of head for each layout."""
+    """Convert version 1, which had a kind of head for each layout, to today's keys."""
     from detector.core.models.layouts.anchor_free import anchor_free
     from detector.core.models.layouts.corners import corners
     from detector.core.models.layouts.decoded import decoded

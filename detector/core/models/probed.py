@@ -1,4 +1,4 @@
-"""What one drawn picture shows of a network whose outputs nobody has proved."""
+"""Probes a network with unproved outputs by one drawn picture."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def draw(height: int, width: int) -> NDArray[np.uint8]:
 def doubt_outputs(
     outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
 ) -> str | None:
-    """What cannot be so if this is the reading, as words; else None. ``outputs``: of one picture.
-    ``size``: (width, height) of the input. ``names``: how many."""
+    """Return what cannot be so if this is the reading, as words; else None. ``outputs``: of one
+    picture. ``size``: (width, height) of the input. ``names``: how many."""
     if reading.classes is None:
         with np.errstate(all="ignore"):
             return _doubt_rows(rows_dense(outputs, reading=reading)[0], size)
@@ -55,7 +55,7 @@ def is_dark(spread: float) -> bool:
 
 
 def doubt_pixels(spread: float) -> str | None:
-    """What ``measure_spread`` says against the scale of the pixels, as words; else None."""
+    """Return what ``measure_spread`` says against the scale of the pixels, as words; else None."""
     if not is_dark(spread) and not SPREAD[1] < spread < np.inf:
         return None
     wanted, given = ("0..255", "0..1") if is_dark(spread) else ("0..1", "0..255")

@@ -75,7 +75,7 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
 
 
 def _fetch(name: str, download: Download, file: IO[bytes], progress: Progress) -> None:
-    """Appends the rest to what is there; starts anew if the server cannot resume."""
+    """Append the rest to the partial file; restart if the server cannot resume."""
     from detector.core.http import open_from
 
     wanted = download.size or 0

@@ -1,5 +1,5 @@
-"""What goes with a file that one engine built for itself, and that describes itself badly: its head
-by its tensors (``head_of``), names and task by a header or a file beside it."""
+"""Describes an engine's own file: the head by its tensors (``head_of``), names and task by its
+header or a file next to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlanHead:
 
 
 def head_of(seen: ReadyMade) -> PlanHead:
-    """The head for these outputs. Raises ModelError that lists them where none fits."""
+    """Return the head for these outputs. Raises ModelError that lists them where none fits."""
     for layout in sorted(layouts().values(), key=lambda one: (not one.is_named(seen), one.order)):
         if (bound := layout.in_plan(seen)) is None:
             continue
@@ -58,7 +58,7 @@ def beside(path: Path, suffix: str) -> Path | None:
 
 
 def metadata_of(path: Path, header: Mapping[str, Any]) -> Metadata:
-    """What Ultralytics wrote before or beside the file. Raises ModelError for another task."""
+    """Read Ultralytics' metadata, in or next to the file. ModelError for another task."""
     from detector.core.models.formats.onnx.metadata import read_metadata
 
     told = {key: value for key, value in header.items() if value is not None}

@@ -1,1 +1,1 @@
-"""What a run leaves on disk, read and written in one place."""
+"""Reading and writing all that a run leaves on disk."""

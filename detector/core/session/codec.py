@@ -17,29 +17,29 @@ from detector.core.errors.secrets import has_secrets, redact
 SCHEMA = 1  # raised when a key is removed or retyped, never when one is added
 Document = TypeVar("Document")
 
-# What a document may be. The largest that a run of many hours writes is some megabytes, and five
-# deep; its largest number is a time in nanoseconds.
+# Limits of a document. A run of many hours writes some megabytes, nested five deep; its largest
+# number is a time in nanoseconds.
 MOST_BYTES = 64 << 20
 DEEPEST = 50
 LARGEST = 2**63
 
 
 def to_builtins(document: Any) -> Any:
-    """The document as dicts, lists, text and numbers. UNSET fields are left out."""
+    """Return the document as dicts, lists, text and numbers. UNSET fields are left out."""
     import msgspec
 
     return msgspec.to_builtins(document, enc_hook=_plain)
 
 
 def _plain(value: Any) -> Any:
-    """A subclass of str (``types.Background``) as str. Raises TypeError for any other type."""
+    """Turn a subclass of str (``types.Background``) into str. Raises TypeError otherwise."""
     if isinstance(value, str):
         return str(value)
     raise TypeError(f"{type(value).__name__} cannot be in a document")
 
 
 def to_json(document: Any) -> str:
-    """Indented by one, ASCII only. What is infinite or no number is null. Secrets are hidden."""
+    """Encode as ASCII, indented by one. Infinities and NaN become null; secrets are hidden."""
     content = to_builtins(document)
     if has_secrets():
         content = _redacted(content)
@@ -51,7 +51,7 @@ def to_json(document: Any) -> str:
 
 
 def _redacted(content: Any) -> Any:
-    """Also in keys that are no names of fields: some tables have sources for keys."""
+    """Redact values, and keys of mappings too: some tables have sources for keys."""
     if isinstance(content, dict):
         return {
             key if str(key).isidentifier() else redact(str(key)): _redacted(value)
@@ -71,22 +71,22 @@ def _finite(content: Any) -> Any:
 
 
 def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Document:
-    """``content`` as a document. Raises UsageError that names ``origin`` and the key."""
+    """Convert ``content`` to a document. Raises UsageError that names ``origin`` and the key."""
     import msgspec
 
     try:
         return msgspec.convert(content, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a key that is no UTF-8
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a key that is not UTF-8
         raise UsageError(f"{origin}: damaged, or written by another version: {error}") from error
 
 
 def from_json(text: str | bytes, kind: type[Document], origin: str | Path) -> Document:
-    """``text`` as a document of ``kind``. Raises UsageError as ``from_builtins`` does."""
+    """Parse ``text`` as a document of ``kind``. Raises UsageError as ``from_builtins`` does."""
     return from_builtins(parse_json(text, origin), kind, origin)
 
 
 def decode(text: bytes, kind: type[Document], origin: str | Path) -> Document:
-    """As ``from_json``, in a tenth of the time: for many small documents, most of them sound."""
+    """Parse like ``from_json``, ten times faster: for many small, mostly valid documents."""
     import msgspec
 
     try:
@@ -96,7 +96,7 @@ def decode(text: bytes, kind: type[Document], origin: str | Path) -> Document:
 
 
 def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """A file of a session. Raises UsageError where it is none, or too large to be one."""
+    """Read a file of a session. Raises UsageError if it is not one, or too large."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for its writer
@@ -113,7 +113,7 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes, origin: str | Path) -> Any:
-    """The content of ``text``. Raises UsageError that names ``origin``, and a bad value's key."""
+    """Parse ``text``. Raises UsageError that names ``origin``, and a bad value's key."""
     content = parsing.parse_json(text, origin, cure="it is damaged", halves=True)
     for key, wrong in _impossible(content):
         raise UsageError(f"{origin}: damaged: {key} {wrong}")
@@ -121,7 +121,7 @@ def parse_json(text: str | bytes, origin: str | Path) -> Any:
 
 
 def _impossible(content: Any) -> Iterator[tuple[str, str]]:
-    """(key, what is wrong) of values in no document of ours. Without recursion: it may be deep."""
+    """Yield (key, error) of values that we never write. Without recursion: it may be deep."""
     places = [("$", 0, content)]
     while places:
         key, depth, group = places.pop()
@@ -138,7 +138,7 @@ def _impossible(content: Any) -> Iterator[tuple[str, str]]:
 
 
 def _key(above: str, name: str | int) -> str:
-    """``$.loop[0].batch``, as msgspec names it; a long name only as far as it fits into a line."""
+    """Return ``$.loop[0].batch``, as msgspec names it, cut to fit into a line."""
     return f"{above}[{name}]" if isinstance(name, int) else f"{above}.{name[:80]}"
 
 

@@ -1,4 +1,4 @@
-"""What a run says of itself, as types: the summary and the session's document.
+"""The types of a run's documents: the summary and the session.
 
 ``Summary`` is what ``--json`` prints and what summary.json holds. ``SessionDocument`` is
 session.json: the summary with all that is needed to repeat the run and to read its spans. The
@@ -100,10 +100,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:
-    """All calls of one stage. ``thread``: the names of its threads, with commas. ``split``: of
-    ``busy_s``; None where the system does not tell. ``library_cpu_s``: CPU of the threads that
-    libraries run for the stage, over the whole run; ``library_ready_s``: how long the one of them
-    that used most waited for a core; None where nobody tells whose threads they are."""
+    """All calls of one stage. ``thread``: the names of its threads, with commas. ``split``: parts
+    of ``busy_s``; None if the system does not report them. ``library_cpu_s``: CPU of the threads
+    that libraries run for the stage, over the whole run; ``library_ready_s``: how long the busiest
+    of them waited for a core; None if their owner is unknown."""
 
     thread: str
     calls: Count
@@ -124,7 +124,7 @@ class StageFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingFigures:
-    """What the cameras' own threads did beside the loop: ``threads`` of them decoded ``calls``
+    """The work of cameras' own threads, besides the loop: ``threads`` of them decoded ``calls``
     packets. No stage holds it: the loop takes pictures that are decoded."""
 
     threads: Annotated[Count, statistic("threads that decode cameras", "1")]
@@ -181,7 +181,7 @@ class LibraryThreads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTime:
-    """CPU seconds of this process over the run. ``cores``: those that it may use."""
+    """CPU seconds of this process over the run. ``cores``: usable cores."""
 
     cores: Annotated[Size, statistic("cores that may be used", "1")]
     process_s: Annotated[Duration, statistic("CPU time", "s")]
@@ -194,13 +194,13 @@ class CpuTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``bottleneck``: the stage to change first; None where there is nothing to judge.
-    ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%), of those of
-    which it can be said; None where nothing else takes time.
-    ``cpu_share``: of all cores' time, what this process used. ``smaller_input``: height and width
-    of a network input that is advised, where inference limits the run and the model was trained for
-    it; else absent. ``advice``: options that take work out of the bottleneck; "" where there are
-    none. ``others_cores``: those that other programs used; None where the system does not tell."""
+    """``bottleneck``: the stage to change first; None if there is nothing to judge.
+    ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%), for stages
+    with a known gain; None if nothing else takes time. ``cpu_share``: share of all cores' time that
+    this process used. ``smaller_input``: height and width of an advised network input, if inference
+    limits the run and the model was trained for it; else absent. ``advice``: options that take work
+    out of the bottleneck; "" if there are none. ``others_cores``: cores that other programs used;
+    None if unknown."""
 
     bottleneck: str | None
     sentence: str
@@ -225,7 +225,7 @@ class Exit:
 
 
 class PrecisionShare(TypedDict):
-    """What one numeric type took of the network as it was executed. 0 to 1."""
+    """The shares of one numeric type in the executed network, 0 to 1."""
 
     layers: Amount
     macs: Amount
@@ -244,9 +244,9 @@ class DwellFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneTotals:
-    """What a line or zone counted (--zones). ``counts``: class -> in and out of a line; entered,
+    """The counts of a line or zone (--zones). ``counts``: class -> in and out of a line; entered,
     left, appeared and ended of a zone, where entered + appeared = left + ended. ``most``: class ->
-    objects in a zone at once. ``camera``: "" of a file. ``sides``: what a line calls in and out."""
+    objects in a zone at once. ``camera``: "" for a file. ``sides``: a line's in and out."""
 
     name: str
     kind: str  # "line" or "zone"
@@ -254,7 +254,7 @@ class ZoneTotals:
     sides: list[str] = field(default_factory=lambda: ["in", "out"])
     counts: dict[str, dict[str, Count]]
     most: dict[str, Count]
-    dwell_s: DwellFigures | None  # None: of a line, or nobody was there
+    dwell_s: DwellFigures | None  # None for a line or an empty zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +313,7 @@ class AgeFigures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSummary:
     """One camera of a live run. ``received`` = ``processed`` + all of ``dropped``.
-    ``dropped_share``: of those that the camera's own ``rate`` did not leave out.
+    ``dropped_share``: share of the frames that the camera's ``rate`` let through.
 
     ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: seconds
     in which it was live, of which the rates are. ``age_ms``: of results. ``parts_ms``: decoding,
@@ -378,9 +378,9 @@ class LiveMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbances:
-    """What disturbed the run from outside. ``swapped_mb``: of this process in swap at the end, in
-    10^6 bytes. ``throttled_s``: in which a CPU quota was used up. ``hot``: how often cores were
-    slowed down by heat. ``governor``: of the cores' clocks, where it saves power."""
+    """Disturbances from outside. ``swapped_mb``: memory of this process in swap at the end, 10^6
+    bytes. ``throttled_s``: seconds in which a CPU quota was used up. ``hot``: how often cores were
+    slowed down by heat. ``governor``: the CPU frequency governor, if it saves power."""
 
     swapped_mb: Annotated[Amount, statistic("memory in swap", "MB")] = 0.0
     throttled_s: Annotated[Duration, statistic("time without the CPU by its quota", "s")] = 0.0
@@ -442,7 +442,7 @@ class Summary:
     partial_outputs: list[str] | UnsetType = UNSET
     sources: list[SourceSummary] | UnsetType = UNSET
     session: str | UnsetType = UNSET  # its folder; absent where no source could be opened
-    # Of live runs alone. ``capacity``: how many such cameras this machine could take.
+    # Live runs only. ``capacity``: how many such cameras this machine could take.
     streams: list[StreamSummary] | UnsetType = UNSET
     capacity: Annotated[
         Amount | UnsetType | None, statistic("cameras that this machine could take", "1")
@@ -478,7 +478,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """``cores``: those that this process may use."""
+    """``cores``: cores that this process may use."""
 
     model: str | None = None
     flags: list[str] = field(default_factory=list)
@@ -487,7 +487,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The computer and the versions of a run. What a system does not tell is None."""
+    """The computer and the versions of a run. Facts that the system does not report are None."""
 
     detect_video: str | None = None
     python: str | None = None

@@ -69,9 +69,9 @@ class MeasuredCalibration:
 class Measurement:
     """One comparison, one search of ``tune``, or the timing at the first run of the default model.
 
-    ``settings``: of the runtime, those that change the speed of all rows. The rows of a search are
-    the run with what it found, and the run with the defaults; ``input_kind`` is what it found that
-    for, None of the others.
+    ``settings``: settings of the runtime that change the speed of all rows. A search has two rows:
+    the run with the settings found, and the run with the defaults; ``input_kind`` is the input that
+    it searched for, None for other measurements.
     """
 
     kind: Kind

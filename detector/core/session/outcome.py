@@ -1,4 +1,4 @@
-"""What happened in a run, source by source: the facts of which summary and session are made."""
+"""The results of a run, source by source: the facts behind its summary and session."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SourceRun:
-    """``cut``: detections that --max-det left out; ``partial``: files of a failed run. ``live_s``:
-    seconds in which a camera was live, of which the rates of a live run are."""
+    """``cut``: detections dropped by --max-det; ``partial``: files of a failed run. ``live_s``:
+    seconds in which a camera was live, the base of a live run's rates."""
 
     spec: str
     timeline: Timeline | OffTimeline
@@ -55,7 +55,7 @@ class SourceRun:
 
     @property
     def inferred(self) -> int:
-        """Of the frames that were written, those that the network saw."""
+        """Return how many written frames the network saw."""
         return self.written - self.reused - self.coasted
 
 

@@ -31,7 +31,7 @@ from detector.core.timeline.spans import INFER, Span
 
 @dataclass(slots=True)
 class SplitSum:
-    """Where a thread was in some of its time. Nanoseconds."""
+    """A span of a thread's time by where it was spent, in nanoseconds."""
 
     on_cpu_ns: int = 0
     ready_ns: int = 0
@@ -113,7 +113,7 @@ class ThreadSum:
 
     @property
     def unplaced_ns(self) -> int:
-        """What the kernel counted and no split holds, or the other way round."""
+        """Return what the kernel counted and no split holds, or the other way round."""
         parts = self.splits.values()
         cpu = sum(part.on_cpu_ns for part in parts)
         ready = sum(part.ready_ns for part in parts)
@@ -164,8 +164,8 @@ class ThreadSum:
 class Recording:
     stages: dict[str, StageSum] = field(default_factory=dict)
     threads: dict[str, ThreadSum] = field(default_factory=dict)
-    infer_ns: int = 0  # time in which at least one infer was running
-    # CPU time of libraries' own threads; None where the system does not tell.
+    infer_ns: int = 0  # time with at least one inference running
+    # CPU time of libraries' own threads; None if the system does not report it.
     burnt: Burnt | None = None
 
     def self_check(self) -> None:
@@ -221,7 +221,7 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
 
 
 def merge_recordings(recordings: Iterable[Recording]) -> Recording:
-    """The sums of several sources, one after the other."""
+    """Return the sums of several sources, one after the other."""
     total = Recording({stage: StageSum() for stage in STAGES})
     for recording in recordings:
         total.infer_ns += recording.infer_ns

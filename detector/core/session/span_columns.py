@@ -18,14 +18,14 @@ from detector.core.timeline.spans import Span, Track
 def span_columns(
     timelines: list[Timeline | OffTimeline],
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
-    """The columns of spans.npz with their names, and the numbers of spans and of kept ones.
+    """Yield the columns of spans.npz with their names, and the numbers of spans and of kept ones.
 
-    Each column is made when it is asked for, so that one is in memory at a time. thread, stage and
-    kind are codes into the columns of their names; then source, index, start_ns
-    and end_ns, and of these nanoseconds those that the thread was off a core (off_cpu_ns), of them
+    Return the columns. Each is made on request, so that only one is in memory at a time. thread,
+    stage and kind are codes into the columns of their names; then source, index, start_ns and
+    end_ns, and of these nanoseconds those that the thread was off a core (off_cpu_ns), of them
     ready for one (ready_ns), and what the engine's own threads used for the call (library_ns): its
-    own, without what nested spans took; NOT_KNOWN where nobody tells. Gaps between top-level spans
-    are rows of kind "other", so that time that no stage claimed can be seen.
+    own, without nested spans; NOT_KNOWN if the system does not report it. Gaps between top-level
+    spans are rows of kind "other", so that unclaimed time is visible.
     """
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
     blocks: list[_Block] = []
@@ -63,7 +63,7 @@ class _Block:
 
     codes: tuple[int, int, int, int]
     rows: _Columns
-    silent: frozenset[Column] = frozenset()  # columns that nobody told
+    silent: frozenset[Column] = frozenset()  # columns without data
 
     def column(self, name: Column) -> NDArray[np.int64]:
         if name in self.silent:
@@ -128,7 +128,7 @@ def _parts(blocks: Sequence[_Block], name: Column) -> Iterator[NDArray[np.int64]
 
 
 def _column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[Any]:
-    """Each part, an array or a number for all of its rows, behind the one before."""
+    """Concatenate the parts; each is an array, or one number for all of its rows."""
     column: NDArray[Any] = np.empty(sum(sizes), dtype)
     at = 0
     for size, part in zip(sizes, parts, strict=True):

@@ -56,7 +56,7 @@ FILES = (
     "precision-recall.svg",
     "confusion.svg",
 )
-# What `report` makes of a session. It may be made again, so it is not kept from being overwritten.
+# Products of `report`. They can be made again, so they are not protected from overwriting.
 PRODUCTS = ("report.html", "profile.json", "trace.json.gz")
 CURE = "choose another folder with --run-dir DIR"
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -87,7 +87,7 @@ class Session:
 
     @classmethod
     def create_in(cls, parent: Path, name: str, *, or_temporary: bool = False) -> Session:
-        """A new folder PARENT/NAME (NAME-2, NAME-3, ... where it exists). Raises OutputError."""
+        """Make a new folder PARENT/NAME (NAME-2, ... if it exists). Raises OutputError."""
         try:
             return cls._create(parent / name, new=True)
         except OutputError as error:
@@ -135,12 +135,12 @@ class Session:
 
     @classmethod
     def _open(cls, folder: Path, made: bool) -> Session:
-        """Locks the folder. Raises OutputError where another process has it."""
+        """Lock the folder. Raises OutputError if another process has it."""
         while True:
             lock = _open_list(folder)
             if not take_lock(lock):
                 writer = _last_writer(lock)
-                for _ in range(20):  # who took it a moment ago has not written its number yet
+                for _ in range(20):  # its new owner may not have written its number yet
                     if writer:
                         break
                     time.sleep(0.01)
@@ -159,7 +159,7 @@ class Session:
     @classmethod
     @contextlib.contextmanager
     def reopened(cls, folder: Path) -> Iterator[Session]:
-        """The folder of a run of this process that has ended, locked again. Raises OutputError."""
+        """Lock the folder of an ended run of this process again. Raises OutputError."""
         try:
             lock = _open_list(folder)
         except OSError as error:
@@ -189,7 +189,7 @@ class Session:
                 )
 
     def begin(self) -> None:
-        """Removes an earlier run's files, once there is something to write."""
+        """Remove an earlier run's files, once there is something to write."""
         if self._begun or self._lock < 0:
             return
         self._begun = True
@@ -215,7 +215,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """Lists files to be written; returns the first one's path. Raises OutputError."""
+        """List files to be written; return the first one's path. Raises OutputError."""
         try:
             known = _listed_names(self.folder)
             new = [name for name in names if name not in known]
@@ -251,7 +251,7 @@ class Session:
             self._lock = -1
 
     def discard(self) -> None:
-        """Removes the folder, and empty ones above it that were made for it."""
+        """Remove the folder, and empty ones above it that were made for it."""
         with contextlib.suppress(OSError):
             if self._made or not _listed_names(self.folder):
                 (self.folder / LIST).unlink(missing_ok=True)
@@ -280,20 +280,20 @@ class Session:
         return self.path(name)
 
     def whole(self, name: str) -> AbstractContextManager[Path]:
-        """A path to write to; the file gets its name when the block ends well."""
+        """Yield a path to write to; the file gets its name when the block succeeds."""
         return whole_file(self.claim(name), "the run's outputs are kept", ours=True)
 
     def log_error(self, text: str) -> Path | None:
-        """Adds to error.log. Returns its path; None where it cannot be written."""
+        """Add to error.log. Return its path, or None if it cannot be written."""
         try:
             with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(redact(text))
-        except (OutputError, OSError):  # what failed before matters more
+        except (OutputError, OSError):  # the earlier error matters more
             return None
         return self.path(LOG)
 
     def adopt(self, path: Path) -> None:
-        """Appends a source's finished JSONL to the session's rows, whole or not at all."""
+        """Append a source's finished JSONL to the session's rows, whole or not at all."""
         target = self.claim(ROWS_SO_FAR)
         try:
             # Without a buffer: what a full disk refused would be tried again when it is closed, and
@@ -313,7 +313,7 @@ class Session:
             ) from error
 
     def finish_rows(self) -> None:
-        """Gives the rows of all sources their final name, unless no source's rows fitted."""
+        """Give the rows of all sources their final name, unless no source's rows fitted."""
         rows = self.path(ROWS_SO_FAR)
         if not rows.exists():
             return
@@ -329,7 +329,7 @@ class Session:
             ) from error
 
     def write_spans(self, timelines: list[Timeline | OffTimeline]) -> SpanCounts:
-        """Writes the columns of every span that was kept, as spans.npz."""
+        """Write the columns of every span that was kept, as spans.npz."""
         columns, seen, kept = span_columns(timelines)
         with (
             self.whole("spans.npz") as temporary,
@@ -345,12 +345,12 @@ class Session:
 
 
 def keep_session(folder: Path) -> None:
-    """The files of a saved session are read by this command: nothing may overwrite them."""
+    """Protect the files of a saved session that this command reads from overwriting."""
     keep("the session", *(folder / name for name in _session_files(folder)))
 
 
 def add_to_session(folder: Path, name: str, content: bytes) -> Path:
-    """Writes what was made of a saved session into it, if it has a list. Raises OutputError."""
+    """Write what was made of a saved session into it, if it has a list. Raises OutputError."""
     if _listed_names(folder):
         Session(folder).claim(name)
     write_whole(folder / name, content, ours=True)
@@ -358,14 +358,14 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def list_in_session(folder: Path, names: Iterable[str]) -> None:
-    """Lists files that a library wrote into a saved session, so that they may be removed."""
+    """Add a library's files in a saved session to its list, so that they may be removed."""
     known = _listed_names(folder)
     with contextlib.suppress(OSError):
         Session(folder)._list([name for name in names if name not in known])
 
 
 def remove_from_session(folder: Path, below: str) -> None:
-    """Removes the listed files of a folder in a saved session."""
+    """Remove the listed files of a folder in a saved session."""
     for name in _listed_names(folder):
         if PurePath(name).parts[0] == below and not (folder / below).is_symlink():
             with contextlib.suppress(OSError):
@@ -373,13 +373,13 @@ def remove_from_session(folder: Path, below: str) -> None:
 
 
 def _session_files(folder: Path) -> set[str]:
-    """What a run left, without what reports made of it."""
+    """Return the names of a run's own files, without the products of reports."""
     names = _listed_names(folder) | set(_names_of_a_session(folder))
     return {name for name in names if name not in PRODUCTS and not name.endswith(".csv")}
 
 
 def _names_of_a_session(folder: Path) -> list[str]:
-    """The names that a run gives, those of passes and sources as far as they are there."""
+    """Return a session's file names; those of passes and sources only if they exist."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")
@@ -394,7 +394,7 @@ def _open_list(folder: Path) -> int:
 
 
 def _listed_names(folder: Path) -> set[str]:
-    """The names in the list; one that leads out of the folder is no name of ours."""
+    """Return the listed names, without any that lead out of the folder."""
     try:
         lines = os.fsdecode(read_file(folder / LIST)).split("\n")
     except UsageError:
@@ -414,14 +414,14 @@ def _process() -> str:
 
 
 def _last_writer(lock: int) -> str:
-    """Number and token of the process that wrote last, by the list; "" where it names none."""
+    """Return number and token of the last writing process in the list; "" if it names none."""
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""
 
 
 def _make_folder(folder: Path) -> bool:
-    """Whether it was not there."""
+    """Make the folder. Return whether it is new."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -432,7 +432,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """``folder``, or NAME-2, NAME-3, ... By mkdir, so that two runs get two folders."""
+    """Make ``folder``, or NAME-2, NAME-3, ... By mkdir, so that two runs get two folders."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:

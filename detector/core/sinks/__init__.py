@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 
-# What is saved without --save, by the kind of source.
+# Outputs saved without --save, by the kind of source.
 DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
@@ -31,17 +31,17 @@ def find(name: str) -> type[Sink]:
 
 
 def find_all() -> list[type[Sink]]:
-    """Every sink's class, in the order in which sinks are opened."""
+    """Return all sink classes, in opening order."""
     return in_order(names())
 
 
 def in_order(wanted: Iterable[str]) -> list[type[Sink]]:
-    """The classes of some sinks, in that order. Raises UsageError for an unknown name."""
+    """Return the classes of some sinks, in that order. Raises UsageError for an unknown name."""
     return sorted(map(find, wanted), key=lambda sink: (sink.order, sink.name))
 
 
 def defaults(kind: str) -> list[type[Sink]]:
-    """What is saved without --save of a source of this ``SourceInfo.kind``."""
+    """Return the sinks used without --save for this ``SourceInfo.kind``."""
     return in_order(DEFAULTS[kind])
 
 

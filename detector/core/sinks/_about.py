@@ -31,7 +31,7 @@ def is_timecode(text: str | None, fps: Fraction) -> bool:
 
 
 def tags_from(info: SourceInfo, pts: int) -> dict[str, str]:
-    """The source's tags for an output that begins with the frame at ``pts``."""
+    """Return the source's tags for an output that begins with the frame at ``pts``."""
     tags = dict(info.tags)
     if found := _TIMECODE.fullmatch(tags.get("timecode", "")):
         rate, lost = max(1, round(info.fps)), 0
@@ -56,17 +56,17 @@ def describe_data(stream: Any) -> str:
 
 
 def is_data(stream: Any) -> bool:
-    """Whether it is a track of data, other than the time code, which is a tag."""
+    """Return whether it is a track of data, other than the time code, which is a tag."""
     return stream.type == "data" and "timecode" not in stream.metadata
 
 
 def is_of_an_overlay(stream: Any) -> bool:
-    """Whether a track holds the boxes of an earlier run, which belong to no other output."""
+    """Return whether a track holds the boxes of an earlier run, which belong to no other output."""
     return stream.type == "subtitle" and title_of(stream) == DETECTIONS
 
 
 def copy_fonts(of: Any, to: Any) -> None:
-    """A container's attachments (PyAV), mostly fonts, but not those of an earlier overlay."""
+    """Copy attachments (PyAV), mostly fonts, but not those of an earlier overlay."""
     import av
 
     for stream in of.streams:

@@ -10,8 +10,8 @@ variance of the Laplacian of the crop, in grey and scaled to 64x64, so that it i
 and not of its distance. A better one takes the place of the kept one from 5% more on: an object
 that comes nearer is not copied in every frame.
 
-A track is over when it was not seen for ``OVER_S``, which is longer than a tracker looks for it,
-or when its clock begins anew. What became of it, ``Track``, then is whoever's that writes it.
+A track ends when it was not seen for ``OVER_S``, which is longer than a tracker looks for it, or
+when its clock restarts. The caller then gets a ``Track`` to write.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Track:
         return encode(shrink(self.picture, longest), ".jpg", ".png")
 
     def row(self, file: str) -> dict[str, Any]:
-        """As it stands in tracks.jsonl; seconds of the source."""
+        """Return the row of tracks.jsonl; times are seconds of the source."""
         return {
             "track": self.id,
             "class": self.name,
@@ -86,7 +86,7 @@ class Track:
 
 
 class BestPictures:
-    """Of one source. ``see`` may be called before ``add``, with the frame's plain picture."""
+    """One source's best pictures. ``see`` may come before ``add``, with the plain picture."""
 
     def __init__(self) -> None:
         self._live: dict[int, Track] = {}
@@ -97,7 +97,7 @@ class BestPictures:
         return len(self._live)
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Keeps a copy of what is better than the kept pictures."""
+        """Keep a copy of what is better than the kept pictures."""
         detections = detections.found()
         ids = detections.track_list()
         self._seen = [
@@ -123,7 +123,7 @@ class BestPictures:
         return (whole, worth), shrink(cut(image, _widen(box)))
 
     def add(self, frame: Frame, time_s: float, detections: Detections) -> list[Track]:
-        """Takes a frame. Returns the tracks that are over."""
+        """Add a frame. Return the tracks that ended."""
         detections = detections.found()
         over = self.end() if time_s < self._now - OVER_S else []
         self._now = time_s
@@ -142,7 +142,7 @@ class BestPictures:
     ) -> list[Track]:
         class_id, over = int(detections.class_ids[at]), []
         known = self._live.get(track)
-        if known is not None and known.class_id != class_id:  # a tracker that began anew
+        if known is not None and known.class_id != class_id:  # the tracker restarted
             over.append(self._live.pop(track))
             known = None
         if known is None:
@@ -150,7 +150,7 @@ class BestPictures:
             known = Track(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._live[track] = known
         better = None if self._seen is None else self._seen[at]
-        if better is None and known.picture is None:  # it was compared with one that is over
+        if better is None and known.picture is None:  # its rival's track has ended
             better = self._compare(frame.image, detections, at, track)
         known.last_frame, known.last_s = frame.index, time_s
         known.frames += 1

@@ -5,7 +5,7 @@
 - The folder holds only what an earlier run listed in its hidden manifest: it steps aside, the new
   folder takes its name, and the old files are removed one by one, as listed.
 - Any other folder (somebody's own files are in it, it is the current one, or a mount point): each
-  file moves in by itself and replaces only its namesake of an earlier run.
+  file moves in separately and replaces only its namesake of an earlier run.
 
 A file of somebody else's is never replaced: ``add`` refuses its name. Files may lie in folders of
 the folder; a link in the place of one is never followed.
@@ -66,7 +66,7 @@ class FolderSink(Sink):
         return self._partial.target
 
     def add(self, name: str, data: bytes) -> None:
-        """Writes one file. ``name`` is relative, and may have folders in front."""
+        """Write one file. ``name`` is relative, and may have folders in front."""
         assert self._partial is not None, "write before open"
         if _is_blocked(self.target, name) or (
             name not in self._earlier and os.path.lexists(self.target / name)
@@ -84,7 +84,7 @@ class FolderSink(Sink):
         self._written.append(name)
 
     def append(self, name: str, data: bytes) -> None:
-        """Adds to the end of a file, which the first call makes. ``name``: as of ``add``."""
+        """Add to the end of a file, which the first call makes. ``name``: as of ``add``."""
         if name not in self._taken:
             self._taken.add(name)
             self.add(name, data)
@@ -178,7 +178,7 @@ class FolderSink(Sink):
         if not target.exists():
             os.rename(partial.path, target)
             return True
-        # The current folder stays: a shell that stands in it would be left in a deleted one.
+        # The current folder stays: a shell there would be left in a deleted folder.
         if not self._only_ours(target) or target.samefile(os.curdir):
             return False
         old = target.with_name(f"{target.name}.old")
@@ -224,20 +224,20 @@ def _folders_of(names: Iterable[str]) -> set[str]:
 
 
 def _remove_folders(folder: Path, names: Iterable[str]) -> None:
-    """Removes the folders of ``names`` in ``folder`` that are empty, the inner ones first."""
+    """Remove the folders of ``names`` in ``folder`` that are empty, the inner ones first."""
     for below in sorted(_folders_of(names), reverse=True):
         with suppress(OSError):
             (folder / below).rmdir()
 
 
 def _is_inside(folder: Path, name: str) -> bool:
-    """Whether ``folder / name`` lies in the folder, by its name and with no link on the way."""
+    """Return whether ``folder / name`` is inside the folder, with no link on the way."""
     parts = name.split("/")
     return not {"", os.curdir, os.pardir}.intersection(parts) and not _is_blocked(folder, name)
 
 
 def _is_blocked(folder: Path, name: str) -> bool:
-    """Whether something that is no folder stands where ``name`` needs one."""
+    """Return whether ``name`` needs a folder where something else exists."""
     return "/" in name and any(
         os.path.lexists(folder / below)
         and (os.path.islink(folder / below) or not os.path.isdir(folder / below))

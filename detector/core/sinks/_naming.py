@@ -12,7 +12,7 @@ LIKE_JPEG = (".avif", ".heic", ".heif", ".hif", ".jfif", ".mpo")  # of photos, w
 
 
 def picture_name(frame: Frame) -> PurePath | None:
-    """What outputs of a picture are called, with a folder where it has one; None in a video."""
+    """Return the name of a picture's outputs, with its folder if any; None in a video."""
     if frame.name is not None:
         return PurePath(frame.name)
     return None if frame.path is None else PurePath(PurePath(frame.path).name)
@@ -43,11 +43,11 @@ class FrameNames:
         self._one = stem
 
     def make_unique(self, *taken: str) -> None:
-        """From now on no two frames share a stem (a.jpg, a.png), and none has one of ``taken``."""
+        """Make stems unique (a.jpg, a.png) from now on, and avoid those of ``taken``."""
         self._taken = (self._taken or set()) | {*taken}
 
     def stem(self, frame: Frame) -> str:
-        """The frame's name without a suffix; it may have folders in front."""
+        """Return the frame's name without a suffix; it may have folders in front."""
         if self._last is None or self._last[0] != frame.index:
             self._last = frame.index, self._choose(frame)
         return self._last[1]

@@ -17,5 +17,5 @@ class _OnlyDetections(Sink):
 
 
 def only_detections(sink: type[Sink]) -> type[Sink]:
-    """The same sink, which leaves out frames without detections."""
+    """Return the same sink, which leaves out frames without detections."""
     return type(sink.__name__, (_OnlyDetections, sink), {})

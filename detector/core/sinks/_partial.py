@@ -83,7 +83,7 @@ class Partial:
         return fd
 
     def _lock(self, fd: int) -> None:
-        """Takes the lock, then checks that the name still means this file. Raises OutputError."""
+        """Take the lock, then check that the name still means this file. Raises OutputError."""
         same = False
         if take_lock(fd):
             with suppress(FileNotFoundError):
@@ -105,14 +105,14 @@ class Partial:
             self.fd = -1
 
     def discard(self) -> None:
-        """Removes the temporary file. Never raises."""
+        """Remove the temporary file. Never raises."""
         with suppress(OSError):
             self.path.unlink()
         self.release()
 
 
 def refuse_being_written(target: Path) -> None:
-    """Raises OutputError where another run is writing ``target``. The lock that tells is shared and
+    """Raise OutputError if another run is writing ``target``. The lock that tells is shared and
     given back at once, so that two that ask do not see each other."""
     real = Path(os.path.realpath(target))
     for name in {f"{real.stem}.partial{real.suffix}", f"{real.name}.partial"}:  # file, or folder
@@ -135,7 +135,7 @@ def being_written(target: Path) -> OutputError:
 
 
 def _refuse_source(asked: Path, written: tuple[Path, ...], source: str) -> None:
-    """Raises OutputError if the target or its temporary name is the source, by any link."""
+    """Raise OutputError if the target or its temporary name is the source, by any link."""
     for path in written:
         with suppress(OSError):
             if source and path.samefile(source):
@@ -146,13 +146,13 @@ def _refuse_source(asked: Path, written: tuple[Path, ...], source: str) -> None:
 
 
 def _is_ours(fd: int) -> bool:
-    """Whether a temporary file may be used: it is new, or a run of ours made it."""
+    """Return whether a temporary file may be used: it is new, or a run of ours made it."""
     about = os.fstat(fd)
     if not stat.S_ISREG(about.st_mode):
         return False
     if not about.st_size:
         return True
-    with suppress(OSError):  # no attributes here: then nobody knows, and the file stays
+    with suppress(OSError):  # no attributes here: origin unknown, the file stays
         return bool(os.getxattr(fd, OURS))
     return False
 

@@ -25,7 +25,7 @@ class RowsSink(Sink):
         self._whole_bytes = 0  # up to the end of the last whole line
 
     def describe(self, info: SourceInfo) -> None:
-        """What the lines say of the source. Before ``rows``."""
+        """Take the facts of the source. Called before ``rows``."""
         self._info = info
 
     def open(self, info: SourceInfo) -> None:
@@ -36,7 +36,7 @@ class RowsSink(Sink):
         self._append(self.header)
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        """The whole lines of one frame, each with its line end; "" for none."""
+        """Return the whole lines of one frame, each with its line end; "" for none."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:

@@ -1,4 +1,4 @@
-"""What the sinks of lines and zones (--zones) share: rows of a scene, and those of its end."""
+"""Base of the sinks of lines and zones (--zones): rows of a scene and of its end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class SceneSink(RowsSink):
     @staticmethod
     @abstractmethod
     def of(scene: Scene) -> Iterable[Any]:
-        """What this sink writes of a scene."""
+        """Return what this sink writes of a scene."""
 
     @staticmethod
     @abstractmethod
     def last(book: ZoneBook) -> Iterable[Any]:
-        """What it writes at the end."""
+        """Return what it writes at the end."""
 
     @abstractmethod
     def lines(self, found: Iterable[Any]) -> str:

@@ -23,7 +23,7 @@ GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe has left (`| head`); so 
 
 
 class RowStream:
-    """An open descriptor, as long as somebody reads it. ``left`` is called when nobody does."""
+    """Rows to an open descriptor until its reader leaves; ``left`` is called then."""
 
     def __init__(self, descriptor: int, left: Callable[[], None]) -> None:
         self.is_read = True
@@ -31,7 +31,7 @@ class RowStream:
         self._header = ""
 
     def begin(self, header: str) -> None:
-        """Writes the header of the first source; those of the others are the same."""
+        """Write the header of the first source only; all sources have the same one."""
         if not self._header:
             self._header = header
             self.write(header)
@@ -69,7 +69,7 @@ class RowStream:
         return bool(poll.poll(timeout_ms))
 
     def _position(self) -> int | None:
-        """Where the next line begins in a file of ours alone; None for a pipe."""
+        """Return where the next line begins in a file of ours alone; None for a pipe."""
         try:
             about = os.fstat(self.descriptor)
             at = os.lseek(self.descriptor, 0, os.SEEK_CUR)
@@ -101,7 +101,7 @@ class StreamedRows(Sink):
             self._stream.write(lines)
 
     def close(self) -> None:
-        """What is written is written; there is no file."""
+        """Do nothing: there is no file to finish."""
 
     def abort(self) -> None:
-        """As ``close``."""
+        """Do nothing, like ``close``."""

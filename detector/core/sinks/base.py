@@ -21,15 +21,15 @@ class Sink:
     name: ClassVar[
         str
     ]  # "video", "jsonl", ...: in --save, in the summary, and as the file's name here
-    # What the output's name ends in. The first is the default; "" or "-labels" means a folder. A
+    # Endings of the output's name. The first is the default; "" or "-labels" means a folder. A
     # file that is given with -o is this sink's when it ends in any of them.
     suffixes: ClassVar[tuple[str, ...]]
     # The picture that it needs: "none", "plain", "bgr" or "yuv420p". If any sink needs one of the
     # last two, boxes are drawn into it first, and --no-video leaves that sink out. "yuv420p" is
-    # ``frame.picture`` as it comes, planes or BGR; "bgr" is ``frame.image``. "plain" is BGR before
-    # that, with the objects of --blur pixelated: ``see`` gets it.
+    # ``frame.picture``, planes or BGR; "bgr" is ``frame.image``. "plain" is BGR before that, with
+    # the objects of --blur pixelated: ``see`` gets it.
     pictures: ClassVar[str] = "none"
-    one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that hold one picture only
+    one_picture: ClassVar[tuple[str, ...]] = ()  # the ``suffixes`` that hold only one picture
     ending: ClassVar[str] = "-detected"  # of a default name: IN + ending + suffix
     kinds: ClassVar[tuple[str, ...]] = (
         "video",
@@ -50,7 +50,7 @@ class Sink:
     untouched: ClassVar[bool] = False
     needs: ClassVar[str] = ""  # the option without which it has nothing to write
 
-    # Options that it makes no sense without, and the values that they have where nobody gave one.
+    # Options that it needs, and their values if the user gave none.
     implies: ClassVar[Mapping[str, Any]] = {}
 
     path: Path
@@ -64,22 +64,22 @@ class Sink:
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
-        """Raises UsageError for options (of config.output) that mean nothing for this suffix."""
+        """Raise UsageError for options (of config.output) that mean nothing for this suffix."""
 
     @classmethod
     def check_source(cls, spec: str) -> None:
-        """Raises UsageError for a source (a file) that this output can never be made of."""
+        """Raise UsageError for a source (a file) that this output can never be made of."""
 
     def open(self, info: SourceInfo) -> None:
         """Creates the temporary file. Raises OutputError where the target cannot be written."""
         raise NotImplementedError
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Takes what it needs of a plain picture with detections, just before its ``write``."""
+        """Take what it needs of a plain picture with detections, just before its ``write``."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Takes one frame, in order. Must not keep its picture: the buffer is used again."""
+        """Take one frame, in order. Must not keep its picture: the buffer is used again."""
         raise NotImplementedError
 
     def close(self) -> Path | None:
@@ -88,6 +88,5 @@ class Sink:
         raise NotImplementedError
 
     def abort(self) -> Path | None:
-        """After a failure: keeps what is whole under the temporary name and returns that, if
-        any."""
+        """After a failure: keep what is whole under the temporary name; return that, if any."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""COCO JSON: a dataset (annotations with scores, images, categories), and a results list beside it.
+"""COCO JSON: a dataset (annotations with scores, images, categories), and a separate results list.
 
 ``COCO(dataset)`` of pycocotools and faster-coco-eval reads the one, ``coco.loadRes(list)`` the
 other, whose image and category ids are the same. Annotations go to the file as they come. The list
@@ -51,7 +51,7 @@ def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]
 
 
 def _below(path: str | Path, folder: str | Path) -> str:
-    """From the folder, or the whole path: readers refuse a way through ``..``."""
+    """Return the path below the folder, or in full: readers refuse ``..``."""
     if "://" in str(path):  # an address
         return str(path)
     below = os.path.relpath(path, folder)
@@ -93,7 +93,7 @@ class CocoSink(RowsSink):
     options = ("remark", "names")
 
     def __init__(self, path: Path, *, remark: str = "", names: FrameNames | None = None) -> None:
-        """``remark`` is in ``info`` under that key. Without one there is no such key."""
+        """``remark`` is written into ``info`` under that key, if it is not empty."""
         super().__init__(path)
         info = {
             "description": "detections of detect-video",
@@ -143,7 +143,7 @@ class CocoSink(RowsSink):
         self._names = self._names or detections.names
 
     def _list_last(self) -> None:
-        """Puts the last frame on the list of images. Its picture, if any, is written by now."""
+        """Put the last frame on the list of images. Its picture, if any, is written by now."""
         if self._last is None:
             return
         written = self._frames.written
@@ -198,7 +198,7 @@ class CocoSink(RowsSink):
         return super().abort()
 
     def _count_fitting(self, space: int) -> int:
-        """How many frames, with their list, take at most ``space`` bytes."""
+        """Return how many frames, with their list, take at most ``space`` bytes."""
         assert self._partial is not None
         try:
             disk = os.fstatvfs(self._partial.fd)

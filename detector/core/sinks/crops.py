@@ -36,7 +36,7 @@ class CropsSink(FolderSink):
         self._cut = [cut(image, box).copy() for box in detections.found().boxes.tolist()]
 
     def _take(self, frame: Frame, detections: Detections) -> list[Image]:
-        """The crops of a frame. Where nobody draws, nobody shows it either: it is plain itself."""
+        """Return a frame's crops. If no sink draws, the frame itself is the plain picture."""
         if self._cut is None and len(detections.found()):
             self.see(frame.image, detections)
         taken, self._cut = self._cut or [], None

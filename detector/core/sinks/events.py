@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def rounded(time_s: float) -> float:
-    """Seconds as they are written."""
+    """Return seconds rounded for output."""
     return round(time_s, 3)
 
 

@@ -17,7 +17,7 @@ class JsonlSink(RowsSink):
     options = ("remark", "save_times")
 
     def __init__(self, path: Path, *, remark: str = "", save_times: bool = False) -> None:
-        """With a ``remark`` every line has it; with ``save_times``, the frame's times."""
+        """Add to every line the ``remark``, if any, and the times, with ``save_times``."""
         super().__init__(path)
         self._remark = {"remark": remark} if remark else {}
         self._times = save_times
@@ -61,7 +61,7 @@ def times_of(frame: Frame) -> dict[str, object]:
 
 
 def rows_of(detections: Detections) -> list[dict[str, object]]:
-    """What a line says of each object. With tracks, ``track`` is its id, null where it has none."""
+    """Return one row per object. With tracks, ``track`` is its id, or null."""
     rows: list[dict[str, object]] = [
         {"class": name, "class_id": class_id, "score": score, "box": box}
         for name, class_id, score, box in plain_values(detections)

@@ -48,9 +48,9 @@ class PicturesSink(FolderSink):
         self._names = names or FrameNames()
         self._at_once = at_once
         self._crew: Crew | None = None
-        # Those that are encoded now, in their order: name, bytes of the picture.
+        # Pictures being encoded, in order: name, bytes of the picture.
         self._pending: deque[tuple[str, int, Pending[tuple[str, bytes]]]] = deque()
-        self._one: Partial | None = None  # the file, where there is no folder
+        self._one: Partial | None = None  # the file, if there is no folder
         self._whole = False
 
     def open(self, info: SourceInfo) -> None:
@@ -91,7 +91,7 @@ class PicturesSink(FolderSink):
         self._settle(AHEAD_BYTES)
 
     def _settle(self, most: int) -> None:
-        """Writes what is encoded, in its order; waits where more bytes than ``most`` are not."""
+        """Write what is encoded, in its order; wait where more bytes than ``most`` are not."""
         held = sum(size for _, size, _ in self._pending)
         while self._pending and (held > most or self._pending[0][2].is_done()):
             name, size, encoded = self._pending.popleft()
@@ -144,7 +144,7 @@ class PicturesSink(FolderSink):
 
 
 def _holds(suffix: str, image: Image) -> bool:
-    """Whether OpenCV writes this format, and it holds pictures of this size."""
+    """Return whether OpenCV writes this format, and it holds pictures of this size."""
     longest = MOST_PIXELS_OF.get(suffix.lower(), 1 << 30)
     return suffix.lower() in ENCODED and max(image.shape[:2]) <= longest
 

@@ -1,7 +1,7 @@
 """YOLO's text files in a folder: one per frame, named like the picture, and classes.txt.
 
-Where annotated pictures are written too, both lie in one dataset: images/, labels/ and data.yaml.
-Without them data.yaml stands among the labels, and names the classes only.
+If annotated pictures are written too, both form one dataset: images/, labels/ and data.yaml.
+Without them data.yaml is next to the labels, and names the classes only.
 
 A row is "class cx cy w h", as trainers read it. With ``save_conf`` the score is a sixth number,
 which ``eval --detections`` needs. Classes count from 0; the box is relative to the picture's size.
@@ -81,13 +81,13 @@ class YoloSink(FolderSink):
         if self._description is not None:
             self.beside = [self.path.parent / DESCRIPTION]
             write_whole(self.beside[0], self._description, ours=True)
-            sync_folder(self.path.parent.parent)  # in which the dataset's folder may be new
+            sync_folder(self.path.parent.parent)  # the dataset's folder may be new in it
             self._description = None
         return path
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raises OutputError for a foreign data.yaml in the way, UsageError if the command reads it."""
+    """Raise OutputError for a foreign data.yaml in the way, UsageError if the command reads it."""
     refuse_kept(path)
     try:
         ours = path.read_bytes().startswith(HEAD.encode())
@@ -117,7 +117,7 @@ def _describe(names: tuple[str, ...], pictures: str | None) -> str:
 
 
 def _quote(name: str) -> str:
-    """As JSON, which is YAML, too, once nothing is left that YAML does not print."""
+    """Quote as JSON, which is also YAML once all characters are printable there."""
     text = json.dumps(name, ensure_ascii=False)
     return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

@@ -68,7 +68,7 @@ INKS = tuple(_ink(color) for color in PALETTE)
 
 
 PEOPLE = {"person", "people", "pedestrian"}  # in COCO, VisDrone and MOT, and the default model
-YELLOW = 3  # of the palette: what a remark stands on
+YELLOW = 3  # of the palette: the background of a remark
 FEW = 12  # boxes; with more, text is smaller, and labels show their corner where it is in doubt
 BLOCKS = 6  # of a pixelated object along its shorter side
 DASH = 4  # lines: how long a dash is
@@ -108,7 +108,7 @@ class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to
 
 class Corner(NamedTuple):
     """The two arms that make a corner of a box thick: x1, y1, x2, y2 of whole pixels, x2 and y2
-    behind the last one. They may leave the picture."""
+    past the last one. They may leave the picture."""
 
     shade: int  # of PALETTE
     arms: tuple[Rect, Rect]
@@ -116,9 +116,9 @@ class Corner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything goes in one picture: what ``annotate`` draws, and others write down.
+    """The positions of everything that ``annotate`` draws in one picture, or others write down.
 
-    ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 behind the last one; best
+    ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 past the last one; best
     score first. ``shades``: of PALETTE. ``corners``: in drawing order. ``dots``: boxes that have
     one instead of a label. ``dashed``: boxes of objects not detected in this picture.
     """
@@ -134,8 +134,8 @@ class Layout:
 
 
 def lay_out(width: int, height: int, detections: Detections, style: Style) -> Layout:
-    """Where boxes and labels go in a picture of this size, the best score's label first. Line width
-    and text grow with the picture, and text shrinks where boxes are many."""
+    """Return where boxes and labels go in a picture of this size, the best score's label first.
+    Line width and text grow with the picture, and text shrinks where boxes are many."""
     size = _side(width, height)
     line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
     if not len(detections.boxes) and not style.remark:
@@ -186,7 +186,7 @@ def _classes_of_people(names: tuple[str, ...]) -> frozenset[int]:
 
 
 def _kinds(detections: Detections) -> NDArray[np.int64]:
-    """What has one colour: a track, or the objects of a class that have none."""
+    """Return what has one colour: a track, or the objects of a class that have none."""
     if detections.track_ids is None:
         return detections.class_ids
     followed = detections.track_ids >= 0
@@ -333,8 +333,8 @@ def _place_labels(
 
 
 def _doubtful(layout: Layout) -> list[bool]:
-    """For each label of a box, whether it touches the outline of another box of its colour. One
-    that lies whole inside a larger box, or beside it, is clear."""
+    """Return for each box label whether it touches the outline of another box of its colour. A
+    label wholly inside a larger box, or next to it, is clear."""
     placed = [one for one in layout.labels if one.number is not None]
     own = np.array([one.number for one in placed])
     at = np.array([(p.x, p.y, p.x + p.label.width, p.y + p.label.height) for p in placed])

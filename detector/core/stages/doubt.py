@@ -1,8 +1,6 @@
-"""Watches what a head makes of outputs whose meaning nobody has proved, and stops a wrong reading.
-
-A network from elsewhere may pass every look at its file and still be read wrongly. What no detector
-does ends the run: a score above 1, a class beyond the names or below the first one, a class that is
-no whole number, and nothing but boxes that lie within one pixel.
+"""Stops a run that misreads outputs of unproved meaning. A network from elsewhere may pass every
+check of its file and still be read wrongly. The run ends at results that no detector has: a score
+above 1, a class outside the names, a fractional class, or only boxes within one pixel.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ def watched(head: Read, model: str, classes: int, cure: str) -> Read:
 
 
 def impossible(found: Candidates, classes: int) -> str | None:
-    """What no detector finds, in words, or None. ``found``: at least one candidate."""
+    """Describe an impossible result, or return None. ``found``: at least one candidate."""
     best = float(found.scores.max())
     if best > MOST_SCORE:
         return f"a detection has a score of {best:.4g}, outside 0..1"

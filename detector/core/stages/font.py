@@ -20,12 +20,12 @@ from detector.core.errors import UsageError
 EM = (
     28.0  # pixels of the em at scale 1.0; capitals have 20, between OpenCV 5's 14 and OpenCV 4's 21
 )
-SMALLEST = 9  # pixels of the em: below it, letters cannot be told apart
-SAMPLE = 32  # pixels of the em at which a letter is compared with what stands for no letter
+SMALLEST = 9  # pixels of the em: smaller letters are illegible
+SAMPLE = 32  # pixels of the em for comparing a letter with the sign for a missing one
 # The largest picture of one letter, in ems each way. A damaged font can claim any size; the longest
 # ligatures of real ones (U+FDFD) have some 10.
 LARGEST_LETTER = 16
-NO_LETTER = "\uffff"  # is no character, so every font shows its sign for "absent" there
+NO_LETTER = "\uffff"  # not a character, so every font shows its "missing" sign
 
 
 class Text(NamedTuple):
@@ -54,7 +54,7 @@ class Font:
         self._draw = lru_cache(maxsize=1024)(_draw_run)
 
     def can_write(self, text: str) -> bool:
-        """Whether it has every letter, and draws them."""
+        """Return whether it has every letter, and draws them."""
         if not all(char.isspace() or self._face(char) for char in text):
             return False
         try:
@@ -64,7 +64,7 @@ class Font:
         return True
 
     def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
-        """The runs of these texts from left to right (or reversed). Raises UsageError."""
+        """Return the runs of these texts from left to right (or reversed). Raises UsageError."""
         size = max(SMALLEST, round(EM * scale))
         gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
         runs: list[Text] = []
@@ -76,7 +76,7 @@ class Font:
         return runs[::-1] if runs_leftward("".join(texts)) else runs
 
     def height(self, scale: float) -> Text:
-        """What every label has room for at least: digits and capitals."""
+        """Return what every label has room for at least: digits and capitals."""
         return self._draw("0", self._face("0") or self._faces[0], max(SMALLEST, round(EM * scale)))
 
     def _face(self, char: str) -> _Face | None:
@@ -142,7 +142,7 @@ def _draw_run(text: str, face: _Face, size: int) -> Text:
 
 
 def _check_size(font: ImageFont.FreeTypeFont, text: str) -> tuple[int, int, int, int]:
-    """Where the ink of ``text`` lies around the baseline's start, pixels: x1, y1, x2, y2."""
+    """Return where the ink of ``text`` lies around the baseline's start, pixels: x1, y1, x2, y2."""
     x1, y1, x2, y2 = font.getbbox(text, "L", anchor="ls")
     most = LARGEST_LETTER * font.size
     if y2 - y1 > most or x2 - x1 > most * max(1, len(text)):
@@ -165,5 +165,5 @@ def needs_shaping(text: str) -> bool:
 
 
 def can_shape() -> bool:
-    """Whether Pillow finds FriBidi, which it loads from the system."""
+    """Return whether Pillow finds FriBidi, which it loads from the system."""
     return bool(features.check("raqm"))

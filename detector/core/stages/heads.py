@@ -4,7 +4,7 @@
     anchor_maps   maps [1, A*(5+C), h, w], raw     YOLOv5, YOLOv7
     darknet_yolo  maps [1, A*(5+C), h, w], raw     darknet [yolo]
 
-A, anchors; C, classes. Outputs of any other kind are read as they are described: readings.py. Each
+A, anchors; C, classes. Outputs of any other kind are read by their description: readings.py. Each
 layout is a function of the outputs of one picture (float32) and a confidence threshold, and returns
 the candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below any
 threshold. Nothing that is returned shares memory with the outputs.
@@ -84,8 +84,8 @@ class Survivors(NamedTuple):
 def survivors(
     outputs: Sequence[Floats], anchors: int, threshold: float, *, anchors_last: bool
 ) -> Survivors | None:
-    """Cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the threshold
-    (NaN never does), counted by y, x, anchor, or by anchor, y, x; None if there is none.
+    """Return the cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the
+    threshold (NaN never does), counted by y, x, anchor, or by anchor, y, x; None if there is none.
 
     Both sieves are safe: the product of two probabilities is below each of them. With few classes
     the second runs before anything is copied, since a network without trained objectness has all of
@@ -139,7 +139,7 @@ def probabilities(raw: Sequence[Floats]) -> Floats:
 
 
 def join(parts: Sequence[Candidates]) -> Candidates:
-    """The candidates of all layers, one layer after the other."""
+    """Return the candidates of all layers, one layer after the other."""
     return Candidates(
         np.concatenate([part.boxes for part in parts]),
         np.concatenate([part.scores for part in parts]),

@@ -1,6 +1,6 @@
 """Where labels go in a picture full of boxes, and how their text is drawn.
 
-A label may hide neither another label nor its object, and no face where there is another place.
+A label hides neither another label nor its object, and no face if another place is free.
 Each label tries places around its box, with less and less text, and takes the first free one. If
 there is none, a dot marks the box, or it stays bare: its colour still tells the class.
 """
@@ -54,7 +54,7 @@ class Label:
         return picture
 
     def draw(self, image: Image, x: int, y: int) -> None:
-        """Copies the label to ``x``, ``y``, cut where the picture ends."""
+        """Copy the label to ``x``, ``y``, cut where the picture ends."""
         height, width = image.shape[:2]
         wide, high = min(self.width, width - x), min(self.height, height - y)
         image[y : y + high, x : x + wide] = self.picture[:high, :wide]
@@ -64,7 +64,7 @@ class Label:
 def render(
     text: str, scale: float, fill: Color, ink: Color, score: str = "", font: Font | None = None
 ) -> Label:
-    """The label of this text and score, kept: frames repeat theirs. ``font`` None: OpenCV's own."""
+    """Return the label, cached since frames repeat theirs. ``font`` None: OpenCV's own."""
     pad = max(1, round(FONT_HEIGHT * scale / 5))
     if font is not None:
         return Label(_write_in_font(font, text, score, scale, pad), fill, ink)
@@ -100,7 +100,7 @@ def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) ->
 
 @lru_cache(maxsize=256)
 def blend(fill: Color, ink: Color) -> NDArray[np.uint8]:
-    """From ``fill`` to ``ink`` by coverage: u8 [256, 3]."""
+    """Blend ``fill`` into ``ink`` by coverage: u8 [256, 3]."""
     share = np.arange(256, dtype=np.float32)[:, None] / 255
     ground, letters = np.array(fill, np.float32), np.array(ink, np.float32)
     return np.rint(ground + (letters - ground) * share).astype(np.uint8)
@@ -108,7 +108,7 @@ def blend(fill: Color, ink: Color) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=4096)
 def drawable(name: str, class_id: int, font: Font | None = None) -> str:
-    """``name``, or ``#3`` where it cannot be written as its readers do (``reason_against``)."""
+    """Return ``name``, or ``#3`` if it cannot be drawn correctly (``reason_against``)."""
     return f"#{class_id}" if reason_against(name, font) else unicodedata.normalize("NFC", name)
 
 
@@ -129,11 +129,11 @@ def reason_against(name: str, font: Font | None = None) -> str:
 
 @cache
 def _opencv_has(char: str) -> bool:
-    """Whether OpenCV's own font writes this letter rightly wherever it stands in a name."""
+    """Return whether OpenCV's own font writes this letter correctly anywhere in a name."""
     if char.isascii():
         return True
-    # OpenCV 5 puts letters side by side as they come: Arabic is backwards and in letters apart,
-    # and marks stand beside their letter.
+    # OpenCV 5 does not shape text: Arabic is backwards with unjoined letters, and marks follow
+    # their letter.
     joins = unicodedata.bidirectional(char) in ("R", "AL", "AN")
     if not MANY_SCRIPTS or joins or unicodedata.category(char)[0] in "MC":
         return False
@@ -146,18 +146,18 @@ def _sample(char: str) -> Image:
     return picture
 
 
-# Where a label may lie, best place first: above the box at its left or right corner, below it,
-# beside it, then inside: the order in which people look. Each is one of four left edges (at the
-# box's left, at its right, right of it, left of it) and one of four tops (above the box, below it,
-# at its top, at its bottom).
+# Places for a label, best first: above the box at its left or right corner, below it, next to it,
+# then inside: people look in this order. Each is one of four left edges (at the box's left, at its
+# right, right of it, left of it) and one of four tops (above the box, below it, at its top, at its
+# bottom).
 PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3))
-# The box's corner that a place lies at: (right?, bottom?).
+# The box's corner at each place: (right?, bottom?).
 CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES)
 
 
 class Places:
-    """The free places of one picture, whose boxes are xyxy [M, 4] in pixels, and of which those of
-    people are known by number: their heads stay free where they can."""
+    """The free places of one picture. Its boxes are xyxy [M, 4] in pixels; heads of people, whose
+    boxes are given by number, stay free if possible."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class Places:
         self._heads = [_weigh(*_head(*self._boxes[i])) for i in people]
 
     def find(self, which: Sequence[int], labels: Sequence[Label]) -> list[Position | None]:
-        """A place for the label of each of these boxes, in turn; None where nothing is free."""
+        """Find a place for each box's label in turn; None if nothing is free."""
         few = len(self._boxes) <= MANY
         orders = map(self._order, which, labels) if few else self._order_all(which, labels)
         return [
@@ -187,8 +187,8 @@ class Places:
         ]
 
     def _edges(self, i: int, wide: int, high: int) -> tuple[list[int], list[int]]:
-        """The four left edges and the four tops of box ``i``'s label, moved back into the picture
-        if they leave it."""
+        """Return the four left edges and the four tops of box ``i``'s label, moved back into the
+        picture if they leave it."""
         (x1, y1, x2, y2), line = self._boxes[i], self._line
         left, right = round(x1) - line, round(x2) + line
         top, bottom = round(y1) - line, round(y2) + line
@@ -197,8 +197,8 @@ class Places:
         return lefts, [max(0, min(y, lowest)) for y in (top - high, bottom, top, bottom - high)]
 
     def _order(self, i: int, label: Label) -> Iterator[Position]:
-        """Where a label of box ``i`` may lie, best place first. What hides nothing goes before what
-        hides a little, and that before what hides a face."""
+        """Yield places for a label of box ``i``, best first: first those that hide nothing, then
+        those that hide a little, then those that hide a face."""
         wide, high = label.width, label.height
         lefts, tops = self._edges(i, wide, high)
         around = lefts[3], tops[0], lefts[2] + wide, tops[1] + high
@@ -220,7 +220,7 @@ class Places:
     def _order_all(
         self, which: Sequence[int], labels: Sequence[Label]
     ) -> Iterator[Iterator[Position]]:
-        """The same of many labels at once."""
+        """Yield the order of places of many labels at once."""
         sizes = [(one.width, one.height) for one in labels]
         starts = np.array([self._edges(i, *size) for i, size in zip(which, sizes, strict=True)])
         ends = starts + np.array(sizes)[..., None]  # [n, 2, 4]
@@ -233,7 +233,7 @@ class Places:
             yield ((lefts[PLACES[i][0]], tops[PLACES[i][1]], i) for i in best[:last])
 
     def take(self, x: int, y: int, width: int, height: int) -> bool:
-        """Takes the place if nothing that was drawn touches it. False where something does."""
+        """Take the place if nothing drawn touches it. Return whether it was taken."""
         cell, taken = self._cell, self._taken
         left, top = x // cell, y // cell
         cells = ((1 << (-(-(x + width) // cell) - left)) - 1) << left
@@ -247,8 +247,8 @@ class Places:
 
 
 def _head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Where a person's head is: in the middle at the top. Of somebody who stands it is a seventh of
-    the box; of somebody who is near, and cut off, up to a third."""
+    """Return where a person's head is: in the middle at the top. It is a seventh of the box of a
+    standing person, and up to a third of one who is near and cut off."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 
@@ -260,7 +260,7 @@ def _weigh(x1: float, y1: float, x2: float, y2: float) -> Weighed:
 def _near(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> list[Weighed]:
-    """Those that touch an area."""
+    """Return the objects that touch an area."""
     return [
         one
         for one in objects
@@ -271,7 +271,7 @@ def _near(
 def _hide(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> float:
-    """What an area hides of objects: shares of them, added up."""
+    """Return the hidden shares of objects below an area, added up."""
     hidden = 0.0
     for x1, y1, x2, y2, per_area in objects:
         across = (x2 if x2 < right else right) - (x1 if x1 > left else left)
@@ -285,8 +285,8 @@ def _hide(
 def _hide_all(
     objects: Sequence[Weighed], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """What each label hides at each place, [n, 9], between left and top edges [n, 2, 4] and those
-    on the other side."""
+    """Return what each label hides at each place, [n, 9], between left and top edges [n, 2, 4] and
+    those on the other side."""
     hidden = np.zeros((len(starts), 4, 4), np.float32)
     x1, y1, x2, y2, per_area = np.array(objects, np.float32).reshape(-1, 5).T
     begins, behind = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]

@@ -18,8 +18,8 @@ from detector.core.stages.labels import Color, Label, blend
 from detector.core.types import Colours, Image, Planes
 
 Point = tuple[int, int]  # x, y, pixels
-Rect = tuple[int, int, int, int]  # x1, y1, x2, y2, pixels; x2 and y2 lie behind the last one
-SHIFT = 2  # bits behind the point of coordinates that are not whole
+Rect = tuple[int, int, int, int]  # x1, y1, x2, y2, pixels; x2 and y2 are past the last one
+SHIFT = 2  # fractional bits of coordinates
 
 
 class Shade(NamedTuple):
@@ -45,7 +45,7 @@ def bgr_to_yuv(colours: Colours) -> NDArray[np.float32]:
 
 
 def planes_of(image: Image, colours: Colours) -> Planes:
-    """Of a BGR picture of even height and width: planes in these colours."""
+    """Convert a BGR picture of even height and width to planes in these colours."""
     y, u, v = cv2.split(cv2.transform(image, bgr_to_yuv(colours)))
     half = y.shape[1] // 2, y.shape[0] // 2
     u, v = (cv2.resize(one, half, interpolation=cv2.INTER_AREA) for one in (u, v))
@@ -76,8 +76,8 @@ def draw_boxes(
 def _draw_ring(
     plane: NDArray[np.uint8], x1: int, y1: int, x2: int, y2: int, wide: int, colour: int
 ) -> None:
-    """Fills what is less than ``wide`` pixels inside a rectangle's sides, as far as it lies in the
-    picture. Slices are faster than ``cv2.rectangle``."""
+    """Fill a rectangle's outline, ``wide`` pixels inwards, clipped to the picture. Slices are
+    faster than ``cv2.rectangle``."""
     left, top = max(0, x1), max(0, y1)
     part = plane[top : max(0, y2), left : max(0, x2)]
     after, below = max(0, x1 + wide - left), max(0, y1 + wide - top)
@@ -89,7 +89,7 @@ def _draw_ring(
 
 
 def fill_areas(planes: Planes, areas: Sequence[Rect], colours: Sequence[Shade]) -> None:
-    """Fills each area in turn, as far as it lies in the picture."""
+    """Fill each area in turn, clipped to the picture."""
     if not areas:
         return
     # Assigning to a slice takes half as long as cv2.rectangle, which keeps to the picture itself.
@@ -110,7 +110,7 @@ def fill_areas(planes: Planes, areas: Sequence[Rect], colours: Sequence[Shade]) 
 def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
     """A filled circle with smooth edges."""
     cv2.circle(planes.y, middle, radius, shade.y, cv2.FILLED, cv2.LINE_AA)
-    # In a plane of half the size the middle of pixel x lies at (x + 0.5) / 2 - 0.5.
+    # In a plane of half the size the middle of pixel x is at (x + 0.5) / 2 - 0.5.
     x, y = (round((2 * one - 1) / 4 * (1 << SHIFT)) for one in middle)
     half = round((radius + 0.5) / 2 * (1 << SHIFT))
     for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
@@ -131,8 +131,8 @@ def draw_trails(
 def simplify(
     trails: Sequence[NDArray[np.float32]], line: int, shift: int = 0
 ) -> Iterator[NDArray[np.int32]]:
-    """Points of each trail in 1 / 2 ** ``shift`` pixels, less those that do not show: without them
-    the line moves by an eighth of its width at most."""
+    """Yield each trail's points in 1 / 2 ** ``shift`` pixels without invisible ones: the line then
+    moves by an eighth of its width at most."""
     if not trails:
         return
     points = np.rint(np.concatenate(trails) * (1 << shift)).astype(np.int32)
@@ -144,7 +144,7 @@ def simplify(
 
 
 def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
-    """Draws a label at ``x``, ``y``, cut where the picture ends."""
+    """Draw a label at ``x``, ``y``, cut where the picture ends."""
     height, width = planes.y.shape
     high, wide = min(label.height, height - y), min(label.width, width - x)
     rows, columns = slice(y // 2, (y + high + 1) // 2), slice(x // 2, (x + wide + 1) // 2)

@@ -25,7 +25,7 @@ from detector.core.types import (
 # says, so that no shape should cost noticeably more than another. At 416x256 these 5% let 4:3 have
 # 384x288, which is its very shape (3.8% more), and leave 16:9 where it is (448x256 has 7.7% more).
 MOST_AREA = (21, 20)
-# A picture of 100:1 would get an input of one cell, in which no object was ever seen whole.
+# A picture of 100:1 would get an input of one cell, too small for a whole object.
 LEAST_CELLS = 3
 # KleidiCV refuses a scale that misses the size by more than 1e-7 pixels (cv2 5.0).
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
@@ -70,7 +70,7 @@ def letterbox(
 
 
 def _bgr_to_rgb(image: Image, inner: Image) -> None:
-    """Without a buffer of its own."""
+    """Swap the channels without a buffer of its own."""
     height, width = inner.shape[:2]
     if image.shape[:2] != (height, width):
         image = resize(image, (width, height), inner)
@@ -165,8 +165,8 @@ def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
 def smallest_input(
     longest: int, stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
-    """(height, width) of the smallest input for a picture whose longest side is ``longest``; the
-    other is a multiple of ``stride``. For "centre" geometry, where padding only costs time."""
+    """Return (height, width) of the smallest input for a picture whose longest side is ``longest``;
+    the other is a multiple of ``stride``. For "centre" geometry, where padding only costs time."""
     scale = longest / max(source_width, source_height)
     width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
     return -(-height // stride) * stride, -(-width // stride) * stride
@@ -175,9 +175,9 @@ def smallest_input(
 def input_of_shape(
     own: tuple[int, int], stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
-    """(height, width) of the input in which a letterboxed picture gets most pixels, of about the
-    area of ``own`` (height, width): sides are multiples of ``stride``, at least ``LEAST_CELLS`` of
-    them, and of equals the smaller input is taken. For "centre" geometry."""
+    """Return (height, width) of the input that gives a letterboxed picture most pixels, at about
+    the area of ``own`` (height, width): sides are multiples of ``stride``, at least ``LEAST_CELLS``
+    of them; among equals the smaller input wins. For "centre" geometry."""
     most = own[0] * own[1] * MOST_AREA[0] // MOST_AREA[1]
     least = LEAST_CELLS * stride
     sizes = (

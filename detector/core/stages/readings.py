@@ -34,8 +34,8 @@ VALUES = ("probabilities", "logits", "softmax")
 BACKGROUNDS = ("none", "first", "last")
 MEANS = ("product", "geometric")
 CELL_KINDS = ("offsets", "linear", "distances")
-MOST_CLASSES = 1_000_000  # larger numbers are no class, and become this one
-NOT_WHOLE = -MOST_CLASSES - 1  # in place of the class of a detection whose number is a fraction
+MOST_CLASSES = 1_000_000  # larger numbers are clipped to this
+NOT_WHOLE = -MOST_CLASSES - 1  # in place of a fractional class
 WHOLE = 0.01  # the number of a class is that close to a whole one
 
 
@@ -60,10 +60,10 @@ class Cells:
                  numbers 0, 1, 2 ..., weighted by the softmax of as many columns (generalised focal
                  loss, arXiv 2006.04388)
 
-    ``centre``: where the cell's point lies in it, 0 to 1. ``anchors``: rows of each cell, one after
-    the other. ``sizes``: instead of it, the priors of each stride's cells (SSD): pixels of a side,
-    or of width and height. Offsets are then in priors, not in cells. ``variances``: factors on x
-    and y, and on width and height.
+    ``centre``: position of the cell's point in it, 0 to 1. ``anchors``: rows of
+    each cell, one after the other. ``sizes``: instead of it, the priors of each stride's cells
+    (SSD): pixels of a side, or of width and height. Offsets are then in priors, not in cells.
+    ``variances``: factors on x and y, and on width and height.
     """
 
     kind: str
@@ -90,13 +90,12 @@ class Cells:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """``unit``: network pixels of a box's x and y of 1: (1, 1) for boxes in pixels, (W, H) for
-    boxes in 0..1. ``background``: which column of the scores means that there is nothing; "first"
-    in a list: the class below ``first_class`` does.
-    ``several``: a row is a detection for each class that reaches the threshold, not only for the
-    best. ``objectness_mean``: a score is the "product" of objectness and class probability, or
-    their "geometric" mean. ``classes``: for a list of finished detections. ``first_class``: the
-    number there that means the first name. ``count``: the output that says how many rows of the
-    list are in use.
+    boxes in 0..1. ``background``: which column of the scores means background; "first" in a list:
+    the class below ``first_class``. ``several``: a row is a detection for each class that reaches
+    the threshold, not only for the best. ``objectness_mean``: a score is the "product" of
+    objectness and class probability, or their "geometric" mean. ``classes``: for a list of finished
+    detections. ``first_class``: the number there that means the first name. ``count``: the output
+    that says how many rows of the list are in use.
     """
 
     boxes: Columns
@@ -127,7 +126,7 @@ def view(outputs: list[Floats], columns: Columns) -> Floats:
 
 
 def _foreground(scores: Floats, background: str) -> Floats:
-    """The columns of classes, a view."""
+    """Return the columns of classes, a view."""
     if background == "none":
         return scores
     view: Floats = scores[:, 1:] if background == "first" else scores[:, :-1]
@@ -281,7 +280,7 @@ def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
 
 
 def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
-    """cx, cy, w, h [M, 4] in network pixels; boxes that are so already stay as they are."""
+    """Return cx, cy, w, h [M, 4] in network pixels; boxes in this form stay unchanged."""
     if reading.cells is not None and reading.cells.kind != "distances":
         return _of_offsets(boxes, at, reading.cells)
     if reading.form == "cxcywh" and reading.cells is None:
@@ -296,8 +295,8 @@ def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Flo
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """The detections whose score reaches ``conf``, in order; padding scores zero, or is beyond the
-    count. A class may be any number, even ``NOT_WHOLE``, for stages/doubt.py."""
+    """Return the detections whose score reaches ``conf``, in order; padding scores zero, or is
+    beyond the count. A class may be any number, even ``NOT_WHOLE``, for stages/doubt.py."""
     boxes, scores, classes = _finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
     keep &= ~np.isnan(classes)

@@ -15,12 +15,12 @@ from detector.core.errors import UsageError
 from detector.core.types import Detections, Fit, Frame, Image
 
 CELL = 4  # network pixels along a side
-LEVELS = 8  # of 255, by which a channel of a cell must differ to count as changed
+LEVELS = 8  # of 255: least difference of a channel of a changed cell
 SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)(%?)")
 
 
 def parse_share(text: str) -> float:
-    """``0.5%`` and ``0.005`` as 0.005. Raises UsageError for what is no share from 0 to 1."""
+    """Parse ``0.5%`` and ``0.005`` as 0.005. Raises UsageError outside 0 to 1."""
     found = SHARE.fullmatch(text.strip())
     share = float(found.group(1)) / (100 if found.group(2) else 1) if found else -1.0
     if not 0 <= share < 1:
@@ -31,7 +31,7 @@ def parse_share(text: str) -> float:
 
 
 class Stillness:
-    """Tell frames in which nothing moved, and keep the detections that they repeat. Threads:
+    """Finds frames without motion, and keeps the detections that they repeat. Threads:
     ``is_still`` in the reader's, the rest in the writer's."""
 
     def __init__(self, share: float) -> None:
@@ -41,8 +41,8 @@ class Stillness:
         self._last: dict[str, Detections] = {}
 
     def is_still(self, frame: Frame, slot: Image, fit: Fit) -> bool:
-        """Whether ``slot``, u8 RGB [H, W, 3], shows what the last inferred frame showed. Of the
-        inputs of a frame in tiles, [T, H, W, 3], the first is the whole picture."""
+        """Return whether ``slot``, u8 RGB [H, W, 3], shows what the last inferred frame showed. Of
+        the inputs of a frame in tiles, [T, H, W, 3], the first is the whole picture."""
         camera, epoch = _place_of(frame)
         if slot.ndim == 4:
             slot = slot[0]
@@ -64,16 +64,16 @@ class Stillness:
         self._last[_place_of(frame)[0]] = detections
 
     def recall(self, frame: Frame) -> Detections:
-        """Those of the last inferred frame."""
+        """Return the detections of the last inferred frame."""
         return self._last[_place_of(frame)[0]]
 
 
 def _changed(before: Image, after: Image) -> int:
-    """How many cells differ in any channel. 12 us where numpy takes 96."""
+    """Return how many cells differ in any channel. 12 us where numpy takes 96."""
     red, green, blue = cv2.split(cv2.absdiff(before, after))
     return cv2.countNonZero(cv2.compare(cv2.max(cv2.max(red, green), blue), LEVELS, cv2.CMP_GT))
 
 
 def _place_of(frame: Frame) -> tuple[str, int]:
-    """Camera and connection; a camera that was away begins anew."""
+    """Return camera and connection: a reconnected camera starts over."""
     return ("", 0) if frame.arrival is None else (frame.arrival.camera, frame.arrival.epoch)

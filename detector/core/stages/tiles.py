@@ -4,11 +4,11 @@ A network sees a picture as small as its input. Cut into tiles, the picture come
 do small objects (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose
 overlap of a fifth is kept). The whole picture is an input too: large objects are in no tile whole.
 
-Two boxes of two inputs are one object where they are of one class and have an IoU above ``SAME``.
+Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``.
 A box at a seam, which ends where its tile ends inside the picture, may be a piece. Two tiles see
 the same pixels where they overlap, and there they should see the same: so both boxes are clipped to
-what both inputs show before they are compared. It is also enough that ``INSIDE`` of a piece lies in
-a whole box. Of one object's boxes
+what both inputs show before they are compared. It is also enough if ``INSIDE`` of a piece is in a
+whole box. Of one object's boxes
 
     a whole one counts before one at a seam, then the better score,
     boxes at seams that no whole one stands for become the one that encloses them,
@@ -58,7 +58,7 @@ class Region(NamedTuple):
 
 @lru_cache(64)
 def regions(width: int, height: int, columns: int, rows: int) -> tuple[Region, ...]:
-    """What the inputs show of a picture: the whole, then the tiles, row by row."""
+    """Return what the inputs show of a picture: the whole, then the tiles, row by row."""
     tiles = [
         Region(left, top, right, bottom)
         for top, bottom in _cut(height, rows)
@@ -103,8 +103,8 @@ def tiled_preprocess(
     grid: tuple[int, int],
     join: Callable[[Sequence[Detections], Sequence[Region]], Detections],
 ) -> Callable[[AnyPicture, Image], TiledFit]:
-    """Of a picture into the inputs of a frame, u8 RGB [T, H, W, 3]. ``preprocess``: of one input;
-    ``grid``: columns and rows; ``join``: ``join_tiles`` with its options bound."""
+    """Make the function that fills a frame's inputs, u8 RGB [T, H, W, 3]. ``preprocess``: fills
+    one; ``grid``: columns and rows; ``join``: ``join_tiles`` with its options bound."""
 
     def fill(picture: AnyPicture, slot: Image) -> TiledFit:
         height, width = size_of(picture)
@@ -162,20 +162,20 @@ def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list
 def nms_of_tiles(
     nms: Callable[[Candidates], Detections],
 ) -> Callable[[Sequence[Candidates]], list[Detections]]:
-    """NMS of each input by itself, in network pixels; ``TiledFit.to_source`` makes one of them."""
+    """Make an NMS per input, in network pixels; ``TiledFit.to_source`` joins the results."""
     return lambda tiles: [nms(one) for one in tiles]
 
 
 @dataclass(frozen=True, slots=True)
 class TiledFit:
-    """Where the inputs of a frame lie in it: a ``Letterbox`` of many parts."""
+    """The positions of a frame's inputs in it: a ``Letterbox`` of many parts."""
 
     shown: tuple[Region, ...]
     fits: tuple[Letterbox, ...]
     join: Callable[[Sequence[Detections], Sequence[Region]], Detections]
 
     def whole(self, found: Sequence[Detections]) -> Detections:
-        """What the input of the whole picture alone shows."""
+        """Return what the input of the whole picture alone shows."""
         return self.fits[0].to_source(found[0])
 
     def to_source(self, found: Sequence[Detections]) -> Detections:
@@ -199,9 +199,9 @@ def join_tiles(
     max_det: int,
     conf: float = 0.0,
 ) -> Detections:
-    """The detections of all inputs as those of one picture, best first, by the rule above.
-    ``found``: of each input, boxes in pixels of the whole picture; ``shown``: what it shows.
-    ``agnostic``, ``max_det`` and ``conf``: as of ``nms``."""
+    """Join the inputs' detections into those of one picture, best first, by the rule above.
+    ``found``: per input, boxes in pixels of the whole picture; ``shown``: its region. ``agnostic``,
+    ``max_det`` and ``conf``: as for ``nms``."""
     boxes = np.concatenate([one.boxes for one in found])
     scores = np.concatenate([one.scores for one in found])
     class_ids = np.concatenate([one.class_ids for one in found])
@@ -289,7 +289,7 @@ def _one_each(
     at_seam: NDArray[np.bool_],
     twins: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.intp], Boxes, NDArray[np.float32]]:
-    """Which boxes stay, and boxes and scores as they are then."""
+    """Return which boxes stay, with their final boxes and scores."""
     boxes, scores = boxes.copy(), scores.copy()
     of: dict[int, list[int]] = {}
     for i, j in twins:

@@ -1,1 +1,1 @@
-"""What a run and the small commands print."""
+"""Prints results of a run and of the small commands."""

@@ -39,8 +39,8 @@ def brief_lines(
     closing: Sequence[str] = (),
     faster: Sequence[str] = (),
 ) -> Iterator[Text]:
-    """``steady``: whether what limits the run can be said. ``closing``: what others say of it.
-    ``faster``: what was measured to be faster, which no advice needs to guess."""
+    """Yield the brief lines. ``steady``: whether the run's limit is known. ``closing``: lines from
+    elsewhere. ``faster``: faster settings that were measured, not guessed."""
     for line in _found(summary):
         yield Text(line)
     if summary.frames.written:
@@ -55,7 +55,7 @@ def brief_lines(
 
 
 def camera_lines(console: SafeConsole, summary: Summary, closing: Sequence[str]) -> Iterator[Text]:
-    """What stands below the table of cameras. They have outputs of their own, which others tell."""
+    """Yield the lines below the table of cameras. Their own outputs are reported elsewhere."""
     if summary.frames.written:
         yield _rates(summary)
         yield from _stages(summary, console.width)
@@ -180,7 +180,7 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
 
 
 def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
-    """How busy each group of threads was, and which one limits the run."""
+    """Yield how busy each group of threads was, and which one limits the run."""
     limit = summary.verdict.bottleneck
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy(summary))
@@ -217,7 +217,7 @@ def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
 
 
 def _advice(summary: Summary) -> Iterator[str]:
-    """What to type next, a line each. Nothing is promised that the run itself did not measure."""
+    """Yield what to type next, a line each. They promise only what the run itself measured."""
     verdict = summary.verdict
     if verdict.bottleneck is None:
         yield verdict.sentence

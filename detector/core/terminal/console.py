@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SafeConsole(Console):
-    """Prints texts as they are: no markup, no emoji, control characters escaped (errors/text.py). A
+    """Prints texts unchanged: no markup, no emoji, control characters escaped (errors/text.py). A
     text is one line; several lines are a Group. Colours come from styles alone."""
 
     def __init__(self, **settings: Any) -> None:
@@ -36,7 +36,7 @@ class SafeConsole(Console):
 
 
 def _printable(text: Text) -> Text:
-    """The same text with escapes in it; its styles move along."""
+    """Return the same text with escapes in it; its styles move along."""
     plain = text.plain
     if printable(plain) == plain:
         return text

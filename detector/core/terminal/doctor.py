@@ -37,7 +37,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
 
 
 def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """The machine for a narrow terminal: each row a heading, and what it says below."""
+    """Yield the machine for a narrow terminal: each row a heading, and what it says below."""
     for what, found in _lines(findings):
         if what:
             yield Text(what, style="bold")

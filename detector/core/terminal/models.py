@@ -40,7 +40,7 @@ FAMILIES = (
 
 
 def _fp32(model: dict[str, Any], unit: float) -> float | None:
-    """The weights, four bytes each."""
+    """Return the weights, four bytes each."""
     return _divided(4 * (model["parameters"] or model["parameters_fused"] or 0) or None, unit)
 
 
@@ -137,7 +137,7 @@ def progress_bar(
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
-    """What was built, where, from what, and in how long."""
+    """Return what was built, where, from what, and how long it took."""
     batch, height, width, _ = facts["input_shape"]
     size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
     what = f"{facts['model']} for engine {facts['engine']}, {facts['precision']}, {size}"

@@ -125,7 +125,7 @@ def shorten(name: str, width: int) -> str:
 
 
 def _busiest(timeline: Any) -> str | None:
-    """The busiest stage of the busiest thread, so far."""
+    """Return the busiest stage of the busiest thread, so far."""
     tracks = list(timeline.tracks.values())
     if not tracks:
         return None

@@ -43,10 +43,10 @@ def print_run(
     closing: Sequence[str] = (),
     faster: Sequence[str] = (),
 ) -> None:
-    """Print what a person is told after a run, most wanted first.
+    """Print the results of a run, the most important first.
 
     ``verbose`` adds percentiles, threads and the seconds of each phase; else brief.py decides.
-    ``closing``: lines that others have to say; ``faster``: what they measured to be faster. Sets
+    ``closing``: lines from elsewhere; ``faster``: settings measured to be faster. Sets
     ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
@@ -77,13 +77,13 @@ def print_run(
 
 
 def _is_video(summary: Summary) -> bool:
-    """Whether any source is a video. A summary that does not say counts as one."""
+    """Return whether any source is a video. A summary without that fact counts as one."""
     kinds = {source.video.kind for source in summary.each}
     return kinds != {"pictures"}
 
 
 def _found_lines(summary: Summary) -> list[str]:
-    """What was found, where it is, and what went wrong."""
+    """Return lines on the detections, the outputs, and the errors."""
     lines = [_frames(summary), _detections(summary)]
     for source in summary.each:
         if summary.sources:
@@ -125,7 +125,7 @@ def _frames(summary: Summary) -> str:
 
 
 def _wrote_pictures(summary: Summary) -> bool:
-    """Whether frames became a video or pictures. Recordings of cameras do not hold every frame."""
+    """Return whether frames became a video or pictures. Cameras' recordings skip frames."""
     if streams_of(summary):
         return False
     return any(
@@ -148,7 +148,7 @@ def _detections(summary: Summary) -> str:
 
 
 def _precision(summary: Summary) -> list[str]:
-    """What was executed; the line before says who took the precision, the user or ``auto``."""
+    """Return what was executed; the line before says if the user or ``auto`` chose it."""
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
     if summary.precision_executed:
@@ -157,7 +157,7 @@ def _precision(summary: Summary) -> list[str]:
 
 
 def stream_lines(summary: Summary) -> list[str]:
-    """What was found, and what is wrong, camera by camera."""
+    """Return detections and problems, camera by camera."""
     lines = []
     for stream in streams_of(summary):
         found = ", ".join(f"{count} {name}" for name, count in list(stream.detections.items())[:8])

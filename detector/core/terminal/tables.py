@@ -1,4 +1,4 @@
-"""Tables on a terminal. What does not fit is left out, column by column."""
+"""Tables on a terminal. Columns that do not fit are omitted one by one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The CPU time of an engine's own threads, booked to the inference that caused it.
 
-The kernel counts it for each thread; nobody says for which request a thread works. So the clocks of
+The kernel counts it for each thread; the request of a thread is unknown. So the clocks of
 all of the engine's threads are read where an inference begins and where one ends:
 
 - A pool that one worker made (OpenMP makes one for each calling thread, and its threads keep the
@@ -25,14 +25,14 @@ if unknown. Another mapping where they are others."""
 
 
 def clock_of(task: int) -> int:
-    """The number of a thread's CPU clock, as ``pthread_getcpuclockid`` makes it (Linux,
+    """Return the number of a thread's CPU clock, as ``pthread_getcpuclockid`` makes it (Linux,
     include/linux/posix-timers.h). Unlike schedstat it counts up to now."""
     return ~task << 3 | 6
 
 
 @dataclass(slots=True)
 class _Clock:
-    """Of an engine's thread. ``owner``: the worker that made it; None: unknown or none."""
+    """An engine thread's clock. ``owner``: the worker that made it; None: unknown or none."""
 
     number: int
     owner: Worker | None
@@ -40,8 +40,8 @@ class _Clock:
 
 
 class Booking:
-    """Of one run of the loop. ``read``: a clock, by its number, in nanoseconds; OSError or
-    OverflowError where the thread has ended, or nobody tells."""
+    """The booking of one loop run. ``read``: a clock, by its number, in nanoseconds; OSError or
+    OverflowError if the thread has ended or the clock is not readable."""
 
     def __init__(self, tasks: Tasks, read: Callable[[int], int] = time.clock_gettime_ns) -> None:
         self._tasks, self._read = tasks, read
@@ -56,10 +56,10 @@ class Booking:
         self.told = False  # whether any of these clocks can be read
 
     def worker(self, name: str) -> Worker:
-        """The thread of that name, which is about to call the engine."""
+        """Return the thread of that name, which is about to call the engine."""
         with self._lock:
             if not self._workers:
-                self._book()  # loading and warming up are nobody's
+                self._book()  # loading and warming up belong to no call
             self._listed = None  # some clocks may be of threads that this one made
             return self._workers.setdefault(name, Worker(self))
 
@@ -124,7 +124,7 @@ class Worker:
         return self._booking.told
 
     def enter(self) -> int:
-        """An inference begins. Returns what those before have been given."""
+        """Begin an inference. Return what earlier ones were given."""
         booking = self._booking
         with booking._lock:
             booking._book()
@@ -133,7 +133,7 @@ class Worker:
             return self.booked_ns
 
     def leave(self) -> int:
-        """It ends. Returns what all have been given, with this one."""
+        """End the inference. Return what all were given, including this one."""
         booking = self._booking
         with booking._lock:
             booking._book()

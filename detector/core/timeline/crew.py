@@ -1,4 +1,4 @@
-"""Threads that work ahead of a stage, or behind it, booked to it as a library's own threads are."""
+"""Threads that work ahead of a stage, or after it, booked to it like a library's own threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """What a thread of a ``Crew`` is to return."""
+    """A result that a thread of a ``Crew`` will return."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -42,10 +42,9 @@ class Pending(Generic[T]):
 
 
 class Crew:
-    """Does work in the order in which it comes, on several threads at once.
-
-    They are started bare, not by ``threading``: ``Natives`` books such threads to the stage within
-    whose ``born`` they appear. Close it: it waits for them.
+    """Does work in order of arrival, on several threads at once. They are started without
+    ``threading``: ``Natives`` books such threads to the stage whose ``born`` block they appear in.
+    Close it: it waits for them.
     """
 
     def __init__(self, name: str, threads: int) -> None:
@@ -68,7 +67,7 @@ class Crew:
         self._ended.release()
 
     def close(self) -> None:
-        """Ends the threads, behind the work that they are at; what waits is not done."""
+        """End the threads after their current work; waiting work is dropped."""
         while not self._work.empty():
             self._work.get()
         for _ in range(self._threads):

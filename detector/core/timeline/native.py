@@ -25,7 +25,7 @@ AT_ONCE_NS, LOOKS = 2_000_000, 4  # all clocks of a process: 0.3 ms where nothin
 
 
 class Times(NamedTuple):
-    """What one thread has used so far, nanoseconds. ``ready``: runnable, but not scheduled."""
+    """A thread's times so far, nanoseconds. ``ready``: runnable, but not scheduled."""
 
     cpu: int
     ready: int
@@ -51,10 +51,10 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 class RunQueue:
-    """How long the thread that opens it has been runnable without a core: the second number of its
+    """The time that the opening thread has been runnable without a core: the second number of its
     schedstat (Linux, Documentation/scheduler/sched-stats.rst). The kernel counts it each time that
     the thread gets a core, in nanoseconds, so the thread itself reads it exactly. The file stays
-    open: a read costs a microsecond, and opening it ten. Raises OSError where there is none.
+    open: a read costs a microsecond, and opening it ten. Raises OSError if absent.
     """
 
     __slots__ = ("_file",)
@@ -70,7 +70,7 @@ class RunQueue:
 
 
 def open_run_queue() -> RunQueue | None:
-    """None where the system does not tell."""
+    """Open it; None if the system has none."""
     try:
         queue = RunQueue()
     except OSError:
@@ -84,7 +84,7 @@ def open_run_queue() -> RunQueue | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """The kernel's name of a thread, by default the calling one; "" if there is none."""
+    """Return the kernel's name of a thread, by default the calling one; "" if there is none."""
     try:
         with open(
             "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
@@ -101,7 +101,7 @@ def give_name(name: str) -> None:
 
 
 def machine_busy_ns() -> int | None:
-    """What all processes have used of this process's cores since the computer started."""
+    """Return what all processes have used of this process's cores since the computer started."""
     try:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
@@ -141,7 +141,7 @@ class StageThreads:
 
 @dataclass(slots=True)
 class Burnt:
-    """What was used between two marks, nanoseconds.
+    """The time used between two marks, nanoseconds.
 
     ``unknown_ns`` is CPU time of this process that belongs neither to our threads nor to a stage.
     ``others_ns``: used by other processes on the same cores; None if unknown.
@@ -196,7 +196,7 @@ class Natives:
 
     @contextmanager
     def born(self, stage: str) -> Iterator[None]:
-        """Books threads that appear inside, and are not Python's, to the stage."""
+        """Book threads that appear inside, and are not Python's, to the stage."""
         before = self._ids()
         try:
             yield
@@ -212,8 +212,8 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """What tells the stage's threads, each with the name of the thread that made it; "" where
-        unknown. Another mapping where they are others.
+        """Return what tells the stage's threads, each with the name of the thread that made it; ""
+        where unknown. Another mapping where they are others.
 
         It is asked twice an inference, and is no Python: 0.1 us.
         """
@@ -241,7 +241,7 @@ class Natives:
         return {task: times for task, times in found if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Reads all clocks, and again where that took long: the caller lost its core in between,
+        """Read all clocks, and again where that took long: the caller lost its core in between,
         and the CPU time of that moment would belong to no thread. The quickest look counts."""
         looks = [self._look(calls)]
         while looks[-1][0] > AT_ONCE_NS and len(looks) < LOOKS:
@@ -249,7 +249,7 @@ class Natives:
         return min(looks, key=lambda look: look[0])[1]
 
     def _look(self, calls: Mapping[str, int]) -> tuple[int, Mark]:
-        """Returns the nanoseconds that reading the clocks took, and the mark."""
+        """Return the nanoseconds that reading the clocks took, and the mark."""
         began = time.perf_counter_ns()
         machine, process = machine_busy_ns(), time.process_time_ns()
         with self._lock:
@@ -268,7 +268,7 @@ class Natives:
             }
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
-            # A guest's clock of its cores can jump; nobody used more than there was.
+            # A virtual machine's core clock can jump; limit the use to the time available.
             there = (last.now_ns - first.now_ns) * usable_cores()
             machine = max(0, min(last.machine_ns - first.machine_ns, there) - process)
         found = Burnt(last.now_ns - first.now_ns, process, process, machine)
@@ -290,7 +290,7 @@ class Natives:
 
 
 def _maker(claims: Mapping[str, bool]) -> str | None:
-    """The only stage that could have made a thread, or the only one whose name it has."""
+    """Return the only stage that could have made a thread, or the only one whose name it has."""
     likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
     return likely[0] if len(likely) == 1 else None
 

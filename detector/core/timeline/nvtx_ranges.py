@@ -35,7 +35,7 @@ class ThreadRange:
 
 
 class Attached(NamedTuple):
-    """``domain``: None if nobody records. ``lost``: why a tool sees no range, and what to type."""
+    """``domain``: None if no tool records. ``lost``: why a tool sees no range, and what to type."""
 
     domain: Any | None
     lost: str | None = None
@@ -61,13 +61,11 @@ def attach() -> Attached:
 
 
 def _attach_unasked(nvtx: Any) -> Attached:
-    """The domain, without asking the tool whether it records it.
-
-    nvtx asks by nvtxDomainIsEnabled, which came after the tools of 2022 to 2024: Nsight Systems
-    2022.4.2, 2023.4.4 and 2024.2.3 record a domain and yet do not answer for it (measured by
-    ``scripts/nsys_check``; github.com/NVIDIA/NVTX issue 126). So the domain is built as
-    ``nvtx.Domain`` builds it, without the question. Where the tool has switched NVTX off, a range
-    costs a call that returns at once.
+    """Return the domain without asking the tool if it records it. nvtx asks by nvtxDomainIsEnabled,
+    which came after the tools of 2022 to 2024: Nsight Systems 2022.4.2, 2023.4.4 and 2024.2.3
+    record a domain and yet do not answer for it (measured by ``scripts/nsys_check``;
+    github.com/NVIDIA/NVTX issue 126). So the domain is built as ``nvtx.Domain`` builds it, without
+    the question. If the tool has switched NVTX off, a range costs a call that returns at once.
     """
     try:
         from nvtx._lib import lib
@@ -87,7 +85,7 @@ def _attach_unasked(nvtx: Any) -> Attached:
 
 
 def warning_of(attached: Attached) -> str | None:
-    """The line for a user whose tool would see nothing."""
+    """Return the line for a user whose tool would see nothing."""
     if attached.lost is None:
         return None
     return f"a profiler is attached ({TOOL}) but would record no ranges: {attached.lost}"

@@ -20,13 +20,13 @@ THREADS = {"reader": READING, "worker": INFERENCE, "writer": WRITING}
 
 
 def in_order(names: Iterable[str] = ()) -> tuple[str, ...]:
-    """The seven stages and, between nms and annotate, the other ``names`` as they come."""
+    """Return the seven stages with the other ``names`` between nms and annotate, unsorted."""
     added = dict.fromkeys(name for name in names if name not in STAGES)
     return *STAGES[:BEHIND], *added, *STAGES[BEHIND:]
 
 
 def group_of(stage: str) -> str:
-    """What is none of the seven is the writer's."""
+    """Return a stage's group; other stages than the seven are the writer's."""
     return next((group for group, stages in GROUPS.items() if stage in stages), WRITING)
 
 
@@ -35,13 +35,13 @@ def is_behind_inference(stage: str) -> bool:
 
 
 def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
-    """What ends a frame: its write; of single pictures, which nothing writes, all behind infer."""
+    """Return the stages that end a frame: its write; if nothing writes, all after infer."""
     behind = tuple(filter(is_behind_inference, names))
     return (WRITE,) if WRITE in behind else behind
 
 
 def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The stages of each group in their order, with the ``names`` beyond the seven."""
+    """Return the stages of each group in their order, with the ``names`` beyond the seven."""
     stages = in_order(names)
     return {group: tuple(one for one in stages if group_of(one) == group) for group in GROUPS}
 
@@ -50,6 +50,6 @@ SPARED = 16  # frames of a batch for each of its rows, at most
 
 
 def longest_batch(batch: int, images: int) -> int:
-    """The most frames of a batch of so many rows: those that are not inferred take none. With all
-    of the ``images``, which are the pictures in flight, in one, no other could be filled."""
+    """Return the most frames of a batch of so many rows; frames that are not inferred take none. If
+    one batch held all ``images`` (pictures in flight), no other could be filled."""
     return max(batch, min(SPARED * batch, images // 2))

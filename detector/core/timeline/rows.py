@@ -1,8 +1,7 @@
-"""The rows of a span: index, start and end of its calls, and where its thread was meanwhile.
-
-``Rows`` keeps the first ones, in some 16 bytes each, which a ``Spool`` holds on disk; ``Ring`` the
-last ones, without the latter. A span writes into their ``Block``. Both hand out one column at a
-time, so that whoever writes all rows of a run need not hold them twice.
+"""The rows of a span: index, start and end of its calls, and its thread's time off a core. ``Rows``
+keeps the first ones, in some 16 bytes each, which a ``Spool`` holds on disk; ``Ring`` the last
+ones, in memory. A span writes into their ``Block``. Both return one column at a time, so that the
+writer of all rows need not hold them twice.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """An array [count] that lies in a spool."""
+    """An array [count] in a spool."""
 
     spool: Spool
     at: int
@@ -138,7 +137,7 @@ class Rows:
         return min(self.block.taken, self._room)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        """What the calls lasted since the last time, [N] int64; ``calls``: all so far."""
+        """Return what the calls lasted since the last time, [N] int64; ``calls``: all so far."""
         found = self.block.lasted(calls)
         if len(found) and not calls % BLOCK and (kept := self._room - calls + BLOCK) > 0:
             columns = {name: self.block.column(name)[:kept] for name in COLUMNS}
@@ -212,7 +211,7 @@ class Ring:
         return min(self.block.taken, self.block.size)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        """What the calls lasted since the last time, [N] int64; ``calls``: all so far."""
+        """Return what the calls lasted since the last time, [N] int64; ``calls``: all so far."""
         return self.block.lasted(calls)
 
     def column(self, name: Column) -> NDArray[np.int64]:

@@ -32,7 +32,7 @@ STAGES = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE, WRITE)
 WORK = "work"  # a stage's own call
 WAIT_INPUT = "wait_input"  # nothing to do yet: the stage before is not ready
 WAIT_OUTPUT = "wait_output"  # no room: the stage after has not given buffers or queue places back
-OTHER = "other"  # what lies between spans
+OTHER = "other"  # time between spans
 
 KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
 
@@ -57,21 +57,21 @@ class Meter:
     def leave(self, now: int) -> None:
         with self._lock:
             self._inside -= 1
-            # Of those that overlap, the last to get the lock need not be the last that left.
+            # If calls overlap, the last to get the lock need not be the last that left.
             self._left = max(self._left, now)
             if not self._inside and self._left > self._since:
                 self.total_ns += self._left - self._since
                 self._since = self._left
 
     def so_far(self, now: int) -> int:
-        """``total_ns`` with what has been spent inside since the last time that nobody was."""
+        """Return ``total_ns`` including the time of calls that are still running."""
         with self._lock:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
 
 
-# A stretch of a thread's time up to here counts as spent on a core, without a look: a thread that
-# loses its core is away for a millisecond (the scheduler's slices), and each look is a system call.
-# What such a stretch waited all the same shows at the next look.
+# A shorter stretch of a thread's time counts as on a core, unchecked: a thread that loses its core
+# is away for a millisecond (the scheduler's slices), and each check is a system call. The next
+# check shows any wait all the same.
 QUICK_NS = 50_000
 
 
@@ -213,17 +213,17 @@ class Span:
 
     @property
     def cpu_ns(self) -> int:
-        """CPU time of the stage: of its thread, and of those that the track observes beside it."""
+        """Return the CPU time of the stage's thread and of those observed by the track."""
         return self.on_cpu_ns + self.beside_ns
 
     @property
     def rows(self) -> Rows | Ring:
-        """The calls that were kept, in their order. As ``durations``."""
+        """Return the kept calls in order. Threads: as for ``durations``."""
         self._take()
         return self._kept
 
     def settle(self) -> None:
-        """What the engine's threads did behind the last call is that call's."""
+        """Book the engine threads' work after the last call to that call."""
         if self._booked is not None:
             self._add_late(self._booked.settle())
 
@@ -236,11 +236,11 @@ class Span:
         return self._booked is not None and self._booked.told
 
     def _take(self) -> None:
-        """Takes durations and rows in blocks: 0.05 us each for 4096, 0.5 us each one by one."""
+        """Take durations and rows in blocks: 0.05 us each for 4096, 0.5 us each one by one."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
-        """Of all calls so far. For the track's own thread, or after it has ended."""
+        """Return all durations so far. For the track's own thread, or after its end."""
         self._take()
         return self._histogram
 
@@ -264,7 +264,7 @@ MAX_ROWS = 300_000
 
 
 class Between:
-    """What lies between a track's spans: ``call_ns`` in all, of it without a core, and ready."""
+    """The time between a track's spans: ``call_ns`` in all, of it without a core, and ready."""
 
     __slots__ = ("beside_ns", "call_ns", "off_cpu_ns", "ready_ns")
 
@@ -305,13 +305,13 @@ class Track:
         self.clock = clock
         self.innermost: Span | None = None
         self.last = 0  # when the last stretch ended
-        # The clock less the thread's CPU time then: what its life was without a core, so far. A
-        # short stretch leaves it as it is, and so costs nothing here.
+        # The clock less the thread's CPU time then: its time without a core so far. A short stretch
+        # does not change it, and so costs nothing here.
         self._behind = 0
         self.other = Between()
         self.wall_ns = 0
         self.cpu_ns = 0
-        self.ready_ns: int | None = None  # runnable but not scheduled, where the kernel tells
+        self.ready_ns: int | None = None  # runnable but not scheduled; None if unknown
         self.spans: dict[tuple[str, str], Span] = {}  # (stage, kind) -> span
         self.lives = array("q")  # start and end of each time the track was entered
         self._cpu_clock, self._process_clock, self._open_queue = cpu_clock, process_clock, run_queue
@@ -361,7 +361,7 @@ class Track:
             self._natives.left()
 
     def look(self, owner: Span | Between, passed: int) -> None:
-        """Books the last ``passed`` nanoseconds, which ended at ``last``: how long the thread had
+        """Book the last ``passed`` nanoseconds, which ended at ``last``: how long the thread had
         no core, and how much of that it was ready for one. The rest is blocked in a call.
 
         The clocks are read after the stretch. What they count beyond it was since then, such as
@@ -388,8 +388,8 @@ class Track:
             self._beside_seen = beside
 
     def look_again(self, owner: Span | Between, passed: int) -> int:
-        """Looks before a span begins, and returns when it does. A look is a system call, at which a
-        busy machine takes the core away: neither span nor range are to hold that time."""
+        """Check the times before a span begins; return its start. A check is a system call, at
+        which a busy machine takes the core away: neither span nor range should hold that time."""
         self.look(owner, passed)
         now = self.clock()
         spent = now - self.last
@@ -421,7 +421,7 @@ class Track:
         return Span(self, stage, kind, meter, nvtx, self._max_rows, self._ring, self._spool, booked)
 
     def last_ms(self, stage: str) -> float:
-        """How long this thread's last call of a stage took."""
+        """Return how long this thread's last call of a stage took."""
         return self.spans[stage, WORK].call_ns / 1e6
 
     def busy_ns(self) -> int:

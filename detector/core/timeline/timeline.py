@@ -30,10 +30,9 @@ class Timeline:
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
     stage's CPU time includes what other threads of the process used meanwhile. ``run_queue`` opens
-    what tells how long the calling thread waited for a core. ``natives`` observes libraries'
-    threads; with None nobody does. ``max_rows`` of each stage and kind of wait are kept whole: the
-    first ones, or with ``ring`` the last ones. The first ones are kept in a file in ``folder``,
-    where there is one.
+    the count of the calling thread's waits for a core. ``natives`` observes libraries' threads;
+    None: not observed. ``max_rows`` of each stage and kind of wait are kept whole: the first ones,
+    or with ``ring`` the last ones. The first ones are kept in a file in ``folder``, if given.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Timeline:
         return self._natives.between(self._marks[0], self._marks[-1])
 
     def _calls(self) -> dict[str, int]:
-        """The calls of each stage so far, on all threads."""
+        """Return the calls of each stage so far, on all threads."""
         with self._lock:
             tracks = list(self.tracks.values())
         calls: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """Interleaved rounds of several variants become rows that can be compared, or the reason why not.
 
 The interval of a row is the lowest and the highest round. A ratio is taken within each round, so
-that a slow minute of the computer, which slows all variants down, cancels out; what is told of
-these ratios, and when, is decided in ``statistics``.
+that a slow minute of the computer, which slows all variants down, cancels out; ``statistics``
+decides which ratios are reported, and when.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from detector.lab.session.comparison import (
 from detector.lab.session.evaluation import MeanAccuracy
 from detector.lab.session.network import Peaks
 
-# An engine cannot change what these stages cost. Where they differ, something else did too.
+# An engine cannot change the cost of these stages. If it differs, something else changed.
 UNTOUCHED = ("read", "annotate", "write")
 # A difference below this share of a frame's time changes no conclusion, however small the noise.
 MATERIAL = 0.02
 # With fewer, chance gives all rounds to one side in more than one of 20 comparisons.
 ROUNDS_FOR_A_WINNER = 6
-# Of a core. A variant that uses more while it waits for its turn takes time from the others.
+# Share of a core. A waiting variant that uses more takes time from the others.
 IDLE_SHARE = 0.02
 
 
 @dataclass(slots=True)
 class Variant:
-    """What is known of one variant. ``error`` with ``exit_code``: why it has no figures. ``facts``:
-    what its process said once open. ``frames_digest``: of all decoded pictures."""
+    """The facts of one variant. ``error`` with ``exit_code``: why it has no figures. ``facts``:
+    its process's message once open. ``frames_digest``: of all decoded pictures."""
 
     engine: str
     precision: str
@@ -107,7 +107,7 @@ class Look:
 def compare_variants(
     variants: Sequence[Variant], about: About, look: Look | None = None
 ) -> Comparison:
-    """The document that ``--json`` prints. ``about``: what is the same for all rows."""
+    """Return the document that ``--json`` prints. ``about``: what is the same for all rows."""
     look = look or Look()
     ran = [variant for variant in variants if variant.error is None and variant.rounds]
     base = ran[0] if ran else None
@@ -276,7 +276,7 @@ def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
 
 
 def _agreement(counted: Agreement | None) -> RowAgreement | None:
-    """Where neither side detected anything, that proves nothing: ``matched`` is None then."""
+    """Compare detections. If neither side has any, ``matched`` is None: it proves nothing."""
     if counted is None:
         return None
     total = counted.reference + counted.other
@@ -291,7 +291,7 @@ def _agreement(counted: Agreement | None) -> RowAgreement | None:
 
 
 def _latency(variant: Variant) -> dict[str, Interval | None]:
-    """Of the calls of all rounds together: a short round alone has too few for a p90."""
+    """Summarise the calls of all rounds together: a short round has too few for a p90."""
     rounds = [turn.calls_ms for turn in variant.rounds]
     together = [call for calls in rounds for call in calls]
     found: dict[str, Interval | None] = {}
@@ -307,7 +307,7 @@ def _calls(variant: Variant) -> int:
 
 
 def _percentile(calls: Sequence[tuple[float, int]], p: int) -> float | None:
-    """By nearest rank, of (milliseconds, how many); None of too few."""
+    """Return the nearest-rank percentile of (milliseconds, count); None if too few."""
     left = sum(count for _, count in calls)
     if left < SAMPLE_FLOORS[p]:
         return None

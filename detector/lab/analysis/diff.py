@@ -93,8 +93,8 @@ END_TO_END = "end to end, per frame"
 
 
 def diff(before: SavedSession, after: SavedSession) -> list[Change]:
-    """End to end first, with its p as it stands (as in the gate), then every stage with enough
-    samples in both runs, their p corrected for each other."""
+    """List end to end first, with its p uncorrected (as in the gate), then each stage with enough
+    samples in both runs, with p corrected for multiple tests."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))
@@ -121,7 +121,7 @@ def periods_ms(session: SavedSession) -> NDArray[np.float64]:
 
 
 def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Change:
-    """The ratio of the means; the interval uses long blocks: a slow minute is one event."""
+    """Return the ratio of the means; the interval uses long blocks: a slow minute is one event."""
     told = compare_means(np.maximum(before, SHORTEST_MS), np.maximum(after, SHORTEST_MS))
     return Change(
         what,

@@ -130,7 +130,7 @@ WORTH = 0.01  # of the time: a layer that takes less is not called the worst of 
 
 
 def far_from_roof(rows: Sequence[LayerRow], count: int) -> tuple[list[LayerRow], list[LayerRow]]:
-    """The layers nearest to and furthest from their roof, of those with 1% of the time."""
+    """Return the layers nearest to and furthest from their roof, of those with 1% of the time."""
     placed = [row for row in rows if row.utilisation is not None and row.share >= WORTH]
     placed.sort(key=lambda row: -(row.utilisation or 0.0))
     best = placed[: min(count, (len(placed) + 1) // 2)]
@@ -180,7 +180,7 @@ def explain_sum(
 
 
 def describe_outside(facts: LayersFacts) -> str | None:
-    """What a profiled pass holds besides its layers; None if unknown or already flagged."""
+    """Return what a profiled pass holds besides its layers; None if unknown or already flagged."""
     if facts.outside_ms is None or facts.profiled_ms is None or "outside the" in (facts.flag or ""):
         return None
     slower = facts.profiled_ms / facts.forward_ms - 1 if facts.forward_ms else 0.0
@@ -254,7 +254,7 @@ def place_model(
 def place_on_sheet(
     rows: Sequence[LayerRow], precision: str, sheet: Peaks, forward_ms: float
 ) -> SheetRoof | None:
-    """The forward pass below a data sheet's roof; None if nothing was counted or timed."""
+    """Return the forward pass below a data sheet's roof; None if nothing was counted or timed."""
     flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
     if not (flops and moved and forward_ms):
         return None
@@ -351,8 +351,8 @@ def device_facts(
     slowdown: float = 1.0,
     waits: Sequence[Interval] = (),
 ) -> DeviceFacts:
-    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU; ``waits``: of
-    them, those that only wait for the GPU. Idle time goes to what the host did for most of a gap.
+    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU; ``waits``: host
+    operators that only wait for the GPU. Idle time goes to what the host did for most of a gap.
     """
     busy, working, waiting = merge(kernels), merge(host), merge(waits)
     everything = merge([*busy, *working, *waiting])
@@ -386,7 +386,7 @@ def device_facts(
 
 
 def merge(intervals: Sequence[Interval]) -> list[Interval]:
-    """The union of the intervals: in order, without overlaps."""
+    """Return the union of the intervals: in order, without overlaps."""
     union: list[Interval] = []
     for start, end in sorted(intervals):
         if union and start <= union[-1][1]:
@@ -397,7 +397,7 @@ def merge(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def overlap(one: Interval, others: Sequence[Interval]) -> float:
-    """How much of ``one`` the others cover; they do not overlap each other."""
+    """Return how much of ``one`` the others cover; they do not overlap each other."""
     return sum(max(0.0, min(one[1], end) - max(one[0], start)) for start, end in others)
 
 

@@ -1,7 +1,6 @@
-"""Two runs beside different amounts of other programs' work: whose time is the difference?
-
-Wall times of such a pair are no verdict; CPU times are: a stage pays for its own work alone. They
-grow a little all the same, since cores that are shared lose their caches.
+"""Compares two runs under different loads of other programs: whose time is the difference? Wall
+times of such a pair cannot tell; CPU times can: they count a stage's own work alone. They still
+grow a little, since shared cores lose their caches.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class CpuChange:
 
 
 def others_cores(summary: Summary) -> float | None:
-    """Mean cores that other programs used of those of this run; None if unknown."""
+    """Return how many of this run's cores other programs used on average; None if unknown."""
     libraries = summary.cpu.libraries
     if libraries is None or libraries.others_s is None or not libraries.wall_s:
         return None

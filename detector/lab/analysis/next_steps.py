@@ -22,7 +22,7 @@ PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Where a run's files go, and what is printed of it: nothing that its speed depends on.
 APART = ("--run-dir", "-o", "--output", "--only", "--log-to", "--what-if-seconds")
 APART_ALONE = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
-# What measures a step that has no figure.
+# The command that measures a step without a figure.
 WHAT_IF = "profile --only what_if"
 THIS = "this command"
 
@@ -57,7 +57,7 @@ class NextStep:
 
 
 def next_steps(session: SavedSession) -> list[NextStep]:
-    """The best measured first, then what the verdict advises, then the others."""
+    """Return the best measured first, then what the verdict advises, then the others."""
     document = session.document
     piped = any(one.video.path == STANDARD_INPUT for one in document.each)  # it comes once
     if piped or not document.frames.written:
@@ -126,7 +126,7 @@ def _step(document: SessionDocument, one: Candidate, row: Change | None) -> Next
 
 
 def _search(document: SessionDocument) -> Iterator[NextStep]:
-    """What measures engines, precisions, sizes and all else; a pipe or address comes once."""
+    """Yield what measures engines, precisions, sizes and all else; a pipe or address comes once."""
     path = document.each[0].video.path
     if os.path.exists(path):
         command = ["tune", path]

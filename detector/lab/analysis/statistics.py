@@ -1,21 +1,21 @@
 """What chance alone does to a ratio of two speeds, and when a comparison may stop.
 
 Rounds. In each round every variant has one turn, in a new random order. If two variants are equal,
-the sign of the logarithm of their ratio is then the toss of a coin: drift, bursts and noise that
-depends on itself change its size only. So Wilcoxon's signed-rank test keeps its level by the draw,
-not by an assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple
-interleaved trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math.
-Statist. 34, 1963).
+the sign of the logarithm of their ratio is a coin toss: drift, bursts and autocorrelated noise
+change its size only. So Wilcoxon's signed-rank test keeps its level by the draw, not by an
+assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple interleaved
+trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math. Statist. 34,
+1963).
 
 Looks. Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over the looks, the
 simplest spending function (Lan and DeMets, Biometrika 70, 1983). It holds for any dependence
 between the looks. Several rows are corrected for by Holm's method (Scand. J. Statist. 6, 1979).
 
-Runs. The mean of a series that depends on itself, such as the times of one run's frames, is told
-from few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28, 2010): it
-keeps its level also where blocks differ in their noise. Two runs are further apart in time than
-two blocks of one. Drift as slow as that is taken to move a run by as much as it moves a block
-(noise of 1/f has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
+Runs. The mean of an autocorrelated series, such as the times of one run's frames, is
+estimated from few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
+2010): it keeps its level also where blocks differ in their noise. Two runs are further apart in
+time than two blocks of one. Drift as slow as that is taken to move a run by as much as it moves a
+block (noise of 1/f has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALPHA = 0.05  # how often a comparison of equal variants may call any of them different
-POWER = 0.9  # with which the smallest effect is seen
+POWER = 0.9  # probability of detecting the smallest effect
 LOOKS = (8, 12, 16, 20, 25, 30)  # rounds after which an open-ended comparison may stop
 # Two processes of one program differ for as long as they live, by where their memory lies
 # (Mytkowicz et al., ASPLOS 2009). We treat smaller differences than this as none.
@@ -58,7 +58,7 @@ def _rank_sums(count: int) -> Floats:
 
 
 def _critical_sum(count: int, alpha: float) -> int:
-    """The largest k, at least -1, with P(sum <= k) <= alpha / 2."""
+    """Return the largest k, at least -1, with P(sum <= k) <= alpha / 2."""
     if count <= EXACT:
         return int(np.searchsorted(np.cumsum(_rank_sums(count)), alpha / 2, side="right")) - 1
     mean, variance = count * (count + 1) / 4, count * (count + 1) * (2 * count + 1) / 24
@@ -70,14 +70,14 @@ def fewest_rounds(rows: int, share: float = 1.0) -> int:
 
 
 def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically around
-    ``centre``. Values that equal it count for neither side; without any other, 1."""
+    """Return the two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically
+    around ``centre``. Values that equal it count for neither side; without any other, 1."""
     away = np.asarray(values, np.float64) - centre
     away = away[away != 0]
     count = len(away)
     if not count:
         return 1.0
-    # Equal distances are rare among times; their order among themselves is that of the rounds.
+    # Equal distances are rare among times; they stay in the order of the rounds.
     ranks = np.argsort(np.argsort(np.abs(away), kind="stable"), kind="stable") + 1
     least = int(min(ranks[away > 0].sum(), ranks[away < 0].sum()))
     if count <= EXACT:
@@ -87,7 +87,7 @@ def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
 
 
 def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """Hodges-Lehmann estimate and interval at ``alpha``, infinite for too few values."""
+    """Return the Hodges-Lehmann estimate and interval at ``alpha``, infinite if too few values."""
     series = np.asarray(values, np.float64)
     pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
     at = _critical_sum(len(series), alpha) + 1
@@ -97,7 +97,7 @@ def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, 
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p values, each corrected for all of them, in the same order."""
+    """Correct each p value for all of them; keep their order."""
     found, least = [1.0] * len(values), 0.0
     for place, at in enumerate(np.argsort(values, kind="stable").tolist()):
         least = max(least, min(1.0, values[at] * (len(values) - place)))
@@ -138,11 +138,10 @@ def noise_floor(equal: Sequence[float] | None) -> float:
 def judge(
     series: Sequence[Sequence[float]], floor: float, same: float, share: float = 1.0
 ) -> list[Judged]:
-    """Each of ``series``, log ratios to one baseline round by round, corrected for all of them.
-
-    ``floor``: as ``noise_floor`` gives it; what is not beyond it is no difference. ``same``: from
-    which share on a difference matters; an interval within it says that there is none.
-    ``share``: of ALPHA that this look may spend.
+    """Judge each of ``series``, log ratios to one baseline round by round, corrected for all of
+    them. ``floor``: from ``noise_floor``; smaller effects are not differences. ``same``: from which
+    share on a difference matters; an interval within it says that there is none. ``share``: of
+    ALPHA that this look may spend.
     """
     alpha = ALPHA * share
     raw = [_p_beyond(values, floor) / share for values in series]
@@ -169,7 +168,7 @@ def judge(
 
 
 def _p_beyond(values: Sequence[float], floor: float) -> float:
-    """That the true ratio is within the floor; the nearer edge of it decides."""
+    """Return p that the true ratio is within the floor; its nearer edge decides."""
     centre = float(np.median(values))
     return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
 
@@ -185,7 +184,7 @@ def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> flo
 
 
 def share_of_look(rounds: int, last: bool) -> float:
-    """The part of ALPHA that may be spent after so many rounds; 0 where no look is due. ``last``:
+    """Return the share of ALPHA to spend after so many rounds; 0 if no look is due. ``last``:
     no more rounds follow, for a reason that is not in the figures; what is left is spent."""
     if last:
         return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
@@ -229,8 +228,8 @@ def compare_means(before: Floats, after: Floats) -> Means:
 
 
 def _block_mean(values: Floats) -> tuple[float, float]:
-    """The mean, and its relative error, by which another run may differ: that of the mean of these
-    blocks, and the move of a whole run by as much as a block."""
+    """Return the mean and its relative error for another run: that of the mean of these blocks, and
+    the move of a whole run by as much as a block."""
     blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
     mean = max(float(values.mean()), 1e-12)
     return mean, float(np.std(blocks, ddof=1)) * math.sqrt(1 + 1 / len(blocks)) / mean

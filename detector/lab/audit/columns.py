@@ -1,4 +1,4 @@
-"""What a column of a table holds, by its title and its unit. Ambiguity is reported, not guessed."""
+"""Recognises table columns by title and unit. Ambiguity is reported, not guessed."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def clean(text: str) -> str:
 
 
 def recognise(title: str, cells: Sequence[str]) -> Meaning:
-    """``cells``: of the column, cleaned and without those that are absent."""
+    """Recognise a column. ``cells``: its cells, cleaned, without absent ones."""
     plain = clean(title).replace("_", " ")
     words = frozenset(re.findall(r"[\w#@.\-]+", plain.lower()))
     shown, unit = _unit_of(plain)
@@ -168,7 +168,7 @@ def recognise(title: str, cells: Sequence[str]) -> Meaning:
 
 
 def _unit_of(plain: str) -> tuple[str, tuple[str, float] | None]:
-    """The unit as it stands there: in brackets, at the end, or as a word (FPS, GFLOPs)."""
+    """Find the written unit: in brackets, at the end, or as a word (FPS, GFLOPs)."""
     for inside in re.findall(r"[(\[]([^()\[\]]*)[)\]]", plain):
         for part in inside.split(","):
             name = PER_PICTURE.sub("", part.strip().lower())

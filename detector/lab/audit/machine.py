@@ -1,4 +1,4 @@
-"""Facts of the machine that a benchmark ran on: given by whoever audits it, never guessed."""
+"""Facts of the machine that a benchmark ran on: given by the user, never guessed."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Number:
         return self * Number(1 / other.value, 1 / other.high, 1 / other.low)
 
     def meets(self, other: Number, slack: float = 0.0) -> bool:
-        """Whether both can be the same number. ``slack``: a share by which they may differ."""
+        """Return whether both can be the same number. ``slack``: share by which they may differ."""
         more = slack * max(abs(self.value), abs(other.value)) if slack else 0.0
         return self.low - more <= other.high and other.low - more <= self.high
 
@@ -133,7 +133,7 @@ class Writing:
         return Number(value, low, high, spread, (found["unit1"] or found["unit"] or "").lower())
 
     def _plain(self, text: str) -> tuple[float, float]:
-        """Its value, and half a unit of its last digit."""
+        """Return its value, and half a unit of its last digit."""
         plain = re.sub(r"['’\u00a0\u202f]", "", text)
         decimal = "," if self.comma and not (self.point and "." in plain) else "."
         if self.comma and self.point:

@@ -107,7 +107,7 @@ def _count(row: Row, name: str, unit: float) -> str:
 
 
 class Ours:
-    """What one path holds: ``tables``, ``runs`` by name, and the comparison, if it is one."""
+    """The contents of one path: ``tables``, ``runs`` by name, and the comparison, if it is one."""
 
     def __init__(self, name: str) -> None:
         self.name = name

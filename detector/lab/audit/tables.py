@@ -18,7 +18,7 @@ WHOLE = re.compile(r"\b(?:total|whole|sum|overall|all|end.to.end)\b", re.IGNOREC
 
 @dataclass(frozen=True)
 class Column:
-    """``texts``: its cells, cleaned; ``numbers``: in the base unit, None where there is none."""
+    """``texts``: its cells, cleaned; ``numbers``: in the base unit, None for other cells."""
 
     title: str
     meaning: Meaning
@@ -92,7 +92,7 @@ class Table:
         return found.texts if found else [""] * self.rows
 
     def is_whole(self, row: int) -> bool:
-        """Whether a row is a sum of others: "total", "whole model"."""
+        """Return whether a row is a sum of others: "total", "whole model"."""
         return WHOLE.search(self.labels[row]) is not None
 
     def setting(self, row: int) -> dict[str, str]:
@@ -123,7 +123,7 @@ def precision_of(text: str) -> str | None:
 
 
 def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """``rows``: as they are written; short ones are filled up, long ones cut."""
+    """Make a table. ``rows``: as written; short ones are filled up, long ones cut."""
     texts = [[clean(cell) for cell in (*row, *[""] * len(titles))[: len(titles)]] for row in rows]
     writing = Writing.of(cell for row in texts for cell in row)
     reasons: dict[str, list[str]] = {}
@@ -149,7 +149,7 @@ def _said(table: Table) -> dict[str, str]:
 
 
 def _column(title: str, cells: list[str], writing: Writing) -> tuple[Column, str]:
-    """The column, and what is said of it: "" where all of it is read."""
+    """Return the column and a remark: "" if all of it is read."""
     given = ["" if is_absent(cell) else cell for cell in cells]
     meaning = recognise(title, [cell for cell in given if cell])
     if meaning.quantity in (TEXT, kinds.NAME, kinds.STAGE, kinds.MODEL, kinds.ENGINE, kinds.BOUND):

@@ -41,7 +41,7 @@ def compare_command(
     dataset: str | None = None,
     seconds: float = 300.0,
 ) -> tuple[Comparison, int]:
-    """The document, and the exit code: 0 if a row has figures, else the first error's.
+    """Return the document, and the exit code: 0 if a row has figures, else the first error's.
 
     ``labels`` and ``mapping`` are ``eval``'s; ``dataset`` judges in place of the frames.
     """
@@ -93,7 +93,7 @@ def record_comparison(document: Comparison, config: Config) -> Comparison:
 
 
 def preview_choice(document: Comparison, config: Config) -> str | None:
-    """What ``auto`` would take with this result; None where it would take what it takes anyway."""
+    """Return the choice of ``auto`` with this result; None if the result changes nothing."""
     record = _record_of(document, config)
     if isinstance(record, str) or not measurements.counts(record, config):
         return None
@@ -141,7 +141,7 @@ def _exit_code(variants: list[Variant]) -> int:
 def _inspect_source(
     plan: Plan, labels: str | None, mapping: str | None
 ) -> tuple[ComparedVideo, Labels | None]:
-    """Opens source and labels once, so that a wrong file is known before a minute of loading."""
+    """Open source and labels once, so that a wrong file is known before a minute of loading."""
     from detector.core import sources
 
     sources.refuse_pipe(plan.source, "each round reads the source again")

@@ -77,7 +77,7 @@ def _ask(opening: Opening, data: DataSet) -> tuple[Judged | None, str | None]:
                     process.close()
             finally:
                 process.stop()
-    except DetectVideoError as error:  # there is no room for its folder
+    except DetectVideoError as error:  # no room for its folder
         return None, str(error)
     return found, reply.error
 

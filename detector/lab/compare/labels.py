@@ -38,8 +38,8 @@ class Labels:
     notes: list[str] = field(default_factory=list)
 
     def bind(self, names: Sequence[str]) -> Bound:
-        """Raises UsageError if model and labels share no class, SourceError if there is no box."""
-        if self.bound is None or self.names != names:  # another model may name its classes anew
+        """Bind classes. Raises UsageError if none is shared, SourceError without any box."""
+        if self.bound is None or self.names != names:  # another model may have other class names
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
             refuse_unlabelled(self.dataset, self.bound)
             self.notes = [*self.dataset.notes, *self.bound.notes]
@@ -125,7 +125,7 @@ def open_labels_of(
 
 
 def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
-    """Raises SourceError for labels of a longer clip; counts frames only if needed."""
+    """Raise SourceError for labels of a longer clip; counts frames only if needed."""
     last = max(one.frame or 0 for one in dataset.pictures)
     declared = opened.info.frames_declared
     if declared is not None and last < declared:

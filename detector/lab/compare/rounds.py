@@ -196,7 +196,7 @@ def run_in_turns(
 
 
 def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant | None:
-    """The baseline once more: what lies between the two is noise."""
+    """Open the baseline again: the difference between the two is noise."""
     base = next((one for one in variants if one.error is None), None)
     if base is None:
         return None
@@ -243,7 +243,7 @@ class Crew:
         variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
 
     def ask(self, at: int, variant: Variant, command: Command, kind: type[Wanted]) -> Wanted | None:
-        """None where the variant failed: its ``error`` then says why, and its process has ended."""
+        """Return None if the variant failed: its ``error`` says why, and its process has ended."""
         answer, reply = self._children[at].ask(command, kind)
         if answer is None:
             variant.error, variant.exit_code = reply.error, reply.exit_code
@@ -365,8 +365,8 @@ def _judge_all(
 
 
 def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
-    """Average precision of a variant, after all rounds, so that it is in no time or peak of memory.
-    What goes wrong here becomes a note."""
+    """Compute a variant's average precision after all rounds, so that it affects no time or memory
+    peak. Errors here become notes."""
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None
     bound = labels.bind(facts.class_names)

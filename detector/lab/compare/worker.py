@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import SourceRun
     from detector.core.sources.base import Source
 
-# What the two ends say to each other. Detections travel in a file, by ``save_detections``.
+# Messages between the two processes. Detections travel in a file, by ``save_detections``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ Wanted = TypeVar("Wanted", VariantFacts, Check, Round, Judgement, Judged)
 
 
 def save_detections(path: Path, found: Sequence[Detections]) -> None:
-    """All frames in four arrays, exactly as they were detected, without the class names."""
+    """Save all frames in four arrays, exactly as detected, without the class names."""
     lengths = np.array([len(detections) for detections in found], np.int64)
     with path.open("wb") as file:
         np.savez(
@@ -329,7 +329,7 @@ class _OpenVariant:
         )
 
     def _open_source(self) -> Source:
-        # As the runs that are timed read it, and ``eval``.
+        # Read as in timed runs and ``eval``.
         return self.plan.reading.open(self.source, "yuv420p")
 
     def _detect(self, plan: Plan, source: Any) -> Iterator[tuple[Frame, Detections]]:

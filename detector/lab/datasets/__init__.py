@@ -91,7 +91,7 @@ def _choose(path: Path, format: str, known: dict[str, Kind], wanted: str) -> Kin
 
 
 def _find_labels_of(video: Path) -> Path:
-    """The labels beside in.mp4: in.json, in.gt.txt or in.txt."""
+    """Return the labels beside in.mp4: in.json, in.gt.txt or in.txt."""
     for suffix in (".json", ".gt.txt", ".txt"):
         path = video.with_name(video.stem + suffix)
         if path.is_file():

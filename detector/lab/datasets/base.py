@@ -35,7 +35,7 @@ class Dataset:
     notes: list[str] = field(default_factory=list)
 
     def check_readable(self) -> None:
-        """Raises SourceError where pictures are missing, with their number and the first."""
+        """Raise SourceError if pictures are missing, with their number and the first."""
         if self.video is not None:
             if not os.path.isfile(self.video):
                 raise SourceError(
@@ -70,7 +70,7 @@ class Format:
     suffixes: tuple[str, ...] = ()
 
     def claims(self, path: Path) -> bool:
-        """Whether the path looks like this format. Opens no more than a folder's listing."""
+        """Return whether the path looks like this format. Reads at most a folder's listing."""
         return path.is_file() and path.suffix.lower() in self.suffixes
 
 
@@ -143,7 +143,7 @@ class Lookup:
         return self._frames.get(frame)
 
     def by_name(self, name: str) -> int | None:
-        """By the name in the labels, by the file, or by the end of the path if that is unique."""
+        """Find it by the name in the labels, the file, or the end of the path if unique."""
         at = self._names.get(name)
         if at is None:
             at = self._paths.get(real_path(name))
@@ -156,12 +156,12 @@ class Lookup:
         return self._paths.get(real_path(path))
 
     def by_stem(self, stem: str) -> int | None:
-        """By the end of the file's path without its suffix, where only one picture has it."""
+        """Find it by the end of the path without suffix, if only one picture has it."""
         return self._stems.get(stem)
 
 
 def real_path(path: str) -> str:
-    """With links followed; as it is where it cannot be the path of a file."""
+    """Return the path with links followed; unchanged if it cannot be a file's path."""
     try:
         return os.path.realpath(path) if len(path) <= MAX_PATH else path
     except ValueError:  # a NUL byte
@@ -287,10 +287,10 @@ def box_of(values: Any) -> list[float]:
 
 
 def picture_size(path: str) -> tuple[int, int]:
-    """Width and height of the picture as it is shown. Raises SourceError."""
+    """Return the picture's width and height as shown. Raises SourceError."""
     from detector.core.sources._pictures import read_size
 
-    if not os.path.isfile(path):  # a pipe would hold whoever opens it
+    if not os.path.isfile(path):  # opening a pipe would block
         raise SourceError(f"{path}: not a file, so its labels have no size; check the path")
     if (size := read_size(path)) is None:
         raise SourceError(

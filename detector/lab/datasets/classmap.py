@@ -35,7 +35,7 @@ class Bound:
     targets: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]  # of each target: the model's class ids
     label_ids: Mapping[int, int]  # label's class id -> target; other labels do not count
-    ignored_ids: Mapping[int, int]  # the same for boxes that are no targets
+    ignored_ids: Mapping[int, int]  # the same for boxes to ignore
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -194,7 +194,7 @@ def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> st
 
 
 def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
-    """Where the pictures are: as --images says, next to the json, or as in COCO's archives."""
+    """Find the pictures: as --images says, next to the json, or as in COCO's archives."""
     name = str(entries[0].get("file_name", ""))
     if images is not None:
         return images

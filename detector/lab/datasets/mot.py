@@ -2,11 +2,11 @@
 folders; or a gt.txt with a video.
 
 A row: frame, id, x, y, w, h, considered, class, visibility. Frames and pixels count from 1. Rows
-that are not considered become boxes to ignore. A class counts as looked for in a sequence where at
-least one of its rows is considered. Class numbers are MOTChallenge's, or those of a ``labels.txt``
-beside the rows (one name a line), as CVAT writes it; pixels then count from 0. Boxes
-may leave the picture. In a detections file the seventh column is the score, and class numbers
-count the model's classes from 1; -1 is the only one.
+that are not considered become boxes to ignore. A class counts as labelled in a sequence if at least
+one of its rows is considered. Class numbers are MOTChallenge's, or from a ``labels.txt`` next to
+the rows (one name a line), as CVAT writes it; pixels then count from 0. Boxes may leave the
+picture. In a detections file the seventh column is the score, and class numbers count the model's
+classes from 1; -1 is the only one.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
 
 
 def _existing(root: Path, beside: Path, place: str) -> Path:
-    """As the YAML says it; exports often say ../valid/images where valid/images is meant."""
+    """Find a path of the YAML; exports often say ../valid/images but mean valid/images."""
     candidates = (root / place, beside / place, beside / place.removeprefix("../"))
     return next((path for path in candidates if os.path.exists(path)), candidates[0])
 
@@ -217,7 +217,7 @@ def _labels_path(image: Path) -> Path:
 
 
 def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
-    """Raises SourceError for labels without a picture: a wrong folder, or pictures are lost."""
+    """Raise SourceError for labels without a picture: a wrong folder, or pictures are lost."""
     wanted = {label for _, label in pairs}
     found = [
         path for folder in folders if folder.is_dir() for path in _files_under(folder, (".txt",))

@@ -177,7 +177,7 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
 
 
 def refuse_window(config: Config) -> None:
-    """Raises UsageError for --start and --duration: what they leave out would count as missed."""
+    """Raise UsageError for --start and --duration: what they leave out would count as missed."""
     if config.input.start is not None or config.input.duration is not None:
         raise UsageError("--start and --duration do not work with labels; use --frames, --stride")
 

@@ -48,7 +48,7 @@ def score_tracks(
 
 
 def refuse_untracked(dataset: Dataset) -> None:
-    """Raises UsageError for --track with labels that do not tell which boxes are one object."""
+    """Raise UsageError for --track with labels that do not tell which boxes are one object."""
     sequences = sorted({one.subset for one in dataset.pictures})
     if dataset.pictures and dataset.pictures[0].track_ids is None:
         raise UsageError(
@@ -84,7 +84,7 @@ def map_labels(one: LabelledPicture, bound: Bound) -> LabelledPicture:
 
 
 def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
-    """Raises SourceError where there is no box to find, before hours of inference."""
+    """Raise SourceError if there is no box to find, before hours of inference."""
     targets = list(bound.label_ids)
     for one in dataset.pictures:
         looked_for = np.isin(one.class_ids, targets) & ~(one.ignored | one.crowd)

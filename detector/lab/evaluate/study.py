@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from detector.lab.datasets.base import Dataset
 
 SURE = 0.25  # the score of what a detection run would show, and be ended by
-TOLERANCE = 2  # pixels by which a picture's size may differ from the size that its labels state
+TOLERANCE = 2  # pixels that a picture's size may differ from the labelled size
 
 
 def run_study(
@@ -95,7 +95,7 @@ class Study:
         return Hooks(self.remap, partial(self.open_source, config), self.collect, measured=False)
 
     def remap(self, machine: LoadedModel) -> None:
-        """Puts the mapped head on the network. From here on its classes are the scored ones."""
+        """Put the mapped head on the network. Its classes are then the scored ones."""
         bound = self.bound = bind(self.mapping, machine.network.names, self.dataset.classes)
         refuse_unlabelled(self.dataset, bound)
         machine.change_network(partial(with_mapped_head, bound=bound))
@@ -130,7 +130,7 @@ class Study:
         self.found[at] = detections
 
     def check_seen(self, whole: bool) -> None:
-        """Raises SourceError for a missing frame (if ``whole``), or if no labelled one came."""
+        """Raise SourceError for a missing frame (if ``whole``), or if no labelled one came."""
         dataset = self.dataset
         if not self.found or (dataset.video is not None and whole):
             missing = [one for at, one in enumerate(dataset.pictures) if at not in self.found]

@@ -1,8 +1,8 @@
 """The peaks of this computer: what its caches and memory move, and what an engine's kernels reach.
 
-A first measurement takes three seconds for each number of threads up to those of the run (1, 2, 4,
-...), and one to two for each engine and precision. A peak is a maximum, so another measurement,
-made if layers come out above the roof, only raises peaks.
+A first measurement takes three seconds for each thread count up to that of the run (1, 2, 4, ...),
+and one to two for each engine and precision. A peak is a maximum, so another measurement, made if
+layers come out above the roof, only raises peaks.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from detector.lab.session.network import Bandwidth, CacheLevel
 SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of a working set, of all threads together
 # On a core, for each size, kernel and number of threads: about 3 s in all for one thread
 EACH_S = 0.04
-PATIENCE = 4  # times that beside other programs, at most
+PATIENCE = 4  # times that under other programs' load, at most
 FEWEST = 5  # passes of each
 PASS_BYTES = 8 << 20  # moved in one timed pass at least: some 50 us, a thousand times the clock
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -48,7 +48,7 @@ def sizes(largest: int) -> list[int]:
 def _measure(size: int, threads: int) -> Bandwidth:
     count = max(1024, size // threads // 4)
     repeats = max(1, PASS_BYTES // (4 * count))
-    # Filled: pages that nobody wrote to are one page of zeros, which stays in the cache.
+    # Filled: untouched pages all share one page of zeros, which stays in the cache.
     places = [np.full(count, 1, np.int32) for _ in range(threads)]
     moved = 4 * count * threads * repeats
     best = [_rates(kernel, places, repeats, moved, threads) for kernel in (_reader, _copier)]

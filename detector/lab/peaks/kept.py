@@ -23,7 +23,7 @@ ALIKE = ("machine", "threads", "looked")  # of two keys whose bandwidths are the
 
 
 def key_of(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
-    """All that decides about a peak, and how long it was looked for."""
+    """Return all facts that decide a peak, and how long it was measured."""
     return {
         "machine": to_builtins(this_machine()),
         "engine": engine,
@@ -41,13 +41,13 @@ def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
 
 
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
-    """The newest bandwidths of this machine by these threads, whatever engine they lie with."""
+    """Find the newest bandwidths of this machine with these threads, of any engine."""
     alike = [peaks for of, peaks in _kept(config) if _agree(of, key, ALIKE)]
     return (alike[-1].bandwidths or None) if alike else None
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Other measurements with these threads: bandwidths, and this engine's peaks of ``types``."""
+    """Find other records with these threads: bandwidths, and this engine's peaks of ``types``."""
     for of, peaks in _kept(config):
         if of == key or not _agree(of, key, ALIKE):
             continue
@@ -60,7 +60,7 @@ def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -
 
 
 def _kept(config: Config) -> Iterator[tuple[dict[str, Any], Peaks]]:
-    """Key and peaks of each record that can be read, the oldest first."""
+    """Return key and peaks of each readable record, the oldest first."""
     folder = store.choose_folder(config.runtime.engines_dir)
     for entry in _entries(store.read_kept(folder, FILE)):
         if isinstance(of := _key(entry), dict):
@@ -73,7 +73,7 @@ def _agree(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str
 
 
 def keep(config: Config, key: Mapping[str, Any], peaks: Peaks) -> None:
-    """In place of an older record of the same key. A folder that cannot be written keeps none."""
+    """Replace an older record of the same key. An unwritable folder keeps none."""
     folder = store.choose_folder(config.runtime.engines_dir)
     record = {"key": key, "peaks": to_builtins(peaks)}
 

@@ -27,7 +27,7 @@ from detector.core.run.measurements import library_version
 from detector.core.types import Candidates
 
 BUDGET_S = 1.0  # on a core, for each precision
-PATIENCE = 5  # times that beside other programs, at most
+PATIENCE = 5  # times that under other programs' load, at most
 FEWEST = WARMUP + 40  # passes, so that a quarter of them are enough for a median
 SIDE = 64  # of the input
 # Channels, kernel, and whether the map is halved first; the fastest shape differs by engine.
@@ -99,14 +99,14 @@ def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached
 
 
 def _is_in_budget(start: float, used: float, threads: int) -> bool:
-    """By CPU time: what other programs take of the seconds is no measurement."""
+    """Check the budget by CPU time: other programs' share of the seconds does not count."""
     enough = time.process_time() - used >= BUDGET_S * threads
     return not enough and time.perf_counter() - start < BUDGET_S * PATIENCE
 
 
 @contextmanager
 def _profiler(engine: str, network: Network, options: EngineOptions) -> Iterator[LayerProfiler]:
-    # Open beside it, as where layers are timed: some engines set up their threads there.
+    # Open at the same time, as when layers are timed: some engines set up their threads there.
     with engines.open(engine, network, options) as opened:
         threads = opened.threads
         profiler = opened.layer_profiler(network, replace(options, threads=threads))

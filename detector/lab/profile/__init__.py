@@ -37,7 +37,7 @@ Say = Callable[[str, bool], None]
 
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
-# Modules of this folder that are no pass.
+# Modules of this folder that are not passes.
 BESIDE = ("batches", "memory_parts", "nvml", "recorder", "stand_ins")
 
 
@@ -46,7 +46,7 @@ def list_passes() -> list[str]:
 
 
 def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
-    """The passes asked for, in order, and ``more``; by default all but those on request."""
+    """Return the passes asked for, in order, and ``more``; by default all but those on request."""
     files = _list_files()
     for name in only or ():
         if name not in files:
@@ -79,8 +79,8 @@ def profile(
     command: Sequence[str] = (),
     say: Say = lambda text, whole: None,
 ) -> SavedSession:
-    """The plain run, then every pass, in one session with the plain run's outputs. ``seconds``: for
-    what-if. ``sheet``: GFLOP/s and GB/s. Raises UsageError for an unknown pass."""
+    """Measure the plain run, then every pass, in one session with the plain run's outputs.
+    ``seconds``: for what-if. ``sheet``: GFLOP/s and GB/s. Raises UsageError for an unknown pass."""
     wanted = choose_passes(only, more)
     if config.output.only_detections:
         raise UsageError("--only-detections: profile needs every frame of the video; omit it")
@@ -96,7 +96,7 @@ def profile(
         opened.append(machine)
         if recorder is not None:
             recorder.begin()
-        say("the plain run ... ", False)  # what is refused before stands on a line of its own
+        say("the plain run ... ", False)  # earlier refusals have lines of their own
 
     hooks = Hooks(timed=True, loaded=note, detected=recorder)
     with recorder or nullcontext():
@@ -104,7 +104,7 @@ def profile(
     for error in result.errors:
         say("failed", True)
         raise error
-    raise_if_stopped(result.exit_code)  # there is nothing whole to compare the passes with
+    raise_if_stopped(result.exit_code)  # no whole run to compare the passes with
     assert result.session is not None
     plain = read_session(result.session)
     say(f"{plain.document.seconds['run']:.1f} s", True)
@@ -148,7 +148,7 @@ def _say_what_ran(record: PassRecord, one: Pass[Any], occasion: Occasion) -> Pas
 
 
 def _check_record(name: str, record: PassRecord) -> PassRecord:
-    """The record as it is, if it can be read back: one bad figure must not cost the session."""
+    """Return the record if it can be read back: one bad figure must not cost the session."""
     try:
         pass_record(parse_json(to_json(record.as_builtins()), name), Path(f"{name}.json"))
     except UsageError as error:

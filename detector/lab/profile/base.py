@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Sample = TypeVar("Sample")
 
-WHAT_IF_S = 60.0  # what-if, where nobody says otherwise
+WHAT_IF_S = 60.0  # default of what-if
 
 
 class Varies(NamedTuple):
@@ -86,7 +86,7 @@ class Occasion:
     recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
-        if self.plain:  # whoever makes one: no pass is handed a choice
+        if self.plain:  # so that passes never get an open choice
             self.config = pin_choices(self.config, self.plain.document)
 
     @property
@@ -113,7 +113,7 @@ class Occasion:
         return session
 
     def describe_ran(self, varies: Varies) -> Ran:
-        """What ran since ``seen`` was emptied. Raises NotHereError beyond ``varies``."""
+        """Describe what ran since ``seen`` was emptied. Raises NotHereError beyond ``varies``."""
         run = Execution.of(self.plain.document)
         # The engine null has no precision.
         what = f"{run.engine} {run.precision}".removesuffix(" none")
@@ -174,8 +174,8 @@ def execution_of(machine: LoadedModel) -> Execution:
 
 
 def output_within(folder: Path, output: OutputConfig) -> OutputConfig:
-    """The outputs of another run, of the kinds that the run had, in ``folder``: a .webm stays one,
-    for its encoder is part of the run. What vanishes (``-o /dev/null``) goes on doing so."""
+    """Return outputs in ``folder`` of the kinds that the run had: a .webm stays one, since its
+    encoder is part of the run. Discarded output (``-o /dev/null``) stays discarded."""
     given, place = output.output, folder / "outputs"
     target = f"{place}{os.sep}"
     if given is not None and is_null_device(given):
@@ -229,7 +229,7 @@ class Sampler(Generic[Sample]):
         self._sample()
 
     def samples(self) -> list[tuple[int, Sample]]:
-        """With the nanoseconds of the spans' clock. Raises NotHereError where one failed."""
+        """Return samples, timed by the spans' clock in ns. Raises NotHereError if one failed."""
         if self._failure is not None:
             raise NotHereError(f"a counter stopped answering: {self._failure}")
         return self._samples

@@ -23,8 +23,8 @@ Batch = NDArray[np.uint8]
 
 
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
-    """The run's engine and network, closed again, and batches of its first frames. The options name
-    that run's threads: a request opened alone would get all cores."""
+    """Return the run's engine and network, closed again, and batches of its first frames. The
+    options name that run's threads: a request opened alone would get all cores."""
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded
     occasion.seen.append(execution_of(machine))

@@ -77,7 +77,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
 
 
 def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
-    """From the first recorded call to the last; the whole run where nothing was recorded."""
+    """Return when recorded calls began and ended; for the whole run if there are none."""
     spans = session.spans
     if not len(spans["start_ns"]):
         return int(busy.times_ns[0]), int(busy.times_ns[-1])
@@ -123,7 +123,7 @@ def open_gpu(device: str) -> Gpu | None:
     try:
         gpu = Gpu(device)
         gpu.joules()
-    except Exception:  # no GPU, or one of NVML's own errors: there is no counter then
+    except Exception:  # no GPU, or an NVML error: no counter
         return None
     return gpu
 

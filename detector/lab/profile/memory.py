@@ -66,7 +66,7 @@ def fit_growth(
 
 
 def find_parts(occasion: Occasion) -> dict[str, float]:
-    """MB that each part adds to the peak of a run by itself."""
+    """Return the MB that each part alone adds to the peak of a run."""
     config, document = occasion.config, occasion.plain.document
     assert document.video, "one source was opened"
     assert document.video.pixels
@@ -92,7 +92,7 @@ def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int,
 
 
 def _open_gpu(device: str) -> tuple[Callable[[], GpuBytes | None], str | None]:
-    """The reader of the GPU's memory, or one that reads nothing and the reason."""
+    """Return the reader of the GPU's memory, or one that reads nothing and the reason."""
     try:
         return Gpu(device).memory, None
     except NotHereError as error:
@@ -100,7 +100,7 @@ def _open_gpu(device: str) -> tuple[Callable[[], GpuBytes | None], str | None]:
 
 
 def gpu_memory(watch: Sampler[GpuBytes | None], missing: str | None) -> GpuMemory:
-    """The most that NVML and torch saw in use, or the reason why NVML saw nothing."""
+    """Return the most that NVML and torch saw in use, or the reason why NVML saw nothing."""
     if missing is not None:
         return GpuMemory(available=False, reason=missing)
     try:

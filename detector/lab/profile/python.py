@@ -74,7 +74,7 @@ def label(file: str, line: int, name: str) -> str:
 
 
 def shorten_path(file: str) -> str:
-    """The path within this package or its library; elsewhere the file's name."""
+    """Return the path within this package or its library; elsewhere the file's name."""
     path = Path(file)
     if path.is_relative_to(PACKAGE):
         return str(Path("detector") / path.relative_to(PACKAGE))

@@ -1,7 +1,7 @@
 """Listens to a run: what the computer did at each frame.
 
 A row is taken in the writer's thread after each frame, between two spans: a small file of /proc a
-thread and of /sys a core, and getrusage. Its cost is measured, and stands in the facts.
+thread and of /sys a core, and getrusage. Its cost is measured and part of the facts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from detector.lab.analysis.loop.why import LIBRARY
 from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
 
 MAIN = "main"
-LOOK_AGAIN = 16  # frames, after which threads are listed anew
+LOOK_AGAIN = 16  # frames until threads are listed again
 CLOCKS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"
 
 
@@ -77,7 +77,7 @@ class Recorder:
         self.costs_ns.append(time.perf_counter_ns() - start)
 
     def _spend(self) -> dict[str, Times]:
-        """What the threads used since the last call; a new thread, since it was made."""
+        """Return what the threads used since the last call; a new thread, since it was made."""
         spent: dict[str, Times] = defaultdict(lambda: Times(0, 0))
         for task, name in self._names.items():
             if (times := times_of(task)) is not None:
@@ -134,6 +134,6 @@ def _name_threads() -> dict[int, str]:
 
 
 def _page_faults() -> tuple[int, int]:
-    """Of this process so far: all, and those that read from a disk."""
+    """Return this process's page faults so far: all, and those that read from a disk."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_minflt + used.ru_majflt, used.ru_majflt

@@ -45,7 +45,7 @@ def what_replaces(stage: str) -> str:
 
 @dataclass(slots=True)
 class Recorded:
-    """Of the first pictures of a source, a row each; ``outputs`` of whole batches."""
+    """Records of a source's first pictures, a row each; ``outputs`` of whole batches."""
 
     frames: list[Frame] = field(default_factory=list)
     rows: list[tuple[Image, Fit]] = field(default_factory=list)
@@ -163,7 +163,7 @@ class CachedSource:
             return None
         self._given += 1
         kept, first = self._kept[at % len(self._kept)], self._kept[0]
-        picture = kept.picture  # nobody draws into planes, but into a copy of them
+        picture = kept.picture  # drawing uses a copy of planes
         if not isinstance(picture, Planes):
             fits = into is not None and into.shape == picture.shape
             own = into if into is not None and fits else np.empty_like(picture)

@@ -1,8 +1,7 @@
-"""What a run gains where a stage costs nothing, or the loop is another: measured, in turns.
-
-Each change runs between two runs as they are, on the same first frames of the source. A run has all
-outputs of the plain run and no instruments; its time goes from opening the source to closing the
-outputs. stand_ins.py replaces stages.
+"""Measures the gain of a run if a stage costs nothing, or with another loop, in turns. Each change
+runs between two unchanged runs, on the same first frames of the source. A run has all outputs of
+the plain run and no instruments; its time goes from opening the source to closing the outputs.
+stand_ins.py replaces stages.
 """
 
 from __future__ import annotations

@@ -30,11 +30,9 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``name``: its anchor. ``place``: its order. ``facts``: of the pass without which there is no
-    such part.
-
-    ``page``: HTML below the heading; "" where there is nothing to show. ``says``: tables and lines
-    for a terminal; ``brief``: the same in short.
+    """``name``: its anchor. ``place``: its order. ``facts``: of the pass that the part requires.
+    ``page``: HTML below the heading; "" if there is nothing to show. ``says``: tables and lines for
+    a terminal; ``brief``: the same in short.
     """
 
     name: str

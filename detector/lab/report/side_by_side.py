@@ -136,7 +136,7 @@ WRITERS: dict[str, Callable[[Comparison], str]] = {
 
 
 def check_tables(paths: Sequence[str]) -> None:
-    """Raises UsageError for a suffix that no writer has, before minutes of measuring."""
+    """Raise UsageError for a suffix that no writer has, before minutes of measuring."""
     for path in paths:
         if Path(path).suffix.lower() not in WRITERS:
             raise UsageError(f"--table {path}: the file name must end with {', '.join(WRITERS)}")

@@ -1,1 +1,1 @@
-"""The documents of the lab, beside those of a run."""
+"""The lab's own documents, in addition to those of a run."""

@@ -1,4 +1,4 @@
-"""What ``audit`` prints with --json."""
+"""The document of ``audit --json``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # the worst fir
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``rule``: its id. ``where``: the tables or runs that show it, ``rows`` those of them.
+    """``rule``: its id. ``where``: the tables or runs that show it; ``rows``: their rows.
     ``evidence``: the numbers and the arithmetic. ``cure``: what to do."""
 
     rule: str

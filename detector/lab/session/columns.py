@@ -24,12 +24,12 @@ from detector.core.timeline.spans import READ
 
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
-# Of its thread: what it was off a core, of that ready for one, and what the engine's threads used
-# for it; NOT_KNOWN where nobody told.
+# Its thread's time off a core, of that ready for one, and what the engine's threads used for it;
+# NOT_KNOWN if unknown.
 TOLD = ("off_cpu_ns", "ready_ns", "library_ns")
 COLUMNS = (*NUMBERS, *TOLD, *NAMES)
 
-# About 10 of a span's 51 bytes remain; what shrinks more is no recording, unless it is small.
+# About 10 of a span's 51 bytes remain; a large file that shrinks more is not a recording.
 MOST_BYTES = 1 << 30
 SHRINKS = 40  # times
 SMALL_BYTES = 16 << 20
@@ -145,7 +145,7 @@ def _odd_names(columns: Columns) -> Iterator[tuple[str, str]]:
 def _odd_codes(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
     for name in ("thread", "kind", "stage"):
         codes, known = columns[name], len(columns[f"{name}_names"])
-        if name == "stage":  # what lies between spans has no stage
+        if name == "stage":  # time between spans has no stage
             codes = codes[columns["kind"] != KINDS.index(OTHER)]
         if len(codes) and not 0 <= codes.min() <= codes.max() < known:
             yield name, f"a code outside the {known} of {name}_names"

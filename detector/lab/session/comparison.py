@@ -21,10 +21,9 @@ Shares = dict[str, PrecisionShare]
 
 @dataclass(frozen=True)
 class RowAgreement:
-    """How far a row's detections are those of the reference, on the same pictures.
-
-    ``matched``: 2 x pairs / (detections of both), at IoU 0.5; null where neither side has any.
-    The means are over pairs; null without one.
+    """The agreement of a row's detections with the reference's, on the same pictures. ``matched``:
+    2 x pairs / (detections of both), at IoU 0.5; null if neither side has any. The means are over
+    pairs; null without one.
     """
 
     matched: float | None
@@ -76,9 +75,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Noise:
-    """What chance does here. ``floor``: the share by which two processes of the baseline were
-    apart, or what two processes may always be (``measured`` false). ``smallest``: the least effect
-    that the rows' rounds can show. ``stopped``: rounds (as asked), decided, most (rounds) or time.
+    """The effect of chance. ``floor``: the share that two processes of the baseline were apart, or
+    the general value for two processes (``measured`` false). ``smallest``: the least effect that
+    the rows' rounds can show. ``stopped``: rounds (as asked), decided, most (rounds) or time.
     ``alpha``: the rate of false alarms, and ``share``: what the last look could spend of it."""
 
     floor: dict[Metric, float]
@@ -161,8 +160,8 @@ class ComparedVideo:
 @dataclass(frozen=True, kw_only=True)
 class About:
     """What is the same for all rows; of several ``models``, the first is ``model``. ``budget``: the
-    least agreement that ``auto`` accepts. ``usual``: the row that a run takes by itself, where that
-    was asked."""
+    least agreement that ``auto`` accepts. ``usual``: the row that a run uses by default, if asked
+    for."""
 
     schema: int = SCHEMA
     source: str
@@ -181,9 +180,9 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(About):
-    """``comparable``: null where one round, or no row, cannot tell. ``fastest``: the row that wins
-    beyond the noise; ``contenders``: those that the noise does not tell from the highest median,
-    that one first. ``recorded``: the file that keeps the result, or why none does."""
+    """``comparable``: null with one round or no row. ``fastest``: the row that wins beyond the
+    noise; ``contenders``: rows within the noise of the highest median, that one first.
+    ``recorded``: the file that keeps the result, or why none does."""
 
     rows: tuple[Row, ...]
     comparable: bool | None
@@ -202,7 +201,7 @@ class Comparison(About):
 
 @dataclass(frozen=True)
 class CountedLayer:
-    """What a layer computes and moves for a whole batch, in the type in which it ran."""
+    """The work and traffic of a layer for a whole batch, in the type that it ran in."""
 
     precision: str
     macs: int
@@ -211,9 +210,8 @@ class CountedLayer:
 
 @dataclass(frozen=True)
 class VariantFacts:
-    """What a variant says once it is open. ``computes``: false of an engine without a network.
-
-    ``model_input``: height, width. ``random_weights``: the seed, where there are no real ones.
+    """The message of a variant once it is open. ``computes``: false for an engine without a
+    network. ``model_input``: height, width. ``random_weights``: the seed, if weights are random.
     """
 
     load_s: float | None = None

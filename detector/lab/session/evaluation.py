@@ -1,7 +1,6 @@
-"""What ``eval`` prints with --json, and the evaluation.json that it leaves in a session.
-
-A figure is a number, or null where there was nothing to count: no labelled box of a class, say.
-Where a class has two bases, the fields of the second come first; that is their order in the JSON.
+"""The document of ``eval --json``, and the evaluation.json that it leaves in a session. A figure is
+a number, or null if there was nothing to count: no labelled box of a class, say. If a class has two
+bases, the fields of the second come first; that is their order in the JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class _Counts:
 
 @dataclass(frozen=True)
 class ClassAccuracy(AveragePrecision, _Counts):
-    """One class. ``pictures`` in which it was looked for, ``boxes`` to find in them.
+    """One class. ``pictures`` labelled for it, ``boxes`` to find in them.
 
     Recall and precision are at IoU 0.5: of all detections, and of those that score 0.25 or more.
     ``ignored_boxes`` are labelled, and neither have to be found nor count as a mistake.
@@ -115,9 +114,9 @@ class _Run:
 
 @dataclass(frozen=True)
 class EngineResult(Accuracy, _Run, Result):
-    """``plots``: name -> file. ``difference``: these figures less those of the first row.
+    """``plots``: name -> file. ``difference``: these figures minus the first row's.
 
-    evaluation.json has neither: it holds one engine, and the plots lie beside it.
+    evaluation.json has neither: it holds one engine, and the plots are next to it.
     """
 
     notes: tuple[str, ...]
@@ -134,7 +133,7 @@ class _File:
 
 @dataclass(frozen=True)
 class FileResult(Accuracy, _File, Result):
-    """Of a file of detections: no engine ran, so there is no speed."""
+    """The result of a file of detections. It has no speed, since no engine ran."""
 
     notes: tuple[str, ...]
     session: str

@@ -37,9 +37,9 @@ class CacheLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """What this computer reaches at most. ``gflops_s``: by precision (int8: GOP/s). ``by``: the
-    library that reached it; ``instructions``: what it can use for that; ``spread``: how far the
-    median try is from the best. ``bandwidth_gbytes_s``: of the memory; ``bandwidths``: over
+    """The highest rates that this computer reaches. ``gflops_s``: by precision (int8: GOP/s).
+    ``by``: the library that reached it; ``instructions``: what it can use for that; ``spread``: how
+    far the median try is from the best. ``bandwidth_gbytes_s``: of the memory; ``bandwidths``: over
     working sets; ``levels``: of the caches. ``measured``: the day."""
 
     gflops_s: Mapping[str, Peak]
@@ -53,7 +53,7 @@ class Peaks:
     measured: str | None = None
 
     def ridge(self, precision: str) -> float | None:
-        """FLOPs a byte at which arithmetic and memory are equally fast; None without a peak."""
+        """Return the FLOPs a byte where arithmetic and memory are equally fast; None if unknown."""
         peak = self.gflops_s.get(precision)
         return None if peak is None else peak / self.bandwidth_gbytes_s
 
@@ -69,7 +69,7 @@ class Peaks:
 
 
 def higher_of(one: Peaks, other: Peaks) -> Peaks:
-    """Of two measurements of the same, the higher of each peak: what disturbs one lowers it."""
+    """Return the higher of each peak in two measurements: any disturbance lowers one."""
     of_kernels = {
         name: max(
             (peaks for peaks in (one, other) if name in peaks.gflops_s),
@@ -247,7 +247,7 @@ class Operator:
 
     @property
     def cpu_avg_ms(self) -> float | None:
-        """Of one call, with what it calls."""
+        """Return the CPU time of one call, callees included."""
         return self.total_ms / self.calls if self.calls else None
 
     @property
@@ -278,7 +278,7 @@ class TorchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A stretch in which the GPU was idle, from ``at_ms`` in the window."""
+    """A stretch of GPU idle time, from ``at_ms`` in the window."""
 
     at_ms: float
     ms: Duration

@@ -171,7 +171,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[Recorded]:
             tables = _plain_tables(database)
             database.set_authorizer(_permit_plain_reading)
             return _read(database, tables, str(path))
-    # Where a name is damaged, sqlite3 cannot decode its own message.
+    # If a name is damaged, sqlite3 cannot decode its own message.
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
         if clock.is_over():
             raise UsageError(
@@ -202,8 +202,8 @@ def _bound(database: sqlite3.Connection, clock: _Clock) -> None:
 
 
 def _plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
-    """The stored tables with all their columns. A database from anywhere may hold programs: views,
-    triggers, virtual tables, computed columns."""
+    """Return the stored tables with all their columns. A database from anywhere may hold programs:
+    views, triggers, virtual tables, computed columns."""
     # A view can call itself a table in this list, but not in its own statement.
     stated = {
         name
@@ -223,7 +223,7 @@ def _plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
 def _permit_plain_reading(
     action: int, first: str | None, second: str | None, _: str | None, via: str | None
 ) -> int:
-    """What a statement may do from here on: read columns of tables, and not by way of a view."""
+    """Permit statements only to read columns of tables, and not through a view."""
     function = action == sqlite3.SQLITE_FUNCTION and second == "coalesce"
     plain = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ) and via is None
     return sqlite3.SQLITE_OK if plain or function else sqlite3.SQLITE_DENY
@@ -301,7 +301,7 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """When the runs of each process lasted, and those of all (UNKNOWN). They may overlap."""
+    """The times of the runs of each process, and of all (UNKNOWN). They may overlap."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -419,7 +419,7 @@ class _Export:
     ) -> None:
         self._database, self._tables, self._path = database, tables, path
         known = "StringIds" in tables
-        # A registered string stands in StringIds, any other in the row itself.
+        # A registered string is in StringIds, any other in the row itself.
         self._text = "coalesce(n.text, s.value)" if known else "n.text"
         self._join = "left join StringIds s on s.id = n.textId" if known else ""
         self._domains = {
@@ -459,7 +459,7 @@ class _Export:
                 yield Window(process, first, LATEST_NS if last is None else last)
 
     def stated_loops(self) -> Iterator[tuple[int, int, LoopSizes]]:
-        """The sizes from the mark that each run leaves at its start: process, when, sizes."""
+        """Yield the sizes from the mark that each run leaves at its start: process, when, sizes."""
         columns = "domainId, n.globalTid, n.start"
         for domain, tid, start, said in self._events(columns, MARK, "order by n.start"):
             process = self._process(tid)

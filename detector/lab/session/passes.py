@@ -29,7 +29,7 @@ from detector.lab.session.network import DeviceFacts, LayersFacts, RooflineFacts
 
 Facts = TypeVar("Facts")
 
-# What must be as in the run, unless a pass declares that it varies it. The rest is said.
+# Fields that must equal the run's, unless a pass declares them varied. Others are reported.
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
 
 
@@ -70,7 +70,7 @@ class Execution:
         )
 
     def differs_in(self, other: Execution) -> list[str]:
-        """The fields that both tell, and tell differently."""
+        """Return the fields that both tell, and tell differently."""
         mine_and_theirs = {
             one.name: (getattr(self, one.name), getattr(other, one.name))
             for one in fields(Execution)
@@ -84,10 +84,10 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a pass measured. ``execution``: of the run, which that of the pass was compared with.
-    ``measured``: what ran the network in the pass, each once; empty where nothing ran anew.
-    ``on_purpose``: fields that the pass changes. ``differs_in``: fields that were others in the
-    pass, on purpose or by what ``text`` says. ``text``: "openvino int8, as the run"."""
+    """The execution that a pass measured. ``execution``: the run's, to compare with the pass's.
+    ``measured``: what ran the network in the pass, each once; empty if nothing ran again.
+    ``on_purpose``: fields that the pass changes. ``differs_in``: fields that differed in the pass,
+    on purpose or as ``text`` says. ``text``: "openvino int8, as the run"."""
 
     execution: Execution
     measured: Sequence[Execution] = ()
@@ -101,9 +101,9 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:
-    """What the instruments cost. ``off_ms``, ``on_ms``: milliseconds a frame of each round without
-    and with them. ``instruments``: their share of a frame's time. ``warning``: set where it is too
-    much."""
+    """The cost of the instruments. ``off_ms``, ``on_ms``: milliseconds a frame of each round
+    without and with them. ``instruments``: their share of a frame's time. ``warning``: set if it is
+    too much."""
 
     off_ms: Sequence[float]
     on_ms: Sequence[float]
@@ -127,7 +127,7 @@ class PathStage:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPathFacts:
-    """The steady state took ``wall_s``, in which ``frames`` were written; the shares of ``stages``
+    """The steady state took ``wall_s`` for ``frames`` written frames; the shares of ``stages``
     add up to 1. Start-up and tear-down come before and after."""
 
     wall_s: Duration
@@ -158,9 +158,9 @@ class FramesFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change, measured beside the run as it is. ``stage``: the one that a stand-in replaced;
-    None where the loop changed. ``how``: what took its place. Over the rounds: ``fps_ratio`` and
-    ``frame_ratio`` to the unchanged runs just before and just after, above and below 1 where the
+    """One change, compared with the unchanged run. ``stage``: the one that a stand-in replaced;
+    None if the loop changed. ``how``: its replacement. Over the rounds: ``fps_ratio`` and
+    ``frame_ratio`` to the unchanged runs just before and just after, above and below 1 if the
     change helps; ``fps`` and ``frame_ms`` are these times the median of all unchanged runs."""
 
     change: str
@@ -173,14 +173,14 @@ class Change:
 
     @property
     def helps(self) -> bool:
-        """Whether it was faster in every round. Else its gain is not told from none."""
+        """Return whether it was faster in every round. Else its gain may be noise."""
         return self.fps_ratio.low > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfFacts:
     """Changes, the largest median gain first. ``frames``: of each run, the source's first;
-    ``rounds``: of each change. ``fps``, ``frame_ms``: of the run as it is, over all of its turns.
+    ``rounds``: of each change. ``fps``, ``frame_ms``: of the unchanged run, over all of its turns.
     ``not_measured``: change -> why. ``doubts``: reasons not to trust the figures."""
 
     frames: Size
@@ -222,7 +222,7 @@ class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
     """Resident memory. ``slope_mb_per_1000_frames``: its growth, None for the ``slope_reason``.
-    ``parts_mb``: what each part adds to the peak of a run by itself, of at most 100 frames."""
+    ``parts_mb``: what each part alone adds to the peak of a run of at most 100 frames."""
 
     slope_mb_per_1000_frames: float | None
     slope_reason: str | None
@@ -321,12 +321,12 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
-    """A row for each frame, when it was written (``at_ns`` of the spans' clock): what was since the
-    row before, or ``began_ns``. ``threads``: as the spans name them; all libraries': ``library``.
-    ``faults``, ``disk_faults``: page faults of the process since the row before, and those that
-    read from a disk. ``mhz``: the mean clock of the cores; empty where the system does not tell.
-    ``keys``: the key frames of the source; null where its file does not tell. ``cost_us``: what a
-    row took, the median; ``slowdown``: what they took of the run, from 1 on."""
+    """A row for each written frame (at ``at_ns`` of the spans' clock): events since the row before,
+    or ``began_ns``. ``threads``: as the spans name them; all libraries': ``library``. ``faults``,
+    ``disk_faults``: the process's page faults since the row before, all and those with a disk read.
+    ``mhz``: the mean clock of the cores; empty if unknown. ``keys``: the key frames of the source;
+    null if unknown. ``cost_us``: a row's median cost; ``slowdown``: of the run by all rows, from 1
+    on."""
 
     began_ns: int
     frames: Sequence[int]
@@ -403,7 +403,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassHeader:
-    """The keys of every file that are no facts; and ``slowdown``, a fact that any pass may have."""
+    """The keys of every file besides the facts; and ``slowdown``, a fact that any pass may have."""
 
     available: bool
     reason: str | None = None
@@ -414,7 +414,7 @@ class PassHeader:
 
 
 def read_pass(path: Path) -> PassRecord:
-    """Raises UsageError where the file is no pass's, or lacks a fact."""
+    """Read a pass. Raises UsageError if the file is not a pass's, or lacks a fact."""
     try:
         return pass_record(parse_json(read_file(path), path), path)
     except UsageError as error:

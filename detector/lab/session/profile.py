@@ -46,8 +46,8 @@ class StepRow:
 
 
 class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time in which at least one kernel ran, and its share of the run; without ``available``
-    there is the ``reason`` alone."""
+    """The time with at least one running kernel, and its share of the run; without ``available``
+    there is only the ``reason``."""
 
     available: bool
     reason: str | None = None
@@ -96,7 +96,7 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingDocument:
-    """What an nsys recording says, under the names that a session has for it. ``waits``: thread ->
+    """The facts of an nsys recording, under a session's names. ``waits``: thread ->
     what it waited for -> seconds. ``blocked``: stage -> system call -> seconds inside it, longest
     first. ``calls``: the dependency table by call of CUDA; empty where the recording has none.
     ``loop_is_known``: the recording says how large the loop's queues were. ``run``: which of
@@ -121,10 +121,10 @@ class RecordingDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileHeader:
-    """What stands before the passes. ``overhead``: pass -> its time a frame over the plain run's,
-    for passes that ran the pipeline. ``undisturbed``: pass -> why it slowed nothing down.
-    ``not_available``: pass -> why it could not run. ``ran``: pass -> what it measured, beside
-    ``engine`` and ``precision`` of the run: "openvino int8, as the run"."""
+    """The part before the passes. ``overhead``: pass -> its time a frame over the plain run's,
+    for passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
+    ``not_available``: pass -> why it could not run. ``ran``: pass -> what it measured, compared
+    with ``engine`` and ``precision`` of the run: "openvino int8, as the run"."""
 
     schema: int = PROFILE_SCHEMA
     session: str
@@ -142,7 +142,7 @@ class ProfileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDocument(ProfileHeader):
-    """``passes``: by name. In the document each is a key of its own, beside those of the header."""
+    """``passes``: by name. In the document each is a key of its own, next to the header's."""
 
     passes: Mapping[str, PassRecord]
 
@@ -158,7 +158,7 @@ class ProfileDocument(ProfileHeader):
 
 
 def profile_schema() -> dict[str, Any]:
-    """The JSON Schema of ``profile --json``. Passes that did not run have no key."""
+    """Return the JSON Schema of ``profile --json``. Passes that did not run have no key."""
     header = json_schema(ProfileHeader)
     passes = {name: pass_schema(name) for name in FACTS}
     definitions = dict(header["$defs"])

@@ -49,7 +49,7 @@ class _Row(msgspec.Struct):
 
 
 def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
-    """The counts of each frame: none if the file is absent, those before any damage otherwise."""
+    """Return the counts of each frame up to any damage; none if the file is absent."""
     path, rows = folder / ROWS, SessionRows()
     decode = msgspec.json.Decoder(_Row).decode
     try:

@@ -1,4 +1,4 @@
-"""What ``tune`` prints with --json."""
+"""The document of ``tune --json``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from detector.core.session.measured import Interval
 
 SCHEMA = 1
-Settings = dict[str, Any]  # option -> value, of those that differ from the run's own
-# What happens to the video, the least loss first.
+Settings = dict[str, Any]  # option -> value, where different from the run's
+# Treatments of the video, the least loss first.
 AS_ASKED, LARGER, SUBTITLES, NO_VIDEO = (
     "as asked",
     "a larger file",

@@ -1,4 +1,4 @@
-"""What ``compare --where --json`` prints: the first stage at which two configurations differ."""
+"""The document of ``compare --where --json``: the first stage where two configurations differ."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class StageDifference:
 
     ``what``: the tensor or picture that was compared. ``max``, ``rms``: of the difference, in its
     own unit. ``relative``: rms over the size of A (the rms around its mean). ``beyond``: the share
-    of elements that differ by more than ``tolerance``, which stands in the unit of ``relative`` (of
+    of elements that differ by more than ``tolerance``, in the unit of ``relative`` (of
     pixels: in levels of 255; of boxes: in pixels). ``kind``: what the difference looks like; null
-    where the stage agrees. ``untold``: why the stage was not compared. ``frame``: its number.
+    if the stage agrees. ``untold``: why the stage was not compared. ``frame``: its number.
     """
 
     stage: Stage

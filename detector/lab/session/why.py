@@ -34,8 +34,8 @@ class WhyCause:
     """``name``: gc, core, disk, boxes, key frame, clock, work, others (used most of the cores, and
     nothing else tells) or unknown. ``stage`` and ``frame``:
     the call that took longer than its stage does, by ``excess_ms``; the slow frame may have waited
-    for another one's. For infer, ``frame`` is the first of the batch. ``explains_ms``: how much of
-    that the cause accounts for."""
+    for another one's. In the infer stage ``frame`` is the first of the batch. ``explains_ms``: how
+    much of that the cause accounts for."""
 
     name: str
     stage: str

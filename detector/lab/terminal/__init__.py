@@ -1,1 +1,1 @@
-"""What the commands print."""
+"""Prints the results of the commands."""

@@ -27,7 +27,7 @@ FEW_CALLS = 3  # system calls of a stage
 
 
 def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = False) -> None:
-    """All facts of all passes. ``short``: what a person acts on, and the names of the rest."""
+    """Print all facts of all passes. ``short``: only actionable ones, and names of the rest."""
     said: list[Table | str] = []
     left = ["threads and percentiles"]
     for name, record in session.passes.items():
@@ -189,7 +189,7 @@ def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
         pieces.append(f"GPU busy {busy} of the run")
     else:
         pieces.append(f"GPU: {gpu.reason}")
-    # Outside of runs there are no queues.
+    # Queues exist only in runs.
     if not (document.loop_is_known or document.runs[document.run - 1].outside):
         pieces.append(
             "note: the recording does not contain the queue sizes, so the defaults are used"

@@ -65,7 +65,7 @@ def tune(
 
 
 def run_defaults(source: str, config: Config) -> tuple[Plain, Config]:
-    """The job on the first frames, and the configuration with what ``auto`` chose for it."""
+    """Return the job on the first frames, and the configuration with what ``auto`` chose for it."""
     loaded: list[LoadedModel] = []
     # What was kept before must not be the default that is to be beaten.
     hooks = Hooks(loaded=loaded.append, timed=True, tuned=False)

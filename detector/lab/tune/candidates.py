@@ -1,4 +1,4 @@
-"""Every change of a run that ``tune`` tries, in one list. What the user names stays."""
+"""Every change of a run that ``tune`` tries, in one list. The user's own options stay."""
 
 from __future__ import annotations
 

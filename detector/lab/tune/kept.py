@@ -30,7 +30,7 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
 
 
 def keep(found: Tuning, config: Config, plain: Plain, kind: str) -> Path:
-    """Adds a search with options to the records; returns their path. Raises OutputError."""
+    """Add a search with options to the records; return their path. Raises OutputError."""
     assert found.after is not None
     rows = [
         measurements.row(

@@ -13,8 +13,8 @@ it writes, in rounds by turns (``compare/rounds.py``).
    ``VIDEO``), then the number of options. A set is skipped where not even a run without inference
    reaches the target.
 3. The best takes turns with the defaults. It has to meet the goal in every round: the target, or
-   the fastest round of the defaults. With a target the next set follows where it does not; when the
-   time is over, the cheapest LATE of those that reached it before, else the fastest.
+   the fastest round of the defaults. With a target the next set follows if it does not; after the
+   time limit, the cheapest LATE that reached it before, else the fastest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UNKNOWN = 1.0  # the loss of what nothing tells of, so that it comes last
 REACH = 0.6  # of the target
 NEAR = 0.95  # of it: one round may be an unlucky one
 DOUBT = 1.1  # a run without inference is measured in one round, too
-LATE = 3  # sets that still run in rounds when the time is over
+LATE = 3  # sets that still run in rounds after the time limit
 NULL: Settings = {"engine": "null", "precision": "fp32"}
 
 Watch = Callable[[str, float, float], object]
@@ -137,7 +137,7 @@ class Search:
     def _race(
         self, several: Sequence[Settings], stays: Stays, *, frames: int = 0, hurries: bool = True
     ) -> list[Ran]:
-        """Rounds of these, in turns. ``hurries``: leaves out those for which there is no time."""
+        """Run rounds of these in turns. ``hurries``: skips those that there is no time for."""
 
         def opens(at: int) -> bool:
             self.watch(in_words(several[at]), self.clock() - self.start, self.seconds)
@@ -204,7 +204,7 @@ class Search:
         return best
 
     def _rank(self, several: Sequence[Settings], floor: float, rans: Sequence[Ran]) -> list[int]:
-        """Those that keep to the floor, with the most rounds first, then the fastest."""
+        """Rank settings that keep to the floor: most rounds first, then the fastest."""
         allowed = [
             at
             for at, (settings, ran) in enumerate(zip(several, rans, strict=True))
@@ -228,7 +228,7 @@ class Search:
         return share >= floor
 
     def _agreement(self, ran: Ran) -> float | None:
-        """With fp32, on frames that both saw. None: fp32 finds nothing, or weights are random."""
+        """Agreement with fp32 on shared frames. None: fp32 finds nothing, or random weights."""
         both = min(len(self._reference), len(ran.detections))
         reference = self._reference[:both]
         if not any(map(len, reference)) or self.config.network.random_weights is not None:
@@ -239,8 +239,8 @@ class Search:
         return self.clock() - self.start < self.seconds * self._share
 
     def _holds(self, settings: Settings) -> bool:
-        """Whether these meet the goal in each round, in turns with the defaults. It ends with the
-        first round that does not, from LEAST_ROUNDS on."""
+        """Return whether these meet the goal in each round, in turns with the defaults. It ends
+        with the first round that does not, from LEAST_ROUNDS on."""
         several = [{}, settings] if settings else [{}]
         left_s = max(0.0, self.seconds - (self.clock() - self.start))
         affordable = round(left_s * self.plain.fps / (2 * ROUNDS) * 0.8)  # the rest is loading
@@ -354,7 +354,7 @@ class Search:
         return tried.error is None and self._loss_of(tried) > STEP / 2
 
     def _sets(self, best: Settings, steps: Sequence[Step], target: float) -> Iterator[Settings]:
-        """The cheapest first. Last the fastest change of each axis, whatever they promise."""
+        """Yield the cheapest first. Last the fastest change of each axis, whatever they promise."""
         axes: dict[str, list[Step | None]] = {}
         for step in steps:
             axes.setdefault(step.change.axis, [None]).append(step)
@@ -377,7 +377,7 @@ class Search:
             yield settings
 
     def _is_bounded(self, taken: Sequence[Step], target: float) -> bool:
-        """Whether a run without inference, or without video too, would not do either."""
+        """Return whether a run without inference, or without video too, would not do either."""
         video = any(one.change.axis == "video" for one in taken)
         top = self.ceilings.get("inference and video" if video else "inference", inf)
         return DOUBT * top * _stride_of(*(one.change for one in taken)) < target

@@ -17,7 +17,7 @@ from detector.core.run.choose import list_in_force
 from detector.core.run.environment import environment, version_of
 from detector.core.run.measurements import why_not_read
 
-# What each is for. The default job needs both.
+# Encoders and their purposes. The default job needs both.
 ENCODERS = {"libx264": "the annotated video", "aac": "its sound, if it cannot be copied"}
 DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mjpeg")
 CV2_PACKAGES = (
@@ -104,7 +104,7 @@ def _there(name: str, mode: str) -> bool:
 
 
 SCHEMA = 1
-LITTLE_SPACE_BYTES = 500 << 20  # a plan of TensorRT and the timing cache beside it
+LITTLE_SPACE_BYTES = 500 << 20  # a TensorRT plan and its timing cache
 
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _timed_encoders() -> dict[str, Any]:
 def _default_job(
     found: list[dict[str, Any]], folders: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
-    """Whether ``detect-video in.mp4`` would run, by a clip, or by what is installed (``quick``)."""
+    """Check that ``detect-video in.mp4`` runs, by a clip, or by what is installed (``quick``)."""
     try:
         engine, why = engines.choose_by_rank()
     except EngineError as error:
@@ -218,7 +218,7 @@ def _folder(path: Path, replaceable: bool) -> dict[str, Any]:
 
 
 def _warnings(document: dict[str, Any]) -> list[str]:
-    """What runs, but slowly or not as it seems."""
+    """Return warnings about parts that run, but slowly or not as they seem."""
     found = [
         *document["media"]["warnings"],
         *document["threads"]["warnings"],

@@ -107,7 +107,7 @@ def main(word: str) -> None:
 
 
 def _try(name: str) -> dict[str, str | None]:
-    """Runs x + 1 on the engine and checks the answer. Raises EngineError for a wrong one."""
+    """Run x + 1 on the engine and check the answer. Raises EngineError for a wrong one."""
     from detector.core import engines
     from detector.core.engines.base import EngineOptions
     from detector.core.errors import EngineError
@@ -179,7 +179,7 @@ def _plus_one() -> Network:
 
 
 def _run_default_job() -> dict[str, Any]:
-    """Writes a clip and runs the default job on it, in a folder that is removed afterwards."""
+    """Write a clip and run the default job on it, in a folder that is removed afterwards."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.detect import detect
 
@@ -198,7 +198,7 @@ def _run_default_job() -> dict[str, Any]:
 
 
 def _write_clip(path: Path) -> None:
-    """Writes some frames of H.264 with the sink that every run uses."""
+    """Write some frames of H.264 with the sink that every run uses."""
     from fractions import Fraction
 
     import numpy as np

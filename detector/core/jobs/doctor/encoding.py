@@ -17,10 +17,10 @@ RATE = Fraction(30)
 
 
 def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
-    """Name -> ``usable``, its ``reason``, and ``fps`` of 1280x720 at --quality balanced."""
+    """Return name -> ``usable``, its ``reason``, and ``fps`` of 1280x720 at --quality balanced."""
     try:
         from detector.core.sinks.video.encoders import cure_of, why_not
-    except ImportError:  # no PyAV, of which doctor tells elsewhere
+    except ImportError:  # no PyAV, which doctor reports elsewhere
         return {}
     found: dict[str, Any] = {}
     for name in ENCODERS:

@@ -68,7 +68,7 @@ PATIENCE_S = 20.0
 
 
 def nvidia() -> dict[str, Any]:
-    """What nvidia-smi says of driver and GPUs; ``reason``: why there is no GPU to use, or None."""
+    """Return nvidia-smi's facts on driver and GPUs; ``reason``: why no GPU is usable, or None."""
     module = _first_line(Path("/proc/driver/nvidia/version"))
     found, reason = _list_gpus()
     return {
@@ -176,7 +176,7 @@ def cpu() -> dict[str, Any]:
 
 
 def precision_advice(features: dict[str, bool]) -> dict[str, str]:
-    """For each precision, what this CPU makes of it."""
+    """Return for each precision how well this CPU supports it."""
     if features["AMX-INT8"]:
         int8 = "fast: AMX"
     elif features["VNNI"]:

@@ -9,7 +9,7 @@ from detector.core.errors.machine import NotHereError
 
 
 class GpuBytes(NamedTuple):
-    """``process``: of this one alone, None in a container that numbers processes anew."""
+    """``process``: of this one alone, None in a container with its own process numbers."""
 
     process: int | None
     used: int
@@ -38,7 +38,7 @@ class Gpu:
         self._nvml: Any = pynvml
 
     def joules(self) -> float:
-        """The energy that the GPU has used since its driver was loaded."""
+        """Return the energy that the GPU has used since its driver was loaded."""
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
     def memory(self) -> GpuBytes:

@@ -1,7 +1,7 @@
 """Front end for .safetensors: tensors by name and nothing else.
 
 The network's description is found by the names and shapes of the tensors. The file holds the length
-of the header (u64), the header as JSON (name -> dtype, shape, [start, end) behind the header), and
+of the header (u64), the header as JSON (name -> dtype, shape, [start, end) after the header), and
 the numbers.
 https://github.com/huggingface/safetensors#format
 """
@@ -35,7 +35,7 @@ FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 
 def read_safetensors(path: Path) -> tuple[Contents, bytes]:
-    """What the file holds, and its sha256. Numbers are read on demand. Raises ModelError."""
+    """Return the contents and sha256. Numbers are read on demand. Raises ModelError."""
     try:
         length = path.stat().st_size
         with path.open("rb") as file:

@@ -262,7 +262,7 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _may_follow_values(graph: onnx.GraphProto) -> bool:
-    """Whether inference gains from values of vectors; a long Range takes all memory."""
+    """Return whether inference gains from values of vectors; a long Range takes all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -301,12 +301,12 @@ def output_shapes(model: onnx.ModelProto) -> list[Shape]:
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
-    """Whether a node computes or holds integers in place of floats."""
+    """Return whether a node computes or holds integers in place of floats."""
     return any(node.op_type in INTEGER for node in model.graph.node)
 
 
 def tail_nodes(model: onnx.ModelProto) -> set[str]:
-    """Names of the nodes after the last multiplying nodes (Conv, Gemm, MatMul...): the decoding."""
+    """Return the nodes after the last multiplying nodes (Conv, Gemm, MatMul...): the decoding."""
     leads: set[str] = set()  # tensors that a multiplying node needs
     tail = set()
     for node in reversed(model.graph.node):
@@ -342,7 +342,7 @@ def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def uncounted(model: onnx.ModelProto) -> list[str]:
-    """Names of nodes with uncountable MACs: the picture decides their number of rows."""
+    """List nodes with uncountable MACs: the picture decides their number of rows."""
     shapes = tensor_shapes(model)
     return [
         node.name
@@ -371,8 +371,8 @@ def peak_bytes(model: onnx.ModelProto) -> int:
 
 
 class NodeCost(NamedTuple):
-    """Of a whole batch. ``elements``: values read (weights, activations) and written; times the
-    type's size, its bytes. ``shape``: of its largest output."""
+    """The cost for a whole batch. ``elements``: values read (weights, activations) and written;
+    times the type's size, its bytes. ``shape``: the largest output's."""
 
     macs: int
     elements: int
@@ -395,7 +395,7 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """The cost of each group of nodes run as one: tensors inside it are free."""
+    """Return the cost of each group of nodes run as one: tensors inside it are free."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}

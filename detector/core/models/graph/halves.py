@@ -1,7 +1,7 @@
 """A graph in half precision: float16 or bfloat16 between the picture and the raw outputs.
 
-Every node reads one float type, so that engines with strong types accept the graph as it is; a Cast
-stands where the types meet. These stay float32:
+Every node reads one float type, so that engines with strong types accept the graph; a Cast is added
+where the types meet. These stay float32:
 
 - The outputs, which keep their names. A node that made one gets the ending ``_fp16`` or ``_bf16``,
   and the Cast behind it takes its name.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import onnx
 
 HALVES = ("fp16", "bf16")
-# The first opset in which Conv and its kind may be bfloat16, and the IR version that goes with it.
+# The first opset with bfloat16 for Conv and similar operators, and its IR version.
 BF16_OPSET, BF16_IR = 22, 10
 CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # their attribute ``value`` has their type
 THIN = 8  # input channels a group, below which a convolution is thin
@@ -97,14 +97,14 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
-    """Nodes that stay float32 in a bfloat16 graph: ``kept``, and all that lies between them."""
+    """Nodes that stay float32 in a bfloat16 graph: ``kept``, and all nodes between them."""
     nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
     return nodes | _nodes_between(model.graph, nodes)
 
 
 def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Convolutions with few input channels a group, and the activations behind them; not those
-    inside an attention: OpenVINO (2026.4) compiles none whose types change within it."""
+    """Return convolutions with few input channels a group, and their activations; not inside an
+    attention: OpenVINO (2026.4) compiles none whose types change within it."""
     thin: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
     makers = {name: node.name for node in graph.node for name in node.output}
@@ -207,7 +207,7 @@ class _Writer:
         self.renamed: dict[str, str] = {}
         self.types: dict[str, str] = {}
         self.nodes: list[onnx.NodeProto] = []
-        self.made: dict[str, onnx.TensorProto] = {}  # constants, in the type in which they are read
+        self.made: dict[str, onnx.TensorProto] = {}  # constants, in the type that readers need
         self.casts: set[str] = set()
 
     def model(self) -> onnx.ModelProto:
@@ -241,7 +241,7 @@ class _Writer:
         self.nodes.append(made)
 
     def _operand(self, node: onnx.NodeProto, at: int, name: str, mode: str) -> str:
-        """The name of the input, in the type in which this node reads it."""
+        """Return the name of the input in the type that this node reads."""
         if not self._is_float(name) or (mode != "fp32" and not self._may_be_half(node, at)):
             wanted = "fp32"
         else:
@@ -363,7 +363,7 @@ def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """The upper half of each float32, rounded to nearest, ties to even; NaN stays NaN."""
+    """Return the upper half of each float32, rounded to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     result: NDArray[np.uint16] = np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")

@@ -1,4 +1,4 @@
-"""What is known of ONNX's operators without a graph. Nothing here imports onnx."""
+"""Facts about ONNX's operators that need no graph. Nothing here imports onnx."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ int8-s8  Activations are s8 and symmetric, only in front of convolutions, Gemm a
 int8-u8-front  For OpenVINO on a CPU. As int8-u8, but only in front of nodes that are int8: what a
          float node reads, and the outputs, are not rounded. What a depthwise convolution reads has
          a scale for each channel: their ranges differ up to a thousandfold, and each is convolved
-         by itself. ONNX Runtime refuses that, and TensorRT takes one scale only.
+         separately. ONNX Runtime refuses that, and TensorRT takes one scale only.
 
 In all kinds weights are s8 and symmetric, with a scale for each output channel. They have 7 bits
 for a CPU that adds products in 16.
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 KINDS = int8.KINDS
 
-# Others that may be int8: ONNX Runtime has an integer kernel, or drops Q and DQ around them. A Relu
-# or Clip is absorbed by a QuantizeLinear behind it that cuts at the same place.
+# Others that may be int8: ONNX Runtime has an integer kernel, or drops Q and DQ around them. A
+# QuantizeLinear that cuts at the same place absorbs the Relu or Clip before it.
 FUSED = ("Relu", "Clip")
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
@@ -88,14 +88,14 @@ class Wiring:
         self.batch = self.shapes[self.graph.input[0].name][0]
 
     def tensors_in(self, name: str) -> list[str]:
-        """The float tensors that a node reads, constants left out."""
+        """Return the float tensors that a node reads, constants left out."""
         return self._computed_floats(self.nodes[name])
 
     def multiplies(self, name: str) -> bool:
         return self.nodes[name].op_type in MULTIPLYING
 
     def is_depthwise(self, name: str) -> bool:
-        """Whether the node is a convolution of each channel by itself."""
+        """Return whether the node convolves each channel separately."""
         node = self.nodes[name]
         given = self.shapes.get(node.input[0], ())
         return (
@@ -106,7 +106,7 @@ class Wiring:
         )
 
     def macs(self, name: str) -> int:
-        """Of one node, for one picture."""
+        """Return the MACs of one node for one picture."""
         return node_macs(self.nodes[name], self.shapes) // self.batch
 
     def _computed_floats(self, node: onnx.NodeProto) -> list[str]:
@@ -119,7 +119,7 @@ class Wiring:
         if node.op_type in MULTIPLYING:
             if computed != [node.input[0]] or node.input[1] not in self.constants:
                 return False
-            # By a vector there are no output channels; for a stack ONNX Runtime has no kernel.
+            # A vector has no output channels; ONNX Runtime has no kernel for a stack.
             return node.op_type != "MatMul" or self.constants[node.input[1]] == 2
         if node.op_type == "Resize":
             return _attribute(node, "mode") == b"nearest"
@@ -154,7 +154,7 @@ class Unit:
 
 
 def int8_units(wiring: Wiring) -> list[Unit]:
-    """All nodes that can be int8, as units, in the graph's order."""
+    """Return all nodes that can be int8, as units, in the graph's order."""
     members: dict[str, list[str]] = {}
     first_of: dict[str, str] = {}  # node -> the first node of its unit
     for name in wiring.able:
@@ -230,7 +230,7 @@ def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
 
 
 def depthwise_inputs(model: onnx.ModelProto) -> list[str]:
-    """The tensors whose channels the kind int8-u8-front needs the ranges of."""
+    """Return the tensors whose channels the kind int8-u8-front needs the ranges of."""
     wiring = Wiring(model)
     convolutions = filter(wiring.is_depthwise, wiring.able)
     return list(dict.fromkeys(wiring.nodes[name].input[0] for name in convolutions))
@@ -243,8 +243,8 @@ def quantised_graph(
     kind: str,
     weight_top: int = WEIGHT_TOP,
 ) -> onnx.ModelProto:
-    """The graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``, and of the channels
-    of ``depthwise_inputs``. ``kept``: nodes that stay float. ``kind``: of ``KINDS``, else
+    """Return the graph with Q and DQ nodes. ``ranges``: of the ``tensors_to_measure``, and of the
+    channels of ``depthwise_inputs``. ``kept``: nodes that stay float. ``kind``: of ``KINDS``, else
     ValueError. ``weight_top``: the largest weight, in steps."""
     return _Writer(model, ranges, kept, kind, weight_top).model()
 
@@ -284,8 +284,8 @@ def weight_scales(
 
 
 class _Writer:
-    """Writes the nodes anew. ``chosen``: int8 nodes. ``depthwise``: those that read a scale for
-    each channel. ``quantised``: tensors with Q and DQ behind."""
+    """Rewrites the nodes. ``chosen``: int8 nodes. ``depthwise``: nodes that read a scale for each
+    channel. ``quantised``: tensors followed by Q and DQ."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class _Writer:
         return {name for name in tensors if not self._is_fused(name)}
 
     def _is_fused(self, tensor: str) -> bool:
-        """Whether it lies between a convolution and its Relu, which one kernel computes."""
+        """Return whether it is between a convolution and its Relu, which one kernel computes."""
         readers = self.wiring.readers.get(tensor, [])
         maker = self.wiring.maker.get(tensor)
         return (
@@ -390,7 +390,7 @@ class _Writer:
         return tensor if self._is_int8_output(tensor) else operand_name(tensor, "dq")
 
     def _write_pair(self, tensor: str, by_channel: bool = False) -> None:
-        """Q and DQ behind a tensor."""
+        """Write Q and DQ after a tensor."""
         from onnx import helper
 
         scale, zero = self._scale(tensor, by_channel)
@@ -442,7 +442,7 @@ class _Writer:
     def _dequantised_constant(
         self, name: str, steps: NDArray[Any], scales: NDArray[np.float32], axis: int
     ) -> str:
-        """Integers with a DQ behind them; returns the name of the float tensor."""
+        """Write integers followed by a DQ; return the name of the float tensor."""
         from onnx import helper
 
         dq = operand_name(name, "dq")
@@ -462,7 +462,7 @@ class _Writer:
 
 
 def _output_axis(node: onnx.NodeProto) -> int:
-    """The axis of a weight along which the output channels lie."""
+    """Return the axis of a weight along which the output channels lie."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "Gemm":
@@ -481,7 +481,7 @@ def _range_sources(wiring: Wiring) -> dict[str, str]:
 
 
 def _pictures(wiring: Wiring) -> set[str]:
-    """The tensors that hold the picture's own u8 values, as float."""
+    """Return the tensors that hold the picture's own u8 values, as float."""
     inputs = {info.name for info in wiring.graph.input}
     return {
         node.output[0]

@@ -55,14 +55,14 @@ def measure_ranges(
 
 
 def channel_name(tensor: str, channel: int) -> str:
-    """The key of one channel's range among those of tensors."""
+    """Return the key of one channel's range in the table of tensors."""
     return f"{tensor}[{channel}]"
 
 
 def _values_of_each_frame(
     model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]
 ) -> Iterator[list[NDArray[np.float32]]]:
-    """The tensors' values frame by frame, whatever the batch of the graph.
+    """Yield the tensors' values frame by frame, whatever the batch of the graph.
 
     A last batch that is not full is filled up with copies, whose results are left out. A tensor
     without a batch dimension is handed out once for each frame.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @cache
 def layouts() -> Mapping[str, Layout]:
-    """Name -> layout, in the order in which they are tried: first those that most proves."""
+    """Return name -> layout in the order of trial, the best proved first."""
     modules = wings.import_files(__name__, *__path__)
     found: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
     found.sort(key=lambda layout: (layout.order, layout.name))

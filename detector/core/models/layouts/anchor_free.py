@@ -84,7 +84,7 @@ def _one_box_a_cell(seen: ReadyMade, rows: int) -> bool:
 
 
 def _main_branch(evidence: Evidence, branches: list[Bound]) -> Bound:
-    """The detecting branch of a network trained with a second one (YOLOv9): cv4 and cv5."""
+    """Return the detecting branch of a network trained with a second one (YOLOv9): cv4 and cv5."""
     if len(branches) == 1:
         return branches[0]
     words = [evidence.words_behind(branch.outputs[0]) for branch in branches]

@@ -1,4 +1,4 @@
-"""What a layout declares (``Layout``), finds (``Bound``), and is read by (``Decoder``)."""
+"""The types of layouts: declaration (``Layout``), match (``Bound``), reader (``Decoder``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Decoder:
         raise NotImplementedError
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """The twin of ``store``, checked. Raises ValueError that says what is wrong."""
+        """Return the twin of ``store``, checked. Raises ValueError that says what is wrong."""
         raise NotImplementedError
 
     def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
@@ -52,7 +52,7 @@ class Decoder:
 
 
 class Joined(NamedTuple):
-    """An output [batch, rows, columns] made of those of all strides, tables or maps."""
+    """An output [batch, rows, columns] joined from those of all strides, tables or maps."""
 
     levels: tuple[str, ...]
     rows: int
@@ -100,10 +100,10 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 
 
 class Layout:
-    """One way in which exporters write a detector's outputs.
+    """A format of exporters for a detector's outputs.
 
     ``order``: smaller ones are tried first. ``needs_nms``: whether an object may get several boxes.
-    ``decoders``: of its own, if no ``Reading`` describes it.
+    ``decoders``: its own, if no ``Reading`` describes it.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Layout:
     decoders: tuple[Decoder, ...] = ()
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """The layout in a graph that can be looked into; None where it is not that."""
+        """Return the layout in a graph that can be looked into; None where it is not that."""
         return None
 
     def in_plan(self, seen: ReadyMade) -> Bound | None:
@@ -124,7 +124,7 @@ class Layout:
         return False
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
-        """What the graph shows that cannot be so if it is this layout, as words; else None."""
+        """Describe what in the graph contradicts this layout; else return None."""
         return None
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:

@@ -21,7 +21,7 @@ def corners(height: int, width: int) -> Reading:
 
 
 class Corners(Layout):
-    """What Darknet2ONNX of pytorch-YOLOv4 writes; its shapes are like no other's."""
+    """The layout of pytorch-YOLOv4's Darknet2ONNX; its shapes are unique."""
 
     name = "corners"
     shape = "boxes [batch, rows, 1, 4] beside scores [batch, rows, classes]"

@@ -31,7 +31,7 @@ class DarknetYolo(Layout):
         return seen.cfg is not None
 
     def in_plan(self, seen: ReadyMade) -> Bound | None:
-        """By the maps' shapes: a plan keeps no order."""
+        """Bind maps by their shapes: a plan keeps no order."""
         if seen.cfg is None:
             return None
         from detector.core.models.formats.darknet import head_layers, input_geometry

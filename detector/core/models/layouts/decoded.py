@@ -50,7 +50,7 @@ class Decoded(Layout):
         return None
 
     def in_plan(self, seen: ReadyMade) -> Bound | None:
-        """As many columns as the names want."""
+        """Bind an output with as many columns as the names need."""
         if (table := seen.only()) is None or not seen.names or seen.finished:
             return None
         name, rows, columns = table

@@ -35,7 +35,7 @@ PIXELS = (1.0, 1.0)
 
 
 class ReadingDecoder(Decoder):
-    """``listed``: it reads finished detections, whose class is no column of its own."""
+    """Reads described outputs. ``listed``: finished detections, without a column per class."""
 
     arguments = ("reading",)
 
@@ -100,7 +100,7 @@ class ReadingDecoder(Decoder):
 
 
 def without_size(reading: Reading) -> dict[str, Any]:
-    """As JSON, with lengths in input pixels as words or in strides, to open it at another size."""
+    """Return JSON with lengths as words or in strides, to open it at another size."""
     values = asdict(reading)
     values["unit"] = "pixels" if reading.unit == PIXELS else "fraction"
     if reading.cells is not None:
@@ -121,7 +121,7 @@ def _is_sound(reading: Reading) -> bool:
 
 
 def cells_fit(cells: readings.Cells) -> bool:
-    """Whether they can be computed with, for a description too."""
+    """Return whether the cells are usable, also those of a description."""
     sides = [side for level in cells.sizes for size in level for side in np.ravel(size)]
     return (
         cells.kind in readings.CELL_KINDS

@@ -1,4 +1,4 @@
-"""What a file that one engine built for itself shows: tensors, and a header or a file beside it."""
+"""The evidence in an engine's own file: its tensors, and a header or a file next to it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Seen:
         return self.outputs().get(name, ())
 
     def rank3_outputs(self) -> Iterator[tuple[str, int, int]]:
-        """Name and last two sides of the outputs [B, n, m] of which both are known."""
+        """Yield name and last two sides of the outputs [B, n, m] with known n and m."""
         for name, dims in self.outputs().items():
             if len(dims) == 3 and dims[1] is not None and dims[2] is not None:
                 yield name, dims[1], dims[2]
@@ -42,7 +42,7 @@ class Seen:
     def pyramid(
         self, rows: int, boxes: int, among: Iterable[tuple[int, ...]] = PYRAMIDS
     ) -> tuple[int, ...] | None:
-        """The strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
+        """Return the strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
         for strides in among:
             if boxes * count_cells(self.height, self.width, strides) == rows:
                 return strides

@@ -51,7 +51,7 @@ class OverlaySink(Sink):
 
         try:
             with closing(SourceCopy(spec)) as source:
-                if source.videos == 1:  # else nobody knows here which one is read
+                if source.videos == 1:  # else the video read is unknown here
                     source.scan(CHECKED_FIRST)
         except UnreadableError:
             return
@@ -199,7 +199,7 @@ class _File:
         program: str,
         notes: list[str],
     ) -> None:
-        """Raises UnfitError, and what PyAV raises."""
+        """Raise UnfitError, and what PyAV raises."""
         import av
 
         from detector.core.sinks._about import tags_from
@@ -353,7 +353,7 @@ class _File:
             )
 
     def stop(self) -> None:
-        """After a failure: what is written so far becomes playable."""
+        """Make the part written so far playable after a failure."""
         if self._last_pts is not None:
             with suppress(Exception):
                 self._write_lines(self._last_ms + 40)

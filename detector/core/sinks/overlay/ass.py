@@ -30,7 +30,7 @@ FAMILY = "sans-serif"  # where no font is attached: the player takes its own
 # Pixels of a capital at scale 1.0. In pictures they are 14 with OpenCV 5; more fits on the plates
 # in DejaVu Sans, and that is a wide font.
 CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
-# Fontsize is a font's ascent and descent together: 1.2 em in most, of which a capital is 0.72.
+# Fontsize is a font's ascent and descent together: 1.2 em in most fonts, with capitals of 0.72 em.
 CAPITAL_OF_EM = 0.72
 PER_CAPITAL = 1.2 / CAPITAL_OF_EM
 BELOW = 0.34  # of Fontsize: kept free below the baseline, more than any descent
@@ -78,7 +78,7 @@ def plain(text: str) -> str:
 
 
 def boxes_text(layout: Layout, width: int, height: int) -> str:
-    """Outlines, dots, and what labels stand on; "" where there are none."""
+    """Return outlines, dots and label backgrounds; "" if there are none."""
     upwards = range(len(layout.boxes) - 1, -1, -1)  # the best score's box is drawn last
     groups = [
         [(layout.shades[i], _drawn(layout, i)) for i in upwards],
@@ -112,7 +112,7 @@ POLYGON = " m %d %d l %d %d %d %d %d %d"
 
 
 def _by_color(shapes: Sequence[tuple[int, Points]]) -> list[tuple[int, list[int]]]:
-    """One drawing for each colour; the colour of the last shape lies on top."""
+    """Return one drawing per colour, the colour of the last shape on top."""
     together: dict[int, list[int]] = {}
     for shade, points in shapes:
         mine = together.pop(shade, None) or []
@@ -162,7 +162,7 @@ def _color(bgr: Color) -> str:
 
 
 def label_texts(layout: Layout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """The lines of labels, in which no rows overlap. ``per_scale``: Fontsize at scale 1.0."""
+    """Yield the lines of labels; their rows never overlap. ``per_scale``: Fontsize at scale 1.0."""
     apart = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(
@@ -180,7 +180,7 @@ def label_texts(layout: Layout, detections: Detections, per_scale: float) -> Ite
 
 
 def font_size(font: Font | None) -> float:
-    """Fontsize at scale 1.0, at which letters are as high as those of the labels in pictures."""
+    """Return the Fontsize whose letters at scale 1.0 are as high as in drawn labels."""
     if font is None:
         return CAPITAL * PER_CAPITAL
     from detector.core.stages.font import EM

@@ -174,7 +174,7 @@ class Overlay:
 
 
 def _describe(document: Any) -> Description:
-    """Raises ValueError, TypeError and KeyError for what is no description."""
+    """Raises ValueError, TypeError and KeyError for anything that is not a description."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']}, but this version reads {SCHEMA}")
     names, drawing = document["names"], document["drawing"]

@@ -1,4 +1,4 @@
-"""The font that an overlay carries: that of ``--font``, else Lato where the package ``font-lato``
+"""The font that an overlay carries: that of ``--font``, else Lato if the package ``font-lato``
 is installed (SIL Open Font License). Without one, players take their own sans-serif font."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Typeface(NamedTuple):
 
 
 def choose(font: Font | None) -> Typeface:
-    """The font of the labels, with the files that have to be attached for it."""
+    """Return the font of the labels, with the files that have to be attached for it."""
     if font is not None:
         if len(font.data) > LARGEST:
             note = f"the font is not attached: it has more than {LARGEST >> 20} MB"

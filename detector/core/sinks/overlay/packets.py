@@ -36,11 +36,11 @@ OPTIONS = {"max_interleave_delta": "1000000"}  # microseconds
 
 
 class UnfitError(Exception):
-    """Why a source cannot be copied; the message goes behind the source's name."""
+    """Why a source cannot be copied; the message follows the source's name."""
 
 
 class UnreadableError(UnfitError):
-    """It cannot be read at all: whoever decodes it says so."""
+    """The source cannot be read at all; the decoder reports why."""
 
 
 class Scan(NamedTuple):
@@ -52,19 +52,19 @@ class Scan(NamedTuple):
 
 
 def to_ms(ticks: int, base: Fraction) -> int:
-    """As the muxer rounds: to the nearest, halves up. For times that are not negative."""
+    """Convert as the muxer does: to the nearest, halves up. Times must not be negative."""
     # In whole numbers: a fraction costs microseconds, and every frame comes here.
     per_second = base.denominator
     return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
 
 
 def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
-    """The packets of these streams without the empty ones at the end."""
+    """Yield the packets of these streams without the empty ones at the end."""
     for _ in range(MOST_STREAMS):
         try:
             yield from (packet for packet in container.demux(*streams) if packet.size)
             return
-        except IndexError:  # a stream appeared: PyAV knows it when it demuxes anew
+        except IndexError:  # a stream appeared: PyAV lists it on the next demux
             continue
 
 
@@ -116,7 +116,7 @@ class SourceCopy:
         return kept
 
     def scan(self, most: int | None = None, longest_gap_s: float = math.inf) -> Scan:
-        """Reads all packets of the video once, or ``most`` of them. Raises UnfitError."""
+        """Read all packets of the video once, or ``most`` of them. Raises UnfitError."""
         with self._again() as container:
             stream = container.streams[self.video.index]
             checked = _Checked(self.base, longest_gap_s)
@@ -163,7 +163,7 @@ def _refusal(stream: Any) -> str | None:
 
 
 class _Checked:
-    """What must hold of the packets of a video, so that a muxer takes them as they are."""
+    """Checks that a muxer can take the packets of a video unchanged."""
 
     def __init__(self, base: Fraction, longest_gap_s: float) -> None:
         self._gap = longest_gap_s / base  # ticks
@@ -173,7 +173,7 @@ class _Checked:
         self._base = base
         self._dts: int | None = None
         self._shown: int | None = None  # pts of the earliest picture that is shown
-        self._hidden: set[int] = set()  # pts of pictures that an edit list hides behind it
+        self._hidden: set[int] = set()  # pts of pictures that an edit list hides after it
 
     def add(self, packet: Any) -> None:
         pts, dts = packet.pts, packet.dts
@@ -201,7 +201,7 @@ class _Checked:
         self.first = pts if self.first is None else min(self.first, pts)
 
     def check_hidden(self) -> None:
-        """Raises UnfitError where pictures are hidden among those that are shown."""
+        """Raise UnfitError if pictures are hidden between shown ones."""
         for pts in sorted(self._hidden):
             if self._shown is not None and self.last is not None and self._shown < pts < self.last:
                 raise UnfitError(
@@ -313,8 +313,8 @@ def _stored_at(packet: Any) -> int:
 
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
-    """The packets from the last key frame at or before a picture, and its pts; None: all. Read from
-    the start, because the index may be wrong."""
+    """Yield the packets from the last key frame at or before a picture, and its pts; None: all.
+    Read from the start, because the index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets
@@ -341,6 +341,6 @@ def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterat
 
 
 def _chained(held: Iterator[Any], packets: Iterator[Any], video: int, key: int) -> Iterator[Any]:
-    """Without pictures that are shown before the key frame: they refer to what was cut off."""
+    """Drop pictures shown before the key frame: they refer to what was cut off."""
     yield from held
     yield from (one for one in packets if one.stream.index != video or one.pts >= key)

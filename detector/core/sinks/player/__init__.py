@@ -66,7 +66,7 @@ def _in_script(text: str) -> str:
 
 
 def _address(video: str, page: Path) -> str:
-    """Of the video, from where the page lies: both may be moved together."""
+    """Return the video's address relative to the page: both may be moved together."""
     try:
         path = os.path.relpath(os.path.realpath(video), os.path.dirname(os.path.realpath(page)))
     except ValueError:  # on another drive

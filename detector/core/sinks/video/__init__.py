@@ -195,7 +195,7 @@ class VideoSink(Sink):
 
 
 def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> None:
-    """Raises UsageError if --encoder contradicts format or --preset, OutputError if it fails."""
+    """Raise UsageError if --encoder contradicts format or --preset, OutputError if it fails."""
     name = options.get("encoder")
     if name is None:
         return

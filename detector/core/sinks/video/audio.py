@@ -1,4 +1,4 @@
-"""A track of the source's sound, cut to the frames that are written: copied, else encoded anew."""
+"""A track of the source's sound, cut to the frames that are written: copied, else re-encoded."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class CarriedTrack:
         last_s = None
         for item, duration_s in self._items():
             if item is None:
-                yield None  # there is none yet
+                yield None  # none yet
             elif item.pts is not None:
                 begin_s = item.pts * item.time_base
                 if last_s is not None and begin_s < last_s - BACK_S:
@@ -143,7 +143,7 @@ class CarriedTrack:
                 break
             self._held = None
             reached_s, earlier_s = self._reached.get(self._rewinds, NEVER)
-            if begin_s < reached_s:  # not what a recording has behind its last frame
+            if begin_s < reached_s:  # not sound after a recording's last frame
                 yield from self._move(item, earlier_s)
 
     def _peek(self) -> Any:
@@ -157,7 +157,7 @@ class CarriedTrack:
     def _move(self, item: Any, shift_s: Fraction) -> list[Any]:
         ticks = round(shift_s / item.time_base)
         if self._last_pts is not None and item.pts - ticks <= self._last_pts:
-            return []  # it lies in a stretch that a jump of the clock cut out
+            return []  # inside a gap that a clock jump cut out
         self._last_pts = item.pts = item.pts - ticks
         if not self.copied:
             return [*self._silence_before(item), *self._encode(item)]
@@ -195,7 +195,7 @@ class CarriedTrack:
         return self._encode(None) if self._encodes else []
 
     def end(self, why: str) -> None:
-        """Ends the sound here and notes why."""
+        """End the sound here and note why."""
         self._ended = self._ended or f"the {_NAMES[self._source.type]} ends early: {why}"
         self._held, self._reader = None, iter(())
 

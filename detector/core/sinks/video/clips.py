@@ -22,11 +22,11 @@ class Clips:
         self._bytes = 0
         self._dropped_for_memory = False
         self._until_s: Fraction | None = None  # the end of the clip that is being written
-        self._gap = False  # a frame was left out behind the one that was written last
+        self._gap = False  # a frame was omitted after the last one written
 
     def take(self, frame: Frame, found: bool) -> Iterator[tuple[Frame, bool]]:
-        """The frames to be written now, in order; and of each whether a gap precedes it. A frame
-        that waits is copied."""
+        """Yield the frames to be written now, in order; and of each whether a gap precedes it. A
+        frame that waits is copied."""
         at_s = frame.pts * self._time_base
         self._forget_before(at_s)
         if found:
@@ -60,7 +60,7 @@ class Clips:
             self._dropped_for_memory = True
 
     def _forget_before(self, at_s: Fraction) -> None:
-        """Drops what no detection from now on can be near."""
+        """Drop what no detection from now on can be near."""
         while self._waiting and at_s - self._waiting[0][0] > self._lead_s:
             self._drop_first()
 

@@ -1,5 +1,5 @@
-"""Encoders other than x264, for who names one: SVT-AV1, and those of NVIDIA's and Intel's chips.
-NVENC and Quick Sync were written by FFmpeg's documentation and have not run here: docs/gpu.md."""
+"""Encoders other than x264, used on request: SVT-AV1, NVIDIA's and Intel's. NVENC and Quick Sync
+follow FFmpeg's documentation and have not run here: docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CURES = {
     "qsv": "it needs an Intel GPU and its driver (intel-media-va-driver, libvpl)",
     "svtav1": "pip install --force-reinstall av",
 }
-# What FFmpeg says of a driver that is there, and what that means.
+# FFmpeg's messages about an installed driver, and what they mean.
 NVENC_CURES = {
     "libnvidia-encode": "the driver lacks its encoder; in a container, start it with "
     "NVIDIA_DRIVER_CAPABILITIES=all",
@@ -35,7 +35,7 @@ NVENC_CURES = {
 
 
 def cure_of(name: str, reason: str) -> str | None:
-    """What to do about the reason that ``why_not`` gave."""
+    """Return what to do about the reason that ``why_not`` gave."""
     known = NVENC_CURES if name == "nvenc" else {}
     return next((cure for said, cure in known.items() if said in reason), CURES.get(name))
 

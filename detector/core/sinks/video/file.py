@@ -78,15 +78,15 @@ class VideoFile:
         return Stamps(self.fps, self.time_base, longest_gap_s)
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
-        """The video stream, its encoder set up for pictures of this size."""
+        """Return the video stream, its encoder set up for pictures of this size."""
         raise NotImplementedError
 
     def fill(self, frame: Frame) -> Any:
-        """The picture of a frame as the one that the encoder reads."""
+        """Return the picture of a frame as the one that the encoder reads."""
         raise NotImplementedError
 
     def leaves_out(self, ticks: int) -> bool:
-        """Whether a frame at this time comes too soon after the last for the format."""
+        """Return whether a frame at this time comes too soon after the last for the format."""
         return False
 
     # ---- frames
@@ -120,7 +120,7 @@ class VideoFile:
         return round(pts * self.info.time_base / self.time_base)
 
     def _start(self, frame: Frame) -> None:
-        """Opens encoder, muxer and tracks; if the tracks are what fails, with one, then without."""
+        """Open encoder, muxer and tracks; if the tracks are what fails, with one, then without."""
         tries: list[int | None] = [None, 1, 0] if self._wants_tracks else [0]
         for most in tries:
             try:
@@ -181,7 +181,7 @@ class VideoFile:
         self._tracks.mux(self._container, self._moment(end + stamps.shift), shift_s, REFUSED)
 
     def _moment(self, ticks: int) -> Moment:
-        """On the source's own clock, by which sound and subtitles go."""
+        """Convert to the source's own clock, which sound and subtitles follow."""
         return self._rewinds, ticks * self.time_base + self._behind * self.info.time_base
 
     def finish(self) -> None:

@@ -27,16 +27,16 @@ BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
 # MP4 holds 31 bits for the time between two frames, and for how far a frame is stored from where it
 # is shown. Its muxer doubles the ticks of a time base until there are so many in a second.
 MP4_TICKS_PER_S = 10_000
-# In a file that lasts longer, pauses matter more than size: B-frames, of which each lies several
-# pauses from where it is stored, are left out.
+# In a file that lasts longer, pauses matter more than size: B-frames, each stored several pauses
+# away from its place, are not used.
 SPARSE_S = 7 * 24 * 3600
 REORDERED = 8  # frames in a row, over which x264 reorders with its three B-frames, and some more
 HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of frames
 MOST_THREADS = 16  # each holds a frame or two
-# What --quality asks of x264. For "balanced" its presets leave a gap. On clips of 360p to 720p it
-# takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.5 to 1.2 of the
-# bytes (docs/settings.md; `scripts/bench qualities`). What costs most is left out: motion to
-# parts of a pixel, the look-ahead, adaptive quantisation. What costs least for its bytes stays:
+# x264 settings of --quality. Its presets have none that suits "balanced". On clips of 360p to 720p
+# it takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.5 to 1.2 of
+# the bytes (docs/settings.md; `scripts/bench qualities`). Omitted are the most costly tools: motion
+# to parts of a pixel, the look-ahead, adaptive quantisation. The cheapest for their bytes stay:
 # B-frames in a fixed pattern, CABAC, the deblocking filter, transforms of 8x8.
 QUALITIES = {
     "fast": {"preset": "ultrafast", "crf": "23"},
@@ -45,7 +45,7 @@ QUALITIES = {
         "crf": "22.5",
         "bf": "3",
         "b_strategy": "0",
-        # Without a look-ahead, a thread for it only holds four frames more.
+        # Without a look-ahead, its thread only delays by four frames.
         "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4:sync-lookahead=0",
     },
     "small": {"preset": "veryfast", "crf": "23"},
@@ -169,7 +169,7 @@ class H264File(YuvFile):
             )
         if self.colours is None:
             # 2 is "top left", where cv2 samples the chroma. Planes are mostly at the left, which is
-            # what is meant where nothing is said.
+            # also the default.
             own = self.options.get("x264-params")
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
         stream = self.add_plain_stream(container, height, width)
@@ -181,7 +181,7 @@ class H264File(YuvFile):
         return stream
 
     def add_plain_stream(self, container: Any, height: int, width: int) -> Any:
-        """For encoders that have no limit of x264's."""
+        """Add a stream for an encoder without x264's limits."""
         return super().add_stream(container, height, width)
 
     def finish(self) -> None:
@@ -190,7 +190,7 @@ class H264File(YuvFile):
             self._fill_up()
 
     def _fill_up(self) -> None:
-        """Null packets behind a video of a few frames. They mean nothing to a player."""
+        """Append null packets to a video of a few frames. Players ignore them."""
         with self._path.open("ab") as file:
             missing = TS_LEAST - file.tell() // len(TS_NULL)
             file.write(TS_NULL * max(0, missing))

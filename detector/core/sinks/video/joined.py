@@ -1,10 +1,10 @@
-"""One H.264 video of parts that are encoded already, each by itself: nothing is encoded again.
+"""One H.264 video made of separately encoded parts: nothing is encoded again.
 
-The parts lend their packets and the order of these, no times: where a picture lies on the clock is
-said by its source's time stamp, as in a video that one run writes, and so is the sound, which is
-copied from the source once. Packets are stored as x264 would: a picture at the time of the one that
-is shown ``delay`` places earlier. A part begins with an IDR picture, so no decoder needs to know
-where one ends, as long as all have the same parameter sets.
+The parts give packets and their order, but no times: the source's time stamps place each picture,
+as in a video of one run, and the sound, which is copied from the source once. Packets are stored as
+x264 would: a picture at the time of the one that is shown ``delay`` places earlier. A part begins
+with an IDR picture, so no decoder needs to know where one ends, as long as all have the same
+parameter sets.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class JoinedFile(H264File):
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
         with av.open(str(self._template)) as first:
-            # "Opaque" asks for no encoder: there is none to be set up.
+            # "Opaque" means that no encoder is set up.
             stream = container.add_stream_from_template(first.streams.video[0], opaque=True)
         stream.time_base, stream.codec_context.framerate = self.time_base, self.fps
         return stream
@@ -105,7 +105,7 @@ class JoinedFile(H264File):
 
 
 def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[int]]:
-    """Of each part, packet by packet as stored: which picture it is in order of showing."""
+    """Read for each part, packet by packet as stored, the picture's place in display order."""
     orders, parameters = [], set()
     for path in parts:
         with av.open(str(path)) as container:

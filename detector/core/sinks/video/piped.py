@@ -17,7 +17,7 @@ NAME = Path("-.mkv")  # says the format
 
 
 class PipedVideo(VideoSink):
-    """One source's video, to an open descriptor. Where its reader leaves, the rest goes nowhere."""
+    """One source's video to an open descriptor. After its reader leaves, the rest is discarded."""
 
     def __init__(self, stream: RowStream, **options: Any) -> None:
         super().__init__(NAME, **options)

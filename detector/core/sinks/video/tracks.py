@@ -26,11 +26,11 @@ from detector.core.types import BACK_S, PipedTrack, SourceInfo
 FAR_S = 10  # a first frame so far from the beginning is gone to, by the index
 BEFORE_S = 5  # of it, where reading begins then
 STYLED = ("ass", "ssa")  # subtitles that are drawn in fonts of the file
-LAG_S = 2  # sound may be stored so far behind its pictures
+LAG_S = 2  # how far after its pictures sound may be stored
 
 
 class Tracks:
-    """``carried``: those that are in the output. ``notes`` name what is left out."""
+    """``carried``: tracks in the output. ``notes`` name the omitted ones."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Tracks:
             raise
 
     def _choose(self, streams: Sequence[Any], rules: SoundRules, suffix: str) -> list[Any]:
-        """Those that the format holds, sound first."""
+        """Return the streams that the format can hold, sound first."""
         sound = [stream for stream in streams if stream.type == "audio"]
         if rules.most is not None and len(sound) > rules.most:
             kept = sorted(sound, key=_is_no_default)[: rules.most]
@@ -170,13 +170,13 @@ class _Shared:
         self._read: Moment = 0, Fraction(-(10**9))  # of the video: how far the file is read
 
     def read_to(self, until: Moment) -> None:
-        """Reads packets until those of this time must have come."""
+        """Read packets until all of this time must have arrived."""
         by_index = {track.stream.index: track for track in self.tracks}
         while self._read < (until[0], until[1] + LAG_S):
             try:
                 packet = next(self._packets, None)
             except BROKEN:
-                packet = None  # what is wrong with the file is said by who reads its frames
+                packet = None  # the reader of its frames reports the error
             if packet is None:
                 for track in self.tracks:
                     track.ended = True
@@ -205,7 +205,7 @@ class _Waiting:
 
 
 def _take_all(track: PipedTrack) -> Iterator[Any]:
-    """Its packets. None where the next one has not been read yet."""
+    """Yield its packets; None if the next one has not been read yet."""
     while (packet := track.take()) is not None or not track.ended:
         yield packet
     while (packet := track.take()) is not None:  # came just before it ended
@@ -213,12 +213,12 @@ def _take_all(track: PipedTrack) -> Iterator[Any]:
 
 
 def _is_known(data: Any) -> bool:
-    """In MP4, what is no more than bytes to FFmpeg would be labelled as GoPro's."""
+    """Return whether FFmpeg knows it: in MP4 unknown data would be labelled as GoPro's."""
     return data.name != "bin_data" or "GoPro" in data.metadata.get("handler_name", "")
 
 
 def describe(stream: Any) -> str:
-    """For messages: the kind of a track, and by what one knows it."""
+    """Describe a track for messages: its kind, and what identifies it."""
     what = "a sound track" if stream.type == "audio" else "a subtitle track"
     said = [stream.metadata.get("language", ""), title_of(stream)]
     known = ", ".join(filter(None, [_codec(stream), *said]))

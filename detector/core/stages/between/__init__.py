@@ -31,8 +31,8 @@ class Schedule(Protocol):
         waits: Callable[[], AbstractContextManager[Any]],
         check: Callable[[], None],
     ) -> bool:
-        """Whether it sees this frame. Called for each one in order, by the thread that reads. It
-        may wait for ``told``, inside ``waits()``; ``check`` raises where the run is over."""
+        """Return whether it sees this frame. The reading thread calls it for each frame in order.
+        It may wait for ``told`` inside ``waits()``; ``check`` raises after the run's end."""
 
     def told(self, frame: Frame, detections: Detections) -> None:
         """A frame that it saw, behind all stages; called in order, by the thread that writes."""
@@ -69,7 +69,7 @@ class Stage(ABC):
 
     @classmethod
     def check(cls, settings: Any, names: Sequence[str]) -> None:
-        """Raises UsageError for settings that do not go with the ``names`` of a model's classes."""
+        """Raise UsageError for settings that do not go with the ``names`` of a model's classes."""
         return  # most have nothing to refuse
 
     @classmethod
@@ -85,8 +85,8 @@ class Stage(ABC):
 
     @abstractmethod
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
-        """What goes on to the drawing and to the outputs. Called for each frame in its order, with
-        boxes in pixels of the source. It may draw into neither: annotate comes later."""
+        """Return what is drawn and written. Called for each frame in its order, with boxes in
+        pixels of the source. It must not draw: annotate comes later."""
 
     def change(self, camera: str, settings: Any) -> None:
         """Use these settings from the camera's next frame on. Any thread may call it."""
@@ -103,7 +103,7 @@ class Stage(ABC):
 
 @cache
 def places() -> Mapping[str, str]:
-    """Name of a stage -> its module. Imports none."""
+    """Return name of a stage -> its module. Imports none."""
     ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
     return {**ours, **wings.find_files("stages")}
 
@@ -122,7 +122,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
-    """The stages of a run, in the order in which they are called. Raises UsageError."""
+    """Return the stages of a run in calling order. Raises UsageError."""
     asked = [name for name, place in places().items() if _is_turned_on(place, options)]
     kinds = sorted(((name, find(name)) for name in asked), key=lambda one: (one[1].order, one[0]))
     found = (Wanted(name, kind, kind.settings(options)) for name, kind in kinds)

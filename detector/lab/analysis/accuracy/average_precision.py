@@ -1,7 +1,7 @@
 """Average precision (AP): the figures of ``eval`` and of ``compare --labels``.
 
-Classes are those that are scored: both sides are mapped already. A picture counts for a class only
-if that class was looked for in it (``LabelledPicture.labelled``). A figure is None where there is
+Classes are the scored ones: both sides are mapped already. A picture counts for a class only
+if that class was looked for in it (``LabelledPicture.labelled``). A figure is None if there is
 nothing to count.
 
 faster-coco-eval computes COCO's table of precisions; our own evaluator, at IoU 0.5, computes
@@ -31,7 +31,7 @@ from detector.lab.session.evaluation import (
 )
 
 IOU_50, IOU_75 = 0, 5  # rows of COCO's table
-SHOWN_SCORE = 0.25  # recall and precision are reported at the score from which detect shows a box
+SHOWN_SCORE = 0.25  # recall and precision are reported at the default threshold of detect
 FIGURES = tuple(field.name for field in fields(AveragePrecision))
 RECALLS = np.linspace(0, 1, 101)
 RESAMPLES, SEED = 200, 20
@@ -51,7 +51,7 @@ def check_installed() -> None:
 def accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
 ) -> Accuracy:
-    """All figures of a dataset; means are over the classes that have boxes to find."""
+    """Compute all figures of a dataset; means are over classes with boxes to find."""
     found = [keep_judged(one, picture) for one, picture in zip(found, pictures, strict=True)]
     table = precision_table(pictures, found, len(names))
     outcomes = [_match_class(pictures, found, class_id) for class_id in range(len(names))]
@@ -255,7 +255,7 @@ def samples(pictures: int) -> list[NDArray[np.int64]]:
 
 
 def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
-    """The bounds of the middle 95 %; NaN where every figure is."""
+    """Return the bounds of the middle 95 %; NaN where every figure is."""
     if np.isnan(drawn).all():
         return float("nan"), float("nan")
     low, high = np.nanpercentile(drawn, (2.5, 97.5))

@@ -1,4 +1,4 @@
-"""A run as a graph: what every call of a stage had to wait for, by the rules of the loop.
+"""A run as a graph of stage calls: what each had to wait for, by the rules of the loop.
 
 A call starts when the last of its predecessors is done: the call before it on its thread (program
 order), the stage that made its data, and the call that gave back the room that it needed (bounded
@@ -42,7 +42,7 @@ SHOWN = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free image"}
 @dataclass(frozen=True, slots=True)
 class LoopShape:
     """The sizes that bound a loop. ``requests`` and ``images``: in their pools. ``queue_batches``:
-    filled ones that may wait for a worker. ``results``: those that may be ahead of the writer."""
+    filled batches that may wait for a worker. ``results``: most results ahead of the writer."""
 
     batch: int
     concurrency: int
@@ -86,7 +86,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActivityGraph:
-    """Activities by their start; ``edges[i]`` lead to those that activity i waits for."""
+    """Activities by their start; ``edges[i]`` lead to the activities that i waits for."""
 
     activities: Sequence[Activity]
     edges: Sequence[Sequence[Edge]]
@@ -118,7 +118,7 @@ class ActivityGraph:
 
 
 def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
-    """The work spans of one source by start; a stage that ran inside another is left out."""
+    """Return the work spans of one source by start; a stage that ran inside another is left out."""
     rows = len(columns["kind"])
     told = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in TOLD]
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
@@ -156,14 +156,14 @@ def _outermost(found: list[Activity]) -> list[Activity]:
 
 
 def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> ActivityGraph:
-    """The graph of one source's run. An activity has no edge to one that was not kept."""
+    """Return the graph of one source's run. An activity has no edge to one that was not kept."""
     rules = _Rules(activities, shape)
     return ActivityGraph(activities, [list(rules.edges(at)) for at in range(len(activities))])
 
 
 class Batches:
-    """Which frames were in which batch, and which of them were inferred: those have a head. Others
-    (--infer-every, --skip-still) take no row of a batch, so that it reaches over more frames."""
+    """The frames of each batch, and which of them were inferred: only these have a head. Others
+    (--infer-every, --skip-still) take no row, so that a batch spans more frames."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
@@ -210,8 +210,8 @@ class _Rules:
         self._order = in_order(one.stage for one in activities)
         self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._batches = Batches(activities, shape)
-        # The calls behind which requests were given back: the head of each batch's last row. Of a
-        # batch without a row the last read is known: it was not before that.
+        # The calls after which requests were returned: the head of each batch's last row. For a
+        # batch without a row it was not before the last read.
         calls = [at for at, one in enumerate(activities) if one.stage in (READ, HEAD)]
         last = {self._batches.of(activities[at].number): at for at in calls}
         self._given_back = sorted(last.values(), key=lambda at: activities[at].end_ns)
@@ -270,7 +270,7 @@ class _Rules:
 
 
 def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, tuple[int, int]]:
-    """Of each batch from its worker to the writer: the worker's last call and the writer's first.
+    """Return each batch's hand-over to the writer: the worker's last call and the writer's first.
     The plain loop has none."""
     threads = {one.stage: one.thread for one in activities}
     workers = {one.thread for one in activities if one.stage == INFER}
@@ -346,7 +346,7 @@ def mean_depth(steps: Steps) -> float:
 
 @dataclass(frozen=True, slots=True)
 class QueueCurve:
-    """A queue over time in equal bins; ``full``, ``empty``: the shares of time in which it was."""
+    """A queue over time in equal bins; ``full``, ``empty``: the shares of time in that state."""
 
     name: str
     times_s: list[float]

@@ -57,7 +57,7 @@ def call_rows(
 
 
 def _outermost(calls: Iterable[CudaCall]) -> list[CudaCall]:
-    """Without the calls that another one on their thread made: the runtime calls the driver."""
+    """Return outermost calls only, without nested ones: the runtime calls the driver."""
     found: list[CudaCall] = []
     ends: dict[int, int] = {}
     for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):
@@ -81,7 +81,7 @@ class _Walk:
             self._of_stream[work.stream].append(work)
 
     def awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """The GPU work that the call waited for: the last to end within it, else its own."""
+        """Return the GPU work that the call waited for: the last to end within it, else its own."""
         work = _last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)
@@ -97,7 +97,7 @@ class _Walk:
         return 0 if work is None else work.end - call.start
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
-        """The path between two moments, from its end; without gaps."""
+        """Yield the path between two moments, from its end; without gaps."""
         now, node = end, self._latest(end)
         seen: set[CudaCall | DeviceWork] = set()
         while node is not None and now > begin and node not in seen:
@@ -138,7 +138,7 @@ class _Walk:
     def _before_work(
         self, work: DeviceWork
     ) -> tuple[CudaCall | DeviceWork | None, CudaCall | None]:
-        """What the work had to wait for; or the call that launched it, where that was the last."""
+        """Return what the work waited for, or the call that launched it if that was last."""
         launch = self._launches.get(work.correlation)
         before = _last(self._of_stream[work.stream], work.start)
         before = None if before is work else before
@@ -151,6 +151,6 @@ class _Walk:
 
 
 def _last(ordered: Sequence[One], until: int) -> One | None:
-    """The last that ended until then. ``ordered``: by their ends."""
+    """Return the last that ended until then. ``ordered``: by their ends."""
     at = bisect_right(ordered, until, key=attrgetter("end"))
     return ordered[at - 1] if at else None

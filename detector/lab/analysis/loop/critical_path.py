@@ -44,7 +44,7 @@ class StageOnPath:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Of the steady state, from the first frame written to the last frame read."""
+    """The path of the steady state, from the first frame written to the last frame read."""
 
     steps: Sequence[Step]
     stages: dict[str, StageOnPath]
@@ -127,8 +127,8 @@ def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
 
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
-    """The steps from last to first, clipped to [start, end]. In a damaged recording whose calls
-    wait in a circle, the rest is the wait of the call that repeats."""
+    """Return the steps from last to first, clipped to [start, end]. In a damaged recording whose
+    calls wait in a circle, the rest is the wait of the call that repeats."""
     steps, at, until, seen = [], last, end, set()
     while until > start:
         one = graph.activities[at]

@@ -28,7 +28,7 @@ from detector.lab.session.profile import GpuBusy, RecordedRun, RecordingDocument
 
 
 def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> RecordingDocument:
-    """The facts of run ``number`` (from 1), or of the one with the most frames."""
+    """Return the facts of run ``number`` (from 1), or of the one with the most frames."""
     if number is None:
         number = 1 + max(range(len(runs)), key=lambda at: (not runs[at].outside, runs[at].frames))
     elif not 1 <= number <= len(runs):
@@ -73,7 +73,7 @@ def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> Recor
 def _phases(
     recorded: Recorded, activities: Sequence[Activity], path: CriticalPath | None
 ) -> list[int]:
-    """The bounds of start-up, steady state (as of the critical path) and tear-down."""
+    """Return the bounds of start-up, steady state (as of the critical path) and tear-down."""
     begin = min((one.start_ns for one in activities), default=recorded.start_ns)
     until = recorded.end_ns
     if path is not None:
@@ -132,7 +132,7 @@ def _time_inside(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np
 
 
 def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity]) -> GpuBusy:
-    """The time in which at least one kernel ran, and its share of the run."""
+    """Return the time with at least one running kernel, and its share of the run."""
     if not kernels or not activities:
         return GpuBusy(available=False, reason="the recording has no CUDA kernels")
     busy = sum(end - start for start, end in merge(kernels))

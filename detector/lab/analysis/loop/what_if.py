@@ -35,7 +35,7 @@ LARGER = 4  # times the run's batch
 class Candidate:
     """A change of a run that may make it faster. With ``options`` what-if measures it, in the row
     ``change``, which says ``how``; without, that row bounds its gain, if it has one. A user types
-    ``words``; ``does``: what they do, "" for what nobody is offered."""
+    ``words``; ``does``: their effect, "" if not offered."""
 
     change: str
     words: tuple[str, ...]
@@ -46,7 +46,7 @@ class Candidate:
 
 
 def list_candidates(document: SessionDocument) -> list[Candidate]:
-    """What would help besides a stage that costs nothing; of cameras, what can be tried."""
+    """Return what would help besides a stage that costs nothing; of cameras, what can be tried."""
     found = (
         [] if document.streams is not UNSET else [_other_loop(document), *_less_writing(document)]
     )
@@ -146,7 +146,7 @@ def list_doubts(
 
 
 def stage_share(document: SessionDocument, stage: str) -> float:
-    """Time of a stage over that of a frame; even a stage nobody waits for takes cores."""
+    """Return a stage's time over a frame's; a stage off the critical path takes cores, too."""
     figures, libraries = document.stages[stage], document.cpu.libraries
     own = None if libraries is None else libraries.stages.get(stage)
     cpu = figures.cpu_s + (0.0 if own is None else own.cpu_s)

@@ -301,7 +301,7 @@ class Explanation:
 
 
 class _Clock:
-    """Moments, looked up by time. What was counted between two of them is spread evenly."""
+    """Moments, looked up by time. Counts between two of them are spread evenly."""
 
     def __init__(self, moments: MomentsFacts) -> None:
         self._moments = moments
@@ -315,7 +315,7 @@ class _Clock:
             self.library_rate = float(np.median(rates))
 
     def _shares(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """(row, share of it that lies between the instants)."""
+        """Yield (row, share of it between the instants)."""
         ends = self._ends
         first = max(1, int(np.searchsorted(ends, start, side="right")))
         for row in range(first, len(ends)):
@@ -340,7 +340,7 @@ class _Clock:
         return thread in self._moments.threads
 
     def usual_ready(self, thread: str) -> float:
-        """What it waits for a core between two frames anyway."""
+        """Return its usual wait for a core between two frames."""
         times = self._moments.threads.get(thread)
         return median(times.ready_ms) if times is not None and times.ready_ms else 0.0
 

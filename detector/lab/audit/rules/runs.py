@@ -50,7 +50,7 @@ def cores_taken_by_others(run: Summary) -> Iterator[Hit]:
     "stop those programs, or run compare, which alternates the variants",
 )
 def waited_for_cores(run: Summary) -> Iterator[Hit]:
-    """Where nobody told whose the cores were, all of it may have been for others."""
+    """If the cores' users are unknown, all of the wait may be due to other programs."""
     if said := _waits(run, lambda one: 1.0 if one.foreign_share is None else one.foreign_share):
         yield Hit(f"{_taken(run)}threads waited for a core that other programs held: {said}")
 

@@ -98,7 +98,7 @@ def _two_counts(case: Case) -> Iterator[Hit]:
 
 
 def _first_layer(table: Table, case: Case) -> Iterator[Hit]:
-    """The first convolution over three channels of a known input, by its parameters."""
+    """Yield the first convolution over three channels of a known input, by its parameters."""
     work, params, types = table.one(WORK, *MACS), table.one(PARAMS), table.one(kinds.NAME, "type")
     sizes = [text for one in case.tables for name, text in one.said.items() if name == "input"]
     found = re.search(r"(\d+)\s*[x×]\s*(\d+)", sizes[0]) if sizes else None
@@ -265,7 +265,7 @@ def above_the_bandwidth(case: Case) -> Iterator[Hit]:
     clean="layer,utilization (%),GFLOP/s\na,42.92,3476\nb,40.83,3307\n",
 )
 def peak_differs(case: Case) -> Iterator[Hit]:
-    """The peak that utilisation and FLOP/s of every row imply."""
+    """Yield the peak that utilisation and FLOP/s of every row imply."""
     for table in case.tables:
         used, rate = table.one(SHARE, *USED), table.one(WORK_RATE)
         pairs = (

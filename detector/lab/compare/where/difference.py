@@ -47,7 +47,7 @@ class Apart(NamedTuple):
 
 
 def tolerance_of(*precisions: str) -> float:
-    """Of the coarsest of the precisions."""
+    """Return the tolerance of the coarsest precision."""
     return max(TOLERANCES.get(one, TOLERANCES["fp32"]) for one in precisions)
 
 
@@ -67,7 +67,7 @@ def compare_pictures(a: Array, b: Array, levels: int = LEVELS) -> Apart:
 
 
 def compare_tensors(a: Array, b: Array, tolerance: float) -> Apart:
-    """Float arrays. What is no number on one side alone differs; on both sides it is left out."""
+    """Compare float arrays. NaN and infinities differ unless both sides agree; skip them then."""
     if a.shape != b.shape:
         return Apart(True, None, None, None, 1.0, tolerance)
     a64, b64 = np.asarray(a, np.float64), np.asarray(b, np.float64)

@@ -38,7 +38,7 @@ class Point:
 
 
 def common_points(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Point]:
-    """In an order in which each comes after those that it is made of, without the outputs."""
+    """List common tensors, each after those that it is made of, without the outputs."""
     left, right = _seen_as(a, _made(b)), _seen_as(b, _made(a))
     shapes = tensor_shapes(a), tensor_shapes(b)
     outputs = {info.name for model in (a, b) for info in model.graph.output}
@@ -103,7 +103,7 @@ def _stem(name: str) -> str:
 
 
 def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Network:
-    """The network with these tensors as last (``cut``: only) outputs, halves as float32."""
+    """Return the network with these tensors as last (``cut``: only) outputs, halves as float32."""
     import onnx
     from onnx import TensorProto, helper
 

@@ -100,13 +100,13 @@ def _resized(source: Array, like: Array, inner: tuple[slice, slice]) -> Iterator
 
 
 def _shift(a: Array, b: Array, inner: tuple[slice, slice] | None) -> tuple[float, float] | None:
-    """How far B's content lies right of and below A's: b = a - dx * da/dx - dy * da/dy, by least
-    squares. None where that does not explain most of the difference."""
+    """Return how far B's content lies right of and below A's: b = a - dx * da/dx - dy * da/dy, by
+    least squares. None where that does not explain most of the difference."""
     part = inner or (slice(None), slice(None))
     grey, other = (one[part].mean(axis=2)[2:-2, 2:-2] for one in (a, b))
     if min(grey.shape) < 8:
         return None
-    # Smoothed: a shift by interpolation also blurs, which is no part of the shift.
+    # Smoothed: a shift by interpolation also blurs, which should not count.
     grey, other = (cv2.GaussianBlur(one, (0, 0), 1.5) for one in (grey, other))
     down, right = np.gradient(grey)
     slopes = np.stack([-right.ravel(), -down.ravel()], axis=1)

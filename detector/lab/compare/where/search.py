@@ -228,7 +228,7 @@ def _worst_output(
 def _is_late(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> bool:
-    """Whether B hands out what A handed out for the frame before; the first is unknown."""
+    """Return whether B hands out what A handed out for the frame before; the first is unknown."""
     pairs = [
         (before, late)
         for earlier, others in zip(mine, theirs[1:], strict=False)
@@ -241,7 +241,7 @@ def _is_late(
 
 
 class _Tensors:
-    """The tensors that both graphs have, each compared once. ``untold``: why there are none."""
+    """The tensors that both graphs have, each compared once. ``untold``: why they are missing."""
 
     def __init__(
         self,
@@ -276,8 +276,8 @@ class _Tensors:
                 low, high = (low, middle) if self.at(points[middle]).differs else (middle, high)
             if high == len(points):
                 return None
-            # The order is one of many in which a graph can run: what lies on another branch may
-            # differ earlier. So the search goes on to what the tensor is made of.
+            # A graph can run in many orders: a tensor of another branch may differ earlier. The
+            # search therefore continues with the tensor's own inputs.
             known = {point.name: point for point in points}
             point = points[high]
             while earlier := next(

@@ -47,7 +47,7 @@ def where_command(
     picture: str,
     step: Callable[[str], object],
 ) -> tuple[Where, int]:
-    """The document, and the exit code: 0 if no stage differs, else 8."""
+    """Return the document, and the exit code: 0 if no stage differs, else 8."""
     from detector.core import sources
 
     refuse_cameras([source])
@@ -108,7 +108,7 @@ def _meaning(word: str) -> tuple[str, Any]:
         return "precision", word
     if word.lower().endswith((".yaml", ".yml")):
         return "config", word
-    is_file = "=" not in word and bool(PurePath(word).suffix)  # what lacks is said where it is read
+    is_file = "=" not in word and bool(PurePath(word).suffix)  # its reader reports an absent one
     if word in known() or is_file or os.path.exists(word):
         return "model", word
     name, sign, value = word.partition("=")
@@ -183,6 +183,6 @@ def describe(found: Found) -> str:
 
 
 def _is_own(first: StageDifference, other: StageDifference) -> bool:
-    """Whether it is a fault of its own: outputs differ because of a layer before them."""
+    """Return whether it is a fault of its own: outputs differ because of a layer before them."""
     inside = ("input", "graph", "outputs")
     return other is not first and not (first.stage in inside and other.stage in inside)

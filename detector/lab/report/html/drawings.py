@@ -32,7 +32,7 @@ def key(names: Sequence[str]) -> str:
 
 
 def key_of(parts: Sequence[tuple[str, str]]) -> str:
-    """What the colours mean; ``parts``: (class, name)."""
+    """Return what the colours mean; ``parts``: (class, name)."""
     inside = "".join(
         f'<span><i class="{escape(kind)}"></i>{escape(name)}</span>' for kind, name in parts
     )
@@ -110,7 +110,7 @@ def cell(column: Column, value: Any) -> str:
 
 Series = Sequence[tuple[float, float]]
 WIDTH, LEFT, RIGHT = 960, 84, 14
-HALF = 760  # of a drawing that stands beside a table
+HALF = 760  # of a drawing next to a table
 SERIES = 6  # colours of curves
 FEW = 30  # points of a curve that are shown one by one
 
@@ -306,7 +306,7 @@ def roofline(
 
 
 def scatter(dots: Sequence[tuple[str, float, float]], x_unit: str, y_unit: str) -> str:
-    """``dots``: (name, x, y), each with its name beside it. Both axes begin at 0."""
+    """Draw ``dots``: (name, x, y), labelled with their names. Both axes begin at 0."""
     most_x = max(x for _, x, _ in dots) * 1.15 or 1.0
     most_y = max(y for _, _, y in dots) * 1.15 or 1.0
     height = 300

@@ -99,7 +99,7 @@ def _from_session(document: SessionDocument, path: str) -> str | None:
 
 
 def _encode(path: str) -> bytes:
-    """The bytes of a file's name, which need not be text; of half a character there are none."""
+    """Return a file name's bytes, which need not be text; none for half a character."""
     try:
         return os.fsencode(path)
     except UnicodeEncodeError:
@@ -195,7 +195,7 @@ def _step(step: NextStep, short: bool) -> str:
 
 
 def _words(words: Sequence[str]) -> str:
-    """A line may end between words, and not behind the hyphens of an option."""
+    """Join words so that a line may break between them, but not after an option's hyphens."""
     quoted = [word if word == ELLIPSIS else escape(shlex.quote(word)) for word in words]
     return " ".join(f"<span>{one}</span>" if len(one) < LONG else one for one in quoted)
 

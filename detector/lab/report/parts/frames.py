@@ -53,7 +53,7 @@ def _title(session: SavedSession) -> str:
 
 def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
     frames = [one.number for one in activities if one.stage == "nms"]
-    if len(frames) < SHOWN_FRAMES:  # there is no steady part: the whole run, if it has a frame
+    if len(frames) < SHOWN_FRAMES:  # no steady part: the whole run, if it has a frame
         return list(activities) if frames else []
     first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
     middle = [

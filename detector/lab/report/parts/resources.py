@@ -65,7 +65,7 @@ PARTS_OF_MEMORY = (
 
 
 def parts_table(facts: MemoryFacts) -> Table:
-    """The parts, and their sum: the peak of a run in a process of its own."""
+    """Return the parts, and their sum: the peak of a run in a process of its own."""
     found = sorted(facts.parts_mb.items(), key=lambda one: -one[1])
     rows = [*found, ("peak", sum(facts.parts_mb.values()))]
     return Table("memory", PARTS_OF_MEMORY, rows, "memory (of a run by itself)")

@@ -50,7 +50,7 @@ def _figure(row: TrackRow, link: str) -> str:
 
 
 def _link(row: TrackRow, source: SourceSummary, whole: bool) -> str:
-    """To the annotated video, at the best picture, where it has all frames; else to the picture."""
+    """Link to the best picture in the annotated video if it has all frames; else the picture."""
     video = source.outputs.get("video")
     if video is not None and whole:
         return f"{Path(video).absolute().as_uri()}#t={max(0.0, row.at_s):.2f}"

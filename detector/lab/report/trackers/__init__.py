@@ -28,7 +28,7 @@ SETTINGS = ("model", "engine", "precision", "batch", "concurrency", "sync", "eng
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What a tracker logs. ``tables``: file name -> CSV. ``report``: the HTML page."""
+    """The entries that a tracker logs. ``tables``: file name -> CSV. ``report``: the HTML page."""
 
     settings: dict[str, str]
     figures: dict[str, float]

@@ -20,7 +20,7 @@ SUFFIXES = (".pt", ".pth")
 
 
 def read(request: ModelRequest) -> Network:
-    """The network of a checkpoint; with a seed, the same network with random numbers."""
+    """Return the network of a checkpoint; with a seed, the same network with random numbers."""
     from detector.core.models.formats.yolo.network import network_of_contents
 
     with open_checkpoint(request.path) as (contents, digest):
@@ -32,7 +32,7 @@ FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Contents, bytes]]:
-    """What the file holds, and its sha256. Tensors are read on demand while it is open. Raises
+    """Yield the file's contents and sha256. Tensors are read on demand while it is open. Raises
     ModelError."""
     from detector.core.models.formats.checkpoint.archive import Archive
     from detector.core.models.formats.checkpoint.contents import contents_of

@@ -154,7 +154,7 @@ class Archive:
         return self._read(f"data/{key}")
 
     def storage_bytes(self, key: str) -> int:
-        """Their number, without reading them; -1 where there is no such storage."""
+        """Return the storage's size in bytes without reading it; -1 if there is none."""
         entry = self._entries.get(f"{self._prefix}data/{key}")
         return -1 if entry is None else entry.file_size
 

@@ -42,7 +42,7 @@ class Contents:
 
 
 def contents_of(loaded: Any, origin: str) -> Contents:
-    """The network in ``unpickle``'s result: a model, or a state dict. Raises ModelError."""
+    """Return the network in ``unpickle``'s result: a model, or a state dict. Raises ModelError."""
     model = _network(loaded)
     if isinstance(model, Instance):
         return _contents_of_model(model, loaded, origin)
@@ -57,7 +57,7 @@ def contents_of(loaded: Any, origin: str) -> Contents:
 
 
 def _network(loaded: Any) -> Any:
-    """The averaged weights (ema) where training stored them, as the originals do."""
+    """Return the averaged weights (ema) where training stored them, as the originals do."""
     if not isinstance(loaded, dict):
         return loaded
     for key in ("ema", "model", "state_dict", "model_state_dict"):
@@ -90,7 +90,7 @@ def contents_of_tensors(tensors: Mapping[str, Tensor], origin: str) -> Contents:
 
 
 def _prefix(names: Mapping[str, Any]) -> str | None:
-    """What stands before ``model.0.``: nothing, or ``module.`` and the like of wrappers."""
+    """Return what stands before ``model.0.``: nothing, or ``module.`` and the like of wrappers."""
     for name in names:
         if found := A_LAYER.fullmatch(name):
             return found[1]

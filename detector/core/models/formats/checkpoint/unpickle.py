@@ -204,7 +204,7 @@ class Unpickler(pickle.Unpickler):
         self._classes: dict[tuple[str, str], Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of a name; never an import, never an attribute of anything."""
+        """Return the stand-in of a name; never an import, never an attribute of anything."""
         if not is_allowed(module, name):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
         if (module, name) not in self._classes:
@@ -314,7 +314,7 @@ def _quote(name: str) -> str:
 
 
 def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
-    """All names that the byte code can ask for, without running it. Raises ModelError."""
+    """Collect the names that the byte code can load, without running it. Raises ModelError."""
     try:
         with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
             return set(_read_names(data))

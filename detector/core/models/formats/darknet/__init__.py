@@ -83,7 +83,7 @@ def input_geometry(architecture: Architecture) -> tuple[str, int]:
 
 
 def head_layers(architecture: Architecture) -> list[YoloLayer]:
-    """What the head has to know of each [yolo] layer."""
+    """Return the facts that the head needs about each [yolo] layer."""
     return [_head_layer(architecture, index) for index in range(len(architecture.yolos))]
 
 

@@ -130,7 +130,7 @@ class DarknetGraph:
         return 3 if index < 0 else self.architecture.layers[index].channels
 
     def _route(self, layer: Route) -> str:
-        """A single whole input keeps its own name: there is no node and no copy."""
+        """Return the route's name. A single whole input keeps its own, without a node or copy."""
         name = f"{layer.index}.route"
         parts = [self.tensors[index] for index in layer.inputs]
         if layer.groups > 1:

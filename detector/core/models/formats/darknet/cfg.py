@@ -35,7 +35,7 @@ class Section:
         return ModelError(f"{self.path}:{line}: {text}")
 
     def text(self, key: str, default: str = "") -> str:
-        """The value without white space; the default where the key is absent or empty."""
+        """Return the value without white space; the default where the key is absent or empty."""
         return self.values.get(key, ("", 0))[0] or default
 
     def integer(
@@ -95,7 +95,7 @@ def read_cfg(path: Path) -> tuple[list[Section], list[str], bytes]:
 
 
 def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
-    """Sections and warnings. Of a key given twice the first counts, as in darknet."""
+    """Return sections and warnings. If a key is repeated, the first counts, as in darknet."""
     sections: list[Section] = []
     warnings: list[str] = []
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):

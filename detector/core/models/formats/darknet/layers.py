@@ -82,7 +82,7 @@ class Convolution(Layer):
 class MaxPool(Layer):
     kernel: int
     stride: tuple[int, int]  # y, x
-    pads: tuple[int, int, int, int]  # top, left, bottom, right; what lies there never wins
+    pads: tuple[int, int, int, int]  # top, left, bottom, right; padding never wins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +259,7 @@ def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | 
         if value % stride == 0:
             continue
         near = max(stride, round(value / stride) * stride)
-        if flag is not None:  # --size 300 is no height: the user gave the longest side
+        if flag is not None:  # --size 300 is the longest side, not a height
             raise ModelError(
                 f"{net.path}: {flag}: both sides must be multiples of {stride}, the network's "
                 f"stride; nearest to {value}: {near}"
@@ -434,7 +434,7 @@ def _maxpool(section: Section, architecture: Architecture) -> MaxPool:
 
 
 def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """Cells along one side, and the padding behind the last pixel that a window really reaches."""
+    """Return cells along a side, and the padding after the last pixel that a window reaches."""
     cells = (length + padding - kernel) // stride + 1
     return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
 
@@ -637,7 +637,7 @@ def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
 
 
 class SectionKind(NamedTuple):
-    """How a section is read, and the keys that may stand in it besides those of training."""
+    """How a section is read, and its allowed keys besides those of training."""
 
     read: Callable[[Section, Architecture], Layer]
     keys: frozenset[str]

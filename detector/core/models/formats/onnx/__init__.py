@@ -229,7 +229,7 @@ FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=descri
 
 
 def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
-    """Gives boxes of an output of their own the four columns that shape inference lost."""
+    """Give boxes of an output of their own the four columns that shape inference lost."""
     if (reading := bound.reading) is None:
         return
     boxes = reading.boxes
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Whether scales are above zero, and one for all, one a channel, or of blocks."""
+    """Return whether scales are above zero, and one for all, one a channel, or of blocks."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

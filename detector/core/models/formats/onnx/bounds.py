@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, str]  # of a function: domain, name, overload
 
-MAX_NODES = 100_000  # with those of subgraphs, and functions inlined
+MAX_NODES = 100_000  # including subgraphs and inlined functions
 MAX_CALLS = 100  # functions in functions: onnx inlines them on the stack, so this one stays
 MAX_NAME = 4096  # characters of a name
 MAX_FIELDS = 1_000_000
@@ -62,11 +62,11 @@ VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # protobuf's wire types; the fixed on
 
 
 class _DamagedError(Exception):
-    """The bytes are no protobuf; the parser says so too."""
+    """The bytes are not protobuf; the parser reports it too."""
 
 
 def measure_bytes(path: Path, data: bytes) -> None:
-    """Raises ModelError where protobuf would make far more of the file than it takes on disk."""
+    """Raise ModelError if protobuf would make far more of the file than it takes on disk."""
     try:
         reason = _excess(data)
     except (_DamagedError, IndexError):
@@ -95,7 +95,7 @@ class _Sum:
 
 
 def _excess(data: bytes) -> str | None:
-    """What there is too much of; None where nothing is."""
+    """Return what there is too much of; None where nothing is."""
     total, most_fields = _Sum(), raised(MAX_FIELDS)
     parts = [("model", 0, len(data))]
     while parts:
@@ -167,7 +167,7 @@ def every_graph(model: onnx.ModelProto) -> Iterator[Graph]:
 
 
 def attributes_in(graph: Graph) -> Iterator[onnx.AttributeProto]:
-    """Those of its nodes, and the defaults of a function; not those of subgraphs."""
+    """Yield attributes of its nodes and a function's defaults, not those of subgraphs."""
     for node in graph.node:
         yield from node.attribute
     if is_function(graph):
@@ -185,7 +185,7 @@ def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
 
 
 def measure_graph(path: Path, model: onnx.ModelProto) -> None:
-    """Raises ModelError for too many nodes, also after inlining, and for what is no name."""
+    """Raise ModelError for too many nodes, also after inlining, and for invalid names."""
     _refuse_names(path, model)
     functions = {_key(each.domain, each.name, each.overload): each for each in model.functions}
     if len(functions) != len(model.functions):
@@ -251,7 +251,7 @@ class Measure(NamedTuple):
 def _measure_function(
     path: Path, start: Key, functions: dict[Key, onnx.FunctionProto], measured: dict[Key, Measure]
 ) -> None:
-    """Measures a function, and before it those that it calls, without recursion."""
+    """Measure a function after the functions that it calls, without recursion."""
     calling = [start]
     while calling:
         nodes = functions[calling[-1]].node

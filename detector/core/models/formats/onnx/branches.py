@@ -1,9 +1,9 @@
-"""Which way an If goes: known beforehand, or one that only guards against a picture without boxes.
+"""Resolves Ifs that are constant, or that only guard against a picture without boxes.
 
 Engines get graphs without branches. An If whose condition is a constant is the branch that it
-takes. torchvision's detectors ask whether there is any box before their NMS, since the largest of
-no numbers is not defined; there, the other branch is taken always, and the largest is sought among
-the boxes and one of zeros. Any other branch is refused.
+takes. torchvision's detectors ask whether there is any box before their NMS, since the maximum of
+no numbers is undefined; there we always take the other branch, and a box of zeros joins the
+maximum. Any other branch is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def refuse_branches(graph: ForeignGraph) -> None:
 
 
 def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """The nodes of an If's taken branch, with the If's names. None: the picture decides."""
+    """Return the nodes of an If's taken branch, with the If's names. None: the picture decides."""
     from onnx import helper
 
     condition = graph.value(node.input[0])
@@ -88,10 +88,10 @@ def _gives_nothing(branch: onnx.GraphProto) -> bool:
 
 
 def _with_a_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """A Pad that adds a zero row to the node's input: coordinates are never below zero."""
+    """Add a Pad with a zero row to the node's input: coordinates are never below zero."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
-    pads[rank] = 1  # behind the last row
+    pads[rank] = 1  # after the last row
     made = graph.node("Pad", "boxes.and_none", [node.input[0], graph.constant("pads", pads)])
     node.input[0] = made.output[0]
     return made

@@ -15,7 +15,7 @@ from detector.core.models.formats.onnx.recognise import recognise
 
 
 def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
-    """How the file is read, else what a probe shows, guesses marked. Raises ModelError."""
+    """Return how the file is read, else what a probe shows, guesses marked. Raises ModelError."""
     try:
         result = recognise(evidence, asked=family)
     except ModelError as exc:

@@ -26,13 +26,13 @@ TRANSPARENT = frozenset(
     "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten "
     "QuantizeLinear DequantizeLinear".split()
 )
-# Operators that move a picture's numbers and leave them as they are.
+# Operators that move a picture's numbers without changing them.
 MOVING = frozenset(
     "Cast Transpose Identity Unsqueeze Squeeze Reshape Slice Split Concat Gather Pad Resize".split()
 )
 ROUNDING = frozenset(("QuantizeLinear", "DequantizeLinear"))
 AFFINE = frozenset("Mul Div Add Sub".split())
-MAX_STEPS = 64  # nodes behind the input that are looked at
+MAX_STEPS = 64  # nodes after the input to search
 
 HOW_TO_SAY = "describe its outputs: detect-video models describe {} writes a file for --describe"
 DESCRIBE_PIXELS = (
@@ -51,7 +51,7 @@ LARGEST_PIXEL_FACTOR = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the graph does with pixels: ``factor`` x pixel + ``offset``; ``turned``: RGB and BGR."""
+    """The graph's pixel steps: ``factor`` x pixel + ``offset``; ``turned``: RGB and BGR."""
 
     factor: NDArray[np.float64]
     offset: NDArray[np.float64]
@@ -85,7 +85,7 @@ class Evidence(Seen):
     planar: bool
     forced: bool = False
     suffix: str = ".onnx"  # of the file
-    # What the file says of its input, as keys of ``InputDescription``.
+    # The file's statements about its input, as keys of ``InputDescription``.
     stated: Mapping[str, Any] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(init=False)
     response: float | None = None  # ``probed.measure_spread``, once it was probed
@@ -120,7 +120,7 @@ class Evidence(Seen):
         return None, ""
 
     def is_stated(self) -> bool:
-        """Whether the file has the metadata that Ultralytics' exporters write."""
+        """Return whether the file has the metadata that Ultralytics' exporters write."""
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
@@ -128,11 +128,11 @@ class Evidence(Seen):
         return self.named()[0] is not None or self.is_stated()
 
     def has_boxes_apart(self) -> bool:
-        """Whether boxes have an output of their own, beside scores alone (YOLO-NAS)."""
+        """Return whether boxes have an output of their own, beside scores alone (YOLO-NAS)."""
         return not self.forced and any(side == 4 for _, _, side in self.rank3_outputs())
 
     def looks_finished(self, rows: int, columns: int) -> bool:
-        """Whether it has the shape of a list of finished detections, and of nothing else."""
+        """Return whether it has the shape of a list of finished detections, and of nothing else."""
         return (
             columns == 6
             and rows <= MAX_DETECTIONS
@@ -144,7 +144,7 @@ class Evidence(Seen):
         return HOW_TO_SAY.format(f"{self.graph.name}{self.suffix}")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
-        """Whether rows of six end in a score and a class number, not in two scores."""
+        """Return whether rows of six end in a score and a class number, not in two scores."""
         if columns != 6:
             return False
         if not self.fits_names(2):
@@ -157,15 +157,15 @@ class Evidence(Seen):
         return any(node.op_type == operator for node in self.graph.nodes)
 
     def maker(self, name: str) -> onnx.NodeProto | None:
-        """The node that computes a tensor; Identity and Cast compute nothing."""
+        """Return the node that computes a tensor; Identity and Cast compute nothing."""
         node = self.makers.get(name)
         while node is not None and node.op_type in ("Identity", "Cast"):
             node = self.makers.get(node.input[0])
         return node
 
     def sides(self, name: str) -> str:
-        """How boxes come from their head: "linear" if they are its logistic (DETR), "moved" if a
-        query's own place is added before (Conditional DETR), else ""."""
+        """Return how boxes come from their head: "linear" if they are its logistic (DETR), "moved"
+        if a query's own place is added before (Conditional DETR), else ""."""
         node = self._past_moves(name)
         if node is None or node.op_type != "Sigmoid":
             return ""
@@ -186,7 +186,7 @@ class Evidence(Seen):
         return node
 
     def is_raw(self, name: str) -> bool:
-        """Whether an output is what convolutions gave, joined, with a logistic at most."""
+        """Return whether an output is what convolutions gave, joined, with a logistic at most."""
         pending, met = [name], set()
         while pending:
             node = self.makers.get(pending.pop())
@@ -202,7 +202,7 @@ class Evidence(Seen):
         return True
 
     def words_behind(self, name: str) -> str:
-        """The names of the convolutions that an output is made of, and of what lies between."""
+        """Return the names of an output's convolutions and of the nodes between them."""
         pending, words = [name], []
         met: set[int] = set()
         while pending and len(met) < 300:
@@ -232,7 +232,7 @@ class Evidence(Seen):
         return widths if columns in (0, sum(widths)) else []
 
     def joined_at(self, name: str, width: int) -> int | None:
-        """Where the first joined part of that width begins; None where nothing tells."""
+        """Return where the first joined part of that width begins; None where nothing tells."""
         node = self.maker(name)
         if node is None or node.op_type != "Concat" or attributes_of(node)["axis"] not in (1, -1):
             return None
@@ -247,7 +247,7 @@ class Evidence(Seen):
         return None
 
     def _joined_side(self, node: onnx.NodeProto, tensor: str) -> int | None:
-        """How long a tensor is along the axis of the Concat that reads it."""
+        """Return how long a tensor is along the axis of the Concat that reads it."""
         dims, axis = self.dims(tensor), attributes_of(node)["axis"]
         return dims[axis] if -len(dims) <= axis < len(dims) else None
 
@@ -261,7 +261,7 @@ class Evidence(Seen):
     # ---- the input
 
     def stem(self) -> set[int]:
-        """The sides of the kernels of the convolutions that read the picture."""
+        """Return the sides of the kernels of the convolutions that read the picture."""
         weights = [self.dims(node.input[1]) for node in self.first_convolutions()]
         return {dims[-1] if dims and dims[-1] is not None else 0 for dims in weights}
 
@@ -269,7 +269,7 @@ class Evidence(Seen):
         return [node for node in self._behind_picture() if node.op_type == "Conv"]
 
     def _behind_picture(self) -> Iterator[onnx.NodeProto]:
-        """The nodes that read the picture, through those that move or scale it."""
+        """Yield the nodes that read the picture, also through nodes that move or scale it."""
         readers, pending, met = self.graph.readers(), [self.graph.input.name], 0
         while pending and met < MAX_STEPS:
             for node in readers.get(pending.pop(0), ()):
@@ -357,7 +357,7 @@ class Evidence(Seen):
         return answers
 
     def _picture(self, bright: bool) -> NDArray[Any]:
-        """The drawn picture, as the input wants it. ``bright``: of 0..255."""
+        """Return the drawn picture, as the input wants it. ``bright``: of 0..255."""
         from onnx import helper
 
         tensor = self.graph.input.type.tensor_type

@@ -55,7 +55,7 @@ class ForeignGraph:
         self.taken = {name for name in self.declared if self._take_declared(name)}
 
     def _take_declared(self, name: str) -> bool:
-        """Takes the stated shape of an output where inference leaves two sides or more open: one
+        """Take the stated shape of an output where inference leaves two sides or more open: one
         open side is the length of a list, and a file states that of its traced picture."""
         stated = self.declared[name]
         inferred = self.dims.get(name, (None,) * len(stated))

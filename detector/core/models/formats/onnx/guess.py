@@ -1,4 +1,4 @@
-"""A description of an ONNX file of which nobody has said what it means, for ``models describe``.
+"""Guesses the description of an unknown ONNX file, for ``models describe``.
 What the graph and one probe do not show is marked as a guess; a run never starts on one."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detector.core.models.formats.onnx.evidence import BY_HAND, Evidence
 Floats = NDArray[np.float64]
 WHOLE = 1e-4  # a class is that close to a whole number
 FRACTION = 1.5  # boxes in 0..1 may leave the picture a little
-FEW = 12  # columns of a list of finished detections, with what else stands there
+FEW = 12  # columns of a list of finished detections, extras included
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def _tables(evidence: Evidence) -> dict[str, Floats]:
 
 
 def has_levels(evidence: Evidence) -> bool:
-    """Whether there is an output for each stride: one of them by itself is no list of boxes."""
+    """Return whether each stride has an output: one alone is not a list of boxes."""
     return _levels(_tables(evidence))
 
 
@@ -129,7 +129,7 @@ def _table(values: NDArray[Any]) -> Floats | None:
 
 
 def _is_class(column: Floats) -> bool:
-    """Whether numbers are whole, from -1 (padding) on, and differ or are large."""
+    """Return whether numbers are whole, from -1 (padding) on, and differ or are large."""
     whole = bool((np.abs(column - np.rint(column)) < WHOLE).all())
     return whole and bool((column >= -1).all()) and bool(column.any())
 

@@ -66,8 +66,8 @@ def meaning_of(name: str) -> Meaning | None:
 def split_inputs(
     path: Path, model: onnx.ModelProto, heavy: Collection[str]
 ) -> tuple[onnx.ValueInfoProto, list[onnx.ValueInfoProto]]:
-    """The picture, and the inputs that say how large it is. Raises ModelError for others. Old files
-    list their constants as inputs too; ``heavy`` are those that were set aside."""
+    """Return the picture, and the inputs for its size. Raises ModelError for others. Old files
+    list their constants as inputs too; ``heavy``: constants that were set aside."""
     graph = model.graph
     constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
     inputs = [info for info in graph.input if info.name not in constants]
@@ -131,7 +131,7 @@ def _check_form(path: Path, info: onnx.ValueInfoProto) -> None:
 
 
 def fix_sizes(graph: ForeignGraph, size: tuple[int, int], batch: int) -> None:
-    """Makes constants of the inputs of sizes, in place. ``size``: (height, width)."""
+    """Make constants of the inputs of sizes, in place. ``size``: (height, width)."""
     from onnx import helper, numpy_helper
 
     height, width = size

@@ -23,8 +23,8 @@ READ_BYTES = 1 << 20
 
 
 def read_graph(path: Path) -> tuple[ForeignGraph, str]:
-    """The graph, and the sha256 of all its files. Raises ModelError. The order matters: the file is
-    measured before it is parsed, inlined, converted or inferred."""
+    """Return the graph, and the sha256 of all its files. Raises ModelError. The order matters: the
+    file is measured before it is parsed, inlined, converted or inferred."""
     model, digest = _parse(path)
     measure_graph(path, model)
     tidy(model)
@@ -56,7 +56,7 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
 
 
 def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
-    """The model, and the digest of its bytes: they are read once, and parsed once."""
+    """Return the model, and the digest of its bytes: they are read once, and parsed once."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -87,7 +87,7 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
 
 
 def _set_aside(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Takes the large constants out of the model, in place, for inputs of the same shape: each step
+    """Take the large constants out of the model, in place, for inputs of the same shape: each step
     copies the model, which must stay below protobuf's 2 GiB."""
     from onnx import helper
 
@@ -162,7 +162,7 @@ def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
-    """The checked model at opset 17, or at its own where that is newer."""
+    """Return the checked model at opset 17, or at its own where that is newer."""
     from onnx import defs, version_converter
 
     opset = _opset(path, model)
@@ -213,7 +213,7 @@ def _opset(path: Path, model: onnx.ModelProto) -> int:
 
 
 def _ir_version(model: onnx.ModelProto) -> int:
-    """The lowest version that fits the operators: newer ones lock out older runtimes."""
+    """Return the lowest version that fits the operators: newer ones lock out older runtimes."""
     from onnx import helper
 
     wanted = [entry for entry in model.opset_import if entry.domain in STANDARD]

@@ -1,9 +1,9 @@
 """The most multiply-accumulates that a picture takes, where it decides how many rows layers see.
 
-A detector of two stages looks at the regions that its first stage finds: none, or as many as its
-file allows. What counts them has a bound: NonZero finds no more than there are elements,
+The first stage of a two-stage detector finds regions: none, or as many as its file allows.
+Operators that count regions are bounded: NonZero finds no more than there are elements,
 NonMaxSuppression and TopK no more than there are boxes. In a copy of the graph each of them gives
-its most, as numbers that nobody knows, and inference tells the shapes of everything behind it.
+its most, as unknown numbers, for shape inference.
 
 These shapes are upper bounds only while no size falls where a count rises. So what is computed of
 a count becomes a constant through operators alone that never fall (``RISING``); through any other
@@ -40,7 +40,7 @@ RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # ... each
 
 
 def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
-    """Of one picture, at most. ``model``: with inferred shapes. Raises ModelError if unbounded."""
+    """Return a picture's most MACs. ``model``: with shapes. Raises ModelError if unbounded."""
     open_ones = uncounted(model)
     graph.infer()  # its names may be new
     bounded = _at_its_most(graph)
@@ -57,7 +57,7 @@ def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
 
 
 def _at_its_most(graph: ForeignGraph) -> ForeignGraph:
-    """A copy in which all that counts gives its most; its shapes are inferred."""
+    """Copy the graph with maximal counts; infer its shapes."""
     from onnx import NodeProto
 
     copy = ForeignGraph(
@@ -110,7 +110,7 @@ def _hide(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> bool:
 
 
 def _not_rising(graph: ForeignGraph) -> set[str] | None:
-    """What is computed of counts and may fall as one rises; None if a count cuts off the front."""
+    """Return tensors that may fall as a count rises; None if a count cuts off the front."""
     counts: set[str] = set()
     kept: set[str] = set()
     readers = graph.readers()
@@ -135,7 +135,7 @@ def _cutting(node: onnx.NodeProto) -> Sequence[str]:
 
 
 def _rises(graph: ForeignGraph, node: onnx.NodeProto, counts: set[str]) -> bool:
-    """Whether the result rises with the counts that the node reads, or stays."""
+    """Return whether the result rises with the counts that the node reads, or stays."""
     if node.op_type in RISING:
         return counts.isdisjoint(node.input[1:])
     by = [graph.value(name) for name in node.input if name not in counts]
@@ -146,7 +146,7 @@ def _rises(graph: ForeignGraph, node: onnx.NodeProto, counts: set[str]) -> bool:
 
 
 def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bool:
-    """Whether a shape is only asked for: -1 is no number there."""
+    """Return whether a shape is only a target, where -1 is not a size."""
     return all(
         node.op_type in ("Reshape", "Expand") and node.input[0] != name
         for node in readers.get(name, ())
@@ -188,7 +188,7 @@ def _most_boxes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ..
 def _unknown(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: list[tuple[int, ...]]
 ) -> list[onnx.NodeProto]:
-    """Nodes that make the outputs of ``node``, of these shapes and of values that nobody knows."""
+    """Make nodes for the outputs of ``node`` with these shapes and unknown values."""
     from onnx import helper
 
     made: list[onnx.NodeProto] = []

@@ -28,7 +28,7 @@ def input_of(evidence: Evidence, description: Description) -> InputDescription:
 
 
 def wanted_pixels(evidence: Evidence, description: Description, *, described: bool) -> Wanted:
-    """What the family wants of pixels, less what the graph does. ``described``: by the user."""
+    """Return the family's pixel steps that the graph lacks. ``described``: by the user."""
     from onnx import TensorProto
 
     given = description.input if described else input_of(evidence, description)
@@ -36,7 +36,7 @@ def wanted_pixels(evidence: Evidence, description: Description, *, described: bo
     # A graph that turns the channels takes the other order than its family's networks.
     bgr = (given.colour == "bgr") != (inside.turned and not described)
     if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
-        return Wanted(bgr)  # whatever follows stands in the graph
+        return Wanted(bgr)  # the graph does the rest
     scale = 1.0 if inside.scales else pixel_scale(given)
     if inside.subtracts or (given.mean is None and given.deviation is None):
         return Wanted(bgr, (scale,))

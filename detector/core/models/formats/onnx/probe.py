@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def run_once(
     graph: ForeignGraph, names: Sequence[str], picture: NDArray[Any]
 ) -> dict[str, NDArray[Any]] | None:
-    """Name -> value of these tensors. None where onnxruntime does not run the graph."""
+    """Return name -> value of these tensors; None if onnxruntime cannot run the graph."""
     import onnxruntime
     from onnx import helper
 

@@ -1,4 +1,4 @@
-"""Outputs of which no boxes can be made: which kind they are, and how to export them with boxes."""
+"""Raw outputs that hold no boxes: which kind they are, and how to export them with boxes."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class _Walk:
         return [name for name in node.input if name in self.axes]
 
     def alone(self, node: onnx.NodeProto) -> int:
-        """The batch axis of the first input, where no other input carries pictures."""
+        """Return the batch axis of the first input, where no other input carries pictures."""
         if self.carried(node) != [node.input[0]]:
             raise _UnprovenError("more than its first input depends on the picture")
         return self.axes[node.input[0]]
@@ -123,7 +123,7 @@ def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
 
 
 def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
-    """Checks the result: every shape is the old one with the new batch in its place."""
+    """Check the result: every shape is the old one with the new batch in its place."""
     graph = walk.graph
     for name, axis in walk.axes.items():
         old, new = before.get(name), graph.dims.get(name)
@@ -164,7 +164,7 @@ def _positive(axis: int, rank: int) -> int:
 
 
 def _apart(axis: int, used: int, rank: int) -> int:
-    """The batch axis, where an operator works along another one."""
+    """Return the batch axis, where an operator works along another one."""
     if _positive(used, rank) == axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
@@ -176,7 +176,7 @@ def _along(walk: _Walk, node: onnx.NodeProto) -> int:
 
 
 def _axis_without(axis: int, gone: Sequence[int], rank: int) -> int:
-    """Where the batch axis lies when the axes ``gone`` are removed."""
+    """Return the batch axis after the axes ``gone`` are removed."""
     positive = {_positive(other, rank) for other in gone}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")

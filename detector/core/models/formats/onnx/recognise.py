@@ -7,9 +7,9 @@ A reading needs evidence. It comes, in this order, from
     tensors' names       of a family in cfg/families that says where its outputs stand
     the number of rows   3 boxes a cell, or 1, of a YOLO's maps: models/layouts
 
-Where the metadata does not prove a layout, one probe of the network may disprove it: scores
-outside 0..1, boxes within a pixel, classes that are no whole numbers. A file that fits no layout,
-or more than one, is refused with what was seen and with what to type.
+If the metadata does not prove a layout, one probe of the network may disprove it: scores outside
+0..1, boxes within a pixel, fractional classes. A file that fits no layout, or several, is refused
+with what was seen and what to type.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Recognition:
 def recognise(
     evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """What a folded graph is. Raises ModelError with the shapes seen and what would be needed."""
+    """Recognise a folded graph. Raises ModelError with the shapes seen and those needed."""
     metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)
@@ -174,7 +174,7 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
 
 
 def _by_layout(evidence: Evidence) -> Recognition | None:
-    """The first layout that fits; of the family that the file names, where it does."""
+    """Return the first layout that fits; of the family that the file names, where it does."""
     named, where = evidence.named()
     for kind, layout in layouts().items():
         if named is not None and kind not in family(named).layouts:
@@ -209,7 +209,7 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
 
 
 def _doubt_pixels(evidence: Evidence, found: Recognition) -> str | None:
-    """What the first layer's answer says against the pixels that the family wants; else None."""
+    """Return why the first layer's answer contradicts the family's pixels; else None."""
     wanted, probed = wanted_pixels(evidence, found.description, described=False), evidence.probe()
     if probed is None or evidence.response is None:
         return None

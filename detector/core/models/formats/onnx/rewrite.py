@@ -1,4 +1,4 @@
-"""The graph as every engine takes it: our input and outputs, plainer operators, and our names.
+"""Rewrites a graph for all engines: our input and outputs, plainer operators, and our names.
 
 The steps, in the order in which ``read`` takes them:
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from detector.core.models.layouts.base import Joined
 
 MAX_PARTS = 24  # of a name; the deepest modules have ten
-# Of a list of unknown length. NMS may sort it by class (YOLO-NAS), so that a shorter one would lose
-# the best; super-gradients' exports have 1000 rows at most, torchvision's and MMDeploy's 300.
+# The rows of a list of unknown length. NMS may sort it by class (YOLO-NAS), so a shorter one would
+# lose the best; super-gradients' exports have 1000 rows at most, torchvision's and MMDeploy's 300.
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
 PREFIX = "input"  # the prefix's nodes are input.cast etc.; in torch a module of that name
@@ -58,7 +58,7 @@ OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose",
 
 
 def join_levels(graph: ForeignGraph, joined: Mapping[str, Joined]) -> None:
-    """Make one output of those of all strides, in place. Each keeps its rows' order."""
+    """Join the outputs of all strides in place. Each keeps its rows' order."""
     from onnx import helper
 
     for name, made in joined.items():
@@ -142,7 +142,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
 
 
 def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
-    """Makes MAX_ROWS rows of a list whose length is known at run time only."""
+    """Make MAX_ROWS rows of a list whose length is known at run time only."""
     dims = graph.dims[name]
     free = [at for at, side in enumerate(dims) if side is None]
     rest = [side for side in dims if side is not None]
@@ -257,7 +257,7 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     axes = parts[2] if len(parts) > 2 and parts[2] is not None else np.arange(len(starts))
     steps = parts[3] if len(parts) > 3 and parts[3] is not None else np.ones(len(starts), np.int64)
     if (steps < 1).any():
-        return  # a Slice that runs backwards stays as it is
+        return  # a backward Slice stays unchanged
     axes = axes % len(shape)
     limits = np.array(shape, np.int64)[axes]
     starts, ends = (
@@ -334,7 +334,7 @@ def _prepare(
 
 
 def _float_casts(graph: ForeignGraph, name: str) -> list[onnx.NodeProto]:
-    """The nodes that read a tensor, where all of them make float32 of it; else none."""
+    """Return the nodes that read a tensor, where all of them make float32 of it; else none."""
     from onnx import TensorProto
 
     nodes = [node for node in graph.nodes if name in node.input]
@@ -422,7 +422,7 @@ def _absorb_into_weights(graph: ForeignGraph, start: str, order: list[int], scal
 
 
 def _has_plain_weights(graph: ForeignGraph, node: onnx.NodeProto, read: list[str]) -> bool:
-    """Whether a Conv without groups reads the picture alone, with constant weights."""
+    """Return whether a Conv without groups reads the picture alone, with constant weights."""
     weights = graph.dims.get(node.input[1], ())
     return (
         read == [node.input[0]]
@@ -498,7 +498,7 @@ def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
 
 
 def _path(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The node's name, else its output's, else its operator, as identifiers."""
+    """Return the node's name, else its output's, else its operator, as identifiers."""
     text = node.name or next(iter(node.output), "") or node.op_type
     if text.startswith("input.") and "/" not in text and node.name == node.output[0]:
         return tuple(text.split("."))  # our own prefix

@@ -46,13 +46,13 @@ MAX_WORK = 1 << 29  # elements read and written by folding; some seconds
 # What an engine has to compute from constants before the first picture: elements, and multiply-
 # accumulates.
 MAX_LEFT, MAX_LEFT_MACS = 1 << 28, 1 << 38
-# What is never folded: quantised weights stay quantised, random numbers are no constants.
+# Never folded: quantised weights stay quantised, and random numbers are not constants.
 KEPT = frozenset(
     "DequantizeLinear QuantizeLinear RandomNormal RandomUniform RandomNormalLike RandomUniformLike "
     "Bernoulli Multinomial If Loop Scan SequenceMap".split()
 )
-# Their outputs are no larger than their inputs together, whatever the inputs hold. numpy computes
-# them as fast as it reads.
+# Their outputs are no larger than their inputs together, whatever the values. numpy computes them
+# as fast as it reads.
 STEADY = UNARY | frozenset(
     "And Or Xor BitShift Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softmax LogSoftmax "
     "Concat Split Slice Reshape Flatten Squeeze Unsqueeze Transpose Shape Size NonZero Compress "
@@ -116,7 +116,7 @@ def settle_shapes(
 
 
 def _is_planar(graph: ForeignGraph) -> bool:
-    """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture."""
+    """Return whether the input is NCHW, not NHWC. Raises ModelError if not a picture."""
     from onnx import TensorProto
 
     tensor = graph.input.type.tensor_type
@@ -346,7 +346,7 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
 
 
 def refuse_costly_constants(graph: ForeignGraph) -> None:
-    """Raises ModelError where constants alone would cost an engine too much memory or time: a Range
+    """Raise ModelError if constants alone would cost an engine too much memory or time: a Range
     of 2^40 numbers, or a thousand products of large matrices."""
     fixed = set(graph.constants)
     shapes = {name: shape for name in graph.dims if (shape := graph.shape(name)) is not None}
@@ -389,7 +389,7 @@ def drop_unused(graph: ForeignGraph) -> None:
 
 
 def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:
-    """Raises ModelError with the first node that may hold numbers laid out for the exported size: a
+    """Raise ModelError with the first node that may hold numbers laid out for the exported size: a
     grid of anchors would be silently wrong at another size. Only operators without sizes pass."""
     for node in graph.nodes:
         if not _holds_no_size(graph, node):
@@ -458,7 +458,7 @@ def _reshape(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
 
 
 def _upsample(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """By factors, not to a size."""
+    """Upsample by factors, not to a size."""
     return len(node.input) == 3 and graph.value(node.input[2]) is not None
 
 

@@ -56,7 +56,7 @@ BITS = {
 
 
 def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Raises ModelError for sparse ones, which nobody exports."""
+    """Yield all tensors. Raises ModelError for sparse ones, which no exporter writes."""
     for graph in every_graph(model):
         sparse = [] if is_function(graph) else [*graph.sparse_initializer]
         if not is_function(graph):
@@ -154,7 +154,7 @@ def _place(path: Path, tensor: onnx.TensorProto) -> _Place:
 
 
 def _is_inside(path: Path, file: Path) -> bool:
-    """Whether a file is in the model's folder, links followed, or the linked model's."""
+    """Return whether a file is in the model's folder, links followed, or the linked model's."""
     real = os.path.realpath(file)
     folders = (os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path)))
     return any(real.startswith(folder.rstrip("/") + "/") for folder in folders)

@@ -1,4 +1,4 @@
-"""What runtimes accept and ONNX's checker does not, or what nobody needs: put right in place."""
+"""Fixes in place what runtimes accept but ONNX's checker does not, and removes unused parts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
 
 
 def _is_unsorted(nodes: Sequence[onnx.NodeProto], made: set[str]) -> bool:
-    """Whether a node reads what a later one makes. ``made``: all that nodes make."""
+    """Return whether a node reads a later one's output. ``made``: all nodes' outputs."""
     missing = set(made)
     for node in nodes:
         if not missing.isdisjoint(reads(node)):
@@ -71,7 +71,7 @@ def _is_unsorted(nodes: Sequence[onnx.NodeProto], made: set[str]) -> bool:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, also inside of its branches, where names of the outer graph are known."""
+    """Yield what a node reads, also in its branches, which may read the outer graph."""
     yield from node.input
     waiting = [node.attribute]
     while waiting:
@@ -84,7 +84,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def state_output_shapes(model: onnx.ModelProto) -> None:
-    """Gives outputs the shapes that the file does not state, as far as inference finds them."""
+    """Give outputs the shapes that the file does not state, as far as inference finds them."""
     from onnx import shape_inference
 
     if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):

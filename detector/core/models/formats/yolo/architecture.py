@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution(Step):
-    """With its activation. ``form``: how its numbers are stored.
+    """A convolution and its activation. ``form``: how its numbers are stored.
 
     normed    path.conv and path.bn
     plain     path, with a bias
@@ -73,14 +73,14 @@ class Convolution(Step):
 
     @property
     def identity(self) -> bool:
-        """Of a rep: whether a third branch is the input itself."""
+        """Return whether a rep's third branch is the input itself."""
         return (
             self.form == "rep" and self.stride == 1 and self.inputs[0].channels == self.out.channels
         )
 
     @property
     def parameters(self) -> int:
-        """As stored, without running statistics."""
+        """Count the stored parameters, without running statistics."""
         outs, ins, *_ = self.stored_shape
         own = math.prod(self.stored_shape)
         if self.form == "normed":
@@ -155,7 +155,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """As stored: with batch normalisation, and with what only training needs."""
+        """Count stored parameters: with batch normalisation, and with those for training only."""
         return sum(step.parameters for step in self.convolutions)
 
     @property
@@ -293,7 +293,7 @@ class ArchitectureBuilder:
         return Value(path, 4 * x.channels, x.height // 2, x.width // 2, folded=x)
 
     def _stored_activation(self, path: str) -> Activation | None:
-        """What the checkpoint's own module path.act is; None where it does not say."""
+        """Return what the checkpoint's own module path.act is; None where it does not say."""
         module = self.modules.get(f"{path}.act")
         if module is None:
             return None

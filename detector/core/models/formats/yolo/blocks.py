@@ -1,9 +1,9 @@
 """Rows of a description -> steps: one function for each block of YOLOv5 and YOLOv7.
 
-A function adds the steps of its block; adding a block is a function and a row of a table. Channels
-that a row asks for are those of the output. The names of parts are those of the originals' state
-dicts. In this file: blocks that both families share, those of YOLOv5, those of YOLOv7, and the
-``Design``, which puts all rows of a description together.
+A function adds the steps of its block; adding a block is a function and a row of a table. A row
+gives the channels of the output. Parts are named as in the originals' state dicts. In this file:
+blocks that both families share, those of YOLOv5, those of YOLOv7, and the ``Design``, which puts
+all rows of a description together.
 
 YOLOv5's blocks are written from the graphs that its releases published and from the names and
 shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.4729.
@@ -368,7 +368,7 @@ Anchors = list[tuple[tuple[float, float], ...]]
 
 @dataclass(slots=True)
 class Design:
-    """What an architecture is made from. ``anchors``: those that the weights hold, if any."""
+    """The source of an architecture. ``anchors``: anchors in the weights, if any."""
 
     description: Description
     modules: Mapping[str, Module] = field(default_factory=dict)
@@ -451,7 +451,7 @@ def _scale(channels: int, width: float) -> int:
 
 
 def _check_last(one: Description) -> None:
-    """Refuses layers behind a detection layer: nothing reads them, or they read a raw map."""
+    """Refuse layers after a detection layer: they are unused, or read a raw map."""
     heads = [row.index for row in one.rows if row.block in ("Detect", "IDetect", "IAuxDetect")]
     if heads != [len(one.rows) - 1]:
         raise one.rows[heads[0]].error("a detection layer must be the last layer, and the only one")

@@ -186,7 +186,7 @@ def parse_activation(text: Any) -> Activation | None:
 
 
 def activation_of(name: str, slope: float = 0.01, settings: bool = False) -> Activation | None:
-    """Of a class of torch.nn; None for others, or with settings that are not supported."""
+    """Return the activation of a torch.nn class; None if unknown or unsupported."""
     if name == "LeakyReLU" and 0 <= slope <= 1:
         return Activation("leaky", slope)
     return Activation(KINDS[name]) if name in KINDS and not settings else None

@@ -125,7 +125,7 @@ def recognise(contents: Contents) -> Description:
 
 
 def _classes(contents: Contents, description: Description) -> int | None:
-    """From the channels of the first detection layer: anchors x (5 + classes)."""
+    """Count classes by the first detection layer's channels: anchors x (5 + classes)."""
     bias = contents.tensors.get(f"{description.head_path}.m.0.bias")
     if bias is None or description.anchors is None or bias.size % len(description.anchors[0]):
         return None
@@ -149,7 +149,7 @@ def head_layers(architecture: Architecture, stored: StoredAnchors | None) -> lis
 
 
 def _trained_size(design: Design, contents: Contents | None) -> tuple[int, int] | None:
-    """The input size that the checkpoint states, where this network can run at it."""
+    """Return the input size that the checkpoint states, where this network can run at it."""
     if contents is None or contents.size is None:
         return None
     return contents.size if all(side % design.stride == 0 for side in contents.size) else None

@@ -55,7 +55,7 @@ class StoredNumbers:
                 return self._plain(step.path, step.stored_shape)
 
     def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> Filter:
-        """A convolution with its batch normalisation; if folded already, it has a bias instead."""
+        """Fold batch normalisation into a convolution; if folded already, it has a bias."""
         if (
             f"{norm}.weight" not in self.contents.tensors
             and f"{conv}.bias" in self.contents.tensors
@@ -68,7 +68,7 @@ class StoredNumbers:
         return Filter(weight * factor[:, None, None, None], bias)
 
     def _scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
-        """bn(x) = factor * x + shift."""
+        """Return factor and shift of bn(x) = factor * x + shift."""
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (
             self._numbers(f"{norm}.{part}", (channels,)) for part in parts
@@ -92,7 +92,7 @@ class StoredNumbers:
         )
 
     def _rep(self, step: Convolution) -> Filter:
-        """The 3x3 branch, the 1x1 branch in its middle, and the input itself as a 1x1 of ones."""
+        """Add up the 3x3 branch, the 1x1 branch in its middle, and the input as a 1x1 of ones."""
         shape = step.stored_shape
         if f"{step.node}.weight" in self.contents.tensors:  # added up before it was saved
             return self._plain(step.node, shape)
@@ -112,7 +112,7 @@ class StoredNumbers:
         return Filter(weight, bias)
 
     def _implicit(self, step: Convolution) -> Filter:
-        """multiply * (W (x + add) + b): exact, since the convolution is 1x1."""
+        """Fold multiply * (W (x + add) + b): exact, since the convolution is 1x1."""
         weight, bias = self._plain(step.path, step.stored_shape)
         if step.add not in self.contents.tensors:
             return Filter(weight, bias)
@@ -143,7 +143,7 @@ class StoredNumbers:
             ) from exc
 
     def _check_settings(self, path: str, step: Convolution, kernel: int, padding: int) -> None:
-        """The checkpoint's own module against what the block here takes it for."""
+        """Compare the checkpoint's own module with the settings that our block assumes."""
         module = self.contents.modules.get(path)
         if module is None:
             return
@@ -163,7 +163,7 @@ class StoredNumbers:
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
-        """Raises ModelError if a tensor is left over that is not for training only."""
+        """Raise ModelError if a tensor is left over that is not for training only."""
         trains_only = tuple(
             f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
