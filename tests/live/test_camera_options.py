@@ -31,6 +31,7 @@ GIVEN = {
     "events": "-",
     "webhook": "https://host/Pa55word",
     "mqtt": "mqtt://host/topic",
+    "mqtt_discovery": "homeassistant",
 }
 FLAGS = {leaf.name: flag_of(leaf) for group, leaf in options() if group in CAMERA_GROUPS}
 

@@ -152,7 +152,8 @@ def test_ledger_equals_what_the_stubs_noted(concurrency):
     timeline = Timeline(nvtx=False)
     recording = run(frames_overlapped, parts, timeline)
     waits = {what for thread in recording.threads.values() for what in thread.waits}
-    assert {"batch", "result"} <= waits <= {"request", "image", "batch", "result"}
+    must = {"batch", "result"} if concurrency < 4 else {"batch"}  # else the writer is the slowest
+    assert must <= waits <= {"request", "image", "batch", "result"}
     columns = dict(span_columns([timeline])[0])
     names = list(columns["stage_names"])
     for stage in STAGES:

@@ -234,7 +234,7 @@ class Pool:
         return cls(outcomes[order] == RIGHT, outcomes[order] == WRONG, places[order], wanted)
 
     def average_precision(self, times: NDArray[np.int64]) -> float:
-        """``average_precision`` with picture i ``times[i]`` times; NaN without a box."""
+        """Return the AP with picture i counted ``times[i]`` times; NaN without a box."""
         wanted = int(times @ self.wanted)
         if not wanted:
             return float("nan")
