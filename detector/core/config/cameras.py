@@ -81,7 +81,7 @@ class RecordConfig:
     segment: float = option(
         10.0, "Length of a recording's files, in minutes.", "MIN", at_least=0.05, at_most=1440.0
     )
-    clips: bool = option(False, "Record only around detections, or events of --zones.")
+    clips: bool = option(False, "Record only around detections or events of --zones.")
     clip_before: float = option(
         5.0, "Seconds to record before a clip's first detection.", "S", at_least=0.0, at_most=300.0
     )
