@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 from detector import Detector
+from detector.core.engines import usable
 from detector.core.errors import ModelError
 from tests.models.exports import SIDE, Export
 from tests.models.test_onnx_evidence import described
@@ -150,6 +151,8 @@ outputs:
 
 @pytest.mark.parametrize("engine", ["ort", "openvino"])
 def test_maps_with_anchors_can_be_described(tmp_path, engine):
+    if reason := usable()[engine]:
+        pytest.skip(f"machine: engine {engine}: {reason}")
     heads = {"box": (4, "Relu"), "score": (2, "Sigmoid")}
     paths = [
         levels(heads, (8, 16), 3, form).save(tmp_path / f"{form}.onnx") for form in ("maps", "rows")
