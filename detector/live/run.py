@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from detector.core.config.schema import Config
-from detector.core.errors import DetectVideoError, OutputError, SourceError
+from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.writing import write_whole
@@ -175,11 +176,7 @@ class _LiveRun:
             return make_feed(camera, asked.terms, decoders, wake)
 
         self._tiles = CameraTiles(plan)
-        counting = [one.settings for one in plan.wanted if "counts" in one.kind.brings]
-        self._filters = EventFilters(
-            plan.network.names,
-            lambda camera: [name for one in counting for name in one.zones_of(camera)],
-        )
+        self._filters = EventFilters(plan.network.names, self._zones_of)
         self.roster = Roster(asked, plan, open_feed, around.say, self._tiles, self._filters)
         self._collector = self.roster.collector
         self._source = LiveSource(self._collector, _path_of(asked.specs))
@@ -305,6 +302,10 @@ class _LiveRun:
             inputs=self._tiles if self._tiles.differ else None,
         )
 
+    def _zones_of(self, camera: str) -> list[str]:
+        counting = (one.settings for one in self._plan.wanted if "counts" in one.kind.brings)
+        return [name for one in counting for name in one.zones_of(camera)]
+
     def _draw(self, camera: str, drawing: str) -> tuple[str, str]:
         """Keep what somebody drew (``hub.Controls``), and count with it from the next frame on."""
         from detector.core.stages import between
@@ -322,6 +323,8 @@ class _LiveRun:
             write_whole(Path(path), text.encode(), "draw again when it can be", ours=True)
             wanted, parts = between.wanted(config.as_dict()), self._parts
             self._plan = replace(self._plan, wanted=wanted, as_asked=config)
+            with suppress(UsageError):  # of a line that was removed: that filter stays as it is
+                self._filters.take([one for one in self.roster.listed if one.name == camera])
             if isinstance(running := parts.between.get("zones"), between.Stage):
                 running.change(camera, settings)
             else:

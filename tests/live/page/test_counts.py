@@ -128,6 +128,9 @@ def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
     assert all(row["from_local"] and int(row["frames"]) for row in ours)
     events = map(json.loads, (folder / f"events-{today}.jsonl").read_text().splitlines())
     assert {one["side"] for one in events if one["event"] == "crosses"} == set(SIDES)
+    told = [json.loads(text) for name, text, _ in subscriber.got if name.endswith("/event")]
+    first = next(at for at, one in enumerate(told) if one.get("zone"))
+    assert all(one.get("zone") or one["event"].startswith("camera_") for one in told[first:])
     entered = zone["today"]["in"]
     assert entered == filed["right side", "in"] == _metric(metrics, "in_total", "right side")
     assert entered == sum(one["in"] for one in zone["classes"].values())
