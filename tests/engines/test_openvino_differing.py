@@ -107,7 +107,7 @@ def test_a_file_runs_if_openvino_computes_what_onnx_runtime_does(case, tmp_path)
     network = with_nodes(small_network(tmp_path), opset, nodes)
     expected = run("ort", network)
     if differs:
-        with pytest.raises(EngineError, match=r"node made\d \(\w+\) otherwise; use --engine ort"):
+        with pytest.raises(EngineError, match=r"node made\d \(\w+\) differently; use --engine"):
             run("openvino", network)
     else:
         np.testing.assert_allclose(run("openvino", network), expected, rtol=1e-3, atol=1e-3)

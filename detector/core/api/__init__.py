@@ -51,11 +51,13 @@ _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # which are the parent's
 # Finalizers release decoders at exit. With one before ``_close_open``, they all run behind it.
 weakref.finalize(_open, bool)
+_exiting = threading.Event()
 
 
 @atexit.register
 def _close_open() -> None:
-    """A thread inside an engine or a decoder aborts an interpreter that has ended."""
+    """End all: a thread inside an engine or a decoder aborts an interpreter that has ended."""
+    _exiting.set()
     for detector in list(_open):
         with suppress(EngineError):  # a broken device
             detector._end()
@@ -460,6 +462,8 @@ def _gather(specs: list[str]) -> list[str]:
 
 
 def _refuse_closed(closed: threading.Event) -> None:
+    if _exiting.is_set():  # ends a thread without a traceback, whose printing can abort Python
+        raise SystemExit
     if closed.is_set():
         raise UsageError("this Detector is closed; create another one")
 

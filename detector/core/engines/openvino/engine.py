@@ -108,11 +108,12 @@ class OpenOpenvino(Engine):
         ]
 
     def _compare(self, node: str) -> None:
+        """Raise EngineError if one inference has other boxes or scores than ONNX Runtime."""
         limits = {"limits": LIMITS} if self.precision == "fp32" else {}
         if is_unlike(self._network, expect(self._network), self.requests[:1], **limits):
             raise EngineError(
-                f"engine openvino: it computes other boxes or scores of {self._network.name} than "
-                f"ONNX Runtime, for it reads node {node} otherwise; use --engine ort"
+                f"engine openvino: boxes or scores of {self._network.name} are not those of ONNX "
+                f"Runtime, since it computes node {node} differently; use --engine ort"
             )
 
     def execution(self) -> list[LayerExecution]:
