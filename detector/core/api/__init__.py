@@ -285,12 +285,13 @@ class Detector(AnswersAttributes):
         self, source: str, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
         from detector.core.api.results import Detections
-        from detector.core.sources._addresses import is_web
-        from detector.core.sources._standard_input import SPEC, standard_input
+        from detector.core.sources._forms import STANDARD_INPUT, is_web
         from detector.core.stages.annotate import pixelate
 
         plan = self._plan.selecting(conf, classes)
-        if source == SPEC:
+        if source == STANDARD_INPUT:
+            from detector.core.sources._standard_input import standard_input
+
             standard_input().stopped = progress.stop.is_set
         heeding: AbstractContextManager[None] = nullcontext()
         if is_web(source):

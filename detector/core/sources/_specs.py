@@ -5,43 +5,15 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
 
 from detector.core.errors import SourceError
-from detector.core.sources._contents import PICTURES, Contents, list_folder, natural_key, walk_files
+from detector.core.sources._contents import PICTURES, Contents, list_folder, walk_files
+from detector.core.sources._forms import NamedPictures, is_live
 from detector.core.sources._left_out import describe_left_out
-from detector.core.sources._unclaimed import is_live
 from detector.core.sources.base import check_file
 
 # ffmpeg's pattern of numbered files. %% stands for a percent sign.
 _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
-
-
-class NamedPictures(str):
-    """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
-
-    paths: tuple[str, ...]
-
-    def __new__(cls, paths: Sequence[str]) -> NamedPictures:
-        folders = {os.path.dirname(path) for path in paths}
-        if len(folders) == 1:
-            common = folders.pop() or os.curdir
-        else:
-            common = os.path.commonpath([os.path.abspath(folder) for folder in folders])
-        spec = super().__new__(cls, common)
-        spec.paths = tuple(sorted(paths, key=natural_key))
-        return spec
-
-
-class Gathered(str):
-    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
-
-    note: str
-
-    def __new__(cls, spec: str, note: str) -> Gathered:
-        made = super().__new__(cls, spec)
-        made.note = note
-        return made
 
 
 def list_pictures(spec: str) -> list[str]:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 
 from detector.core.errors import SourceError
+from detector.core.sources._forms import is_live
 
 LONGEST_NAME = 255  # bytes, on every file system of Linux
-_LIVE = re.compile(r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
-
-
-def is_live(spec: str) -> bool:
-    """True for a webcam (its number or device) or an address on the network. ``./0`` is a file."""
-    return _LIVE.fullmatch(spec) is not None
 
 
 def refusal(spec: str) -> SourceError:

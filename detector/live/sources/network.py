@@ -17,7 +17,7 @@ from detector.core.errors.holding import bad_tags
 from detector.core.errors.parsing import quote
 from detector.core.errors.secrets import redact
 from detector.core.errors.text import printable
-from detector.core.sources._addresses import is_web
+from detector.core.sources._forms import is_web
 from detector.core.sources._network.addresses import SOUND, Opening, opening_of
 from detector.core.sources._network.meanings import (
     ENDED,

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator
 from copy import copy
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
@@ -29,10 +29,12 @@ from detector.core.sources.video._container import (
     reduced_size,
 )
 from detector.core.sources.video._packets import PictureRule
-from detector.core.sources.video._seek import Fit, Landing, find_landing
 from detector.core.sources.video._structure import Demuxed, find_damage
 from detector.core.sources.video._tally import Tally
 from detector.core.types import Frame, Image, Picture, Reduced
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._seek import Fit, Landing
 
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
@@ -96,6 +98,8 @@ class AvSource(SteppingSource):
         self._pictures = self._decode()
 
     def seek(self, start_s: Fraction) -> int | None:
+        from detector.core.sources.video._seek import find_landing
+
         landing = self.landing or find_landing(self.video, start_s)
         if landing is None:
             return None

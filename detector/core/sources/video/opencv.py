@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from detector.core.errors import SourceError
 from detector.core.errors.holding import name_to_open
@@ -15,8 +16,10 @@ from detector.core.sources.video._clock import Clock
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._container import Video, probe
 from detector.core.sources.video._packets import Check, check_packets
-from detector.core.sources.video._seek import Landing, find_landing
 from detector.core.types import Frame, Image
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._seek import Landing
 
 # With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
 RACING = ("mpeg4",)
@@ -94,6 +97,8 @@ class OpenCVSource(SteppingSource):
 
     def seek(self, start_s: Fraction) -> int | None:
         """cv2 goes to a key frame, and grabs up to about the frame that it is asked for."""
+        from detector.core.sources.video._seek import find_landing
+
         landing = None if self._ended else self.landing or find_landing(self.video, start_s)
         if landing is None:
             return None
