@@ -67,7 +67,7 @@ def test_what_it_claims_has_its_form_and_claims_never_raises(
     kind: type[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for spec in (*ODD, "HTTPS://h/a\nb.mp4", "/dev/video0", "12", "CAMERAS.YML"):
+    for spec in (*ODD, "HTTPS://127.0.0.1:9/a\nb.mp4", "/dev/video0", "12", "CAMERAS.YML"):
         claimed = kind.claims(spec)
         assert claimed in (True, False), spec
         assert not claimed or re.fullmatch(kind.form, spec, re.IGNORECASE | re.DOTALL), spec

@@ -481,8 +481,8 @@ def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[
     if run.reused and (still := plan.reading.still) is not None:
         what = f"--skip-still {still[0]}", run.reused, "repeat the last detections"
         found.append((what, kinds - {"jsonl", "csv"}))
-    if run.coasted:
-        what = f"--infer-every {plan.following.text}", run.coasted, "have boxes moved by tracks"
+    if run.coasted and (spared := plan.spared) is not None:
+        what = spared.option, run.coasted, "have boxes moved by tracks"
         found.append((what, kinds & {"mot", "yolo"}))
     return [
         f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "
