@@ -31,12 +31,14 @@ class Adds:
     ``sections``: functions of a session's document, each of which gives a ``tables.Section`` of the
     HTML report, or None. ``closing``: functions of a finished run's summary, each of which gives a
     line for the end of its output, or None; the second argument says whether -v asked for all.
+    ``tracker``: the name that --track has by default.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
     guest: str | None = None
     sections: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
+    tracker: str = ""
 
 
 @cache
@@ -101,6 +103,11 @@ def commands() -> Mapping[str, str]:
     """``infer-raw`` -> "detector.core.commands.infer_raw": a file each. Imports none of them."""
     places = {**find_files("commands", "core"), **find_files("commands")}
     return {name.replace("_", "-"): place for name, place in places.items()}
+
+
+def default_tracker() -> str:
+    """ "" if no wing has one."""
+    return "".join(adds.tracker for adds in additions())
 
 
 # What wings say of a run.

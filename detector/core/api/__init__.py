@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from detector.core.api.options import OF_CAMERAS, Options
@@ -398,12 +397,7 @@ class Detector(AnswersAttributes):
     def __enter__(self) -> Detector:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._closed.set()
         with ExitStack() as computing:
             for request in self._requests:

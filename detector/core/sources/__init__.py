@@ -53,7 +53,7 @@ def find_claiming(spec: str) -> type[Source]:
     for name, form in _in_order():
         if form.fullmatch(spec) and (source := find(name)).claims(spec):
             return source
-    from detector.core.sources._unclaimed import refusal
+    from detector.core.sources._specs import refusal
 
     raise refusal(spec)
 

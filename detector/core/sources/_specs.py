@@ -1,7 +1,8 @@
-"""Which pictures and videos a spec names: a folder, a pattern, files by name."""
+"""Which pictures and videos a spec names: a folder, a pattern, files by name; and why none."""
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 import re
@@ -12,6 +13,7 @@ from detector.core.sources._forms import NamedPictures, is_live
 from detector.core.sources._left_out import describe_left_out
 from detector.core.sources.base import check_file
 
+LONGEST_NAME = 255  # bytes, on every file system of Linux
 # ffmpeg's pattern of numbered files. %% stands for a percent sign.
 _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
 
@@ -98,3 +100,35 @@ def _select_pictures(spec: str, contents: Contents) -> list[str]:
         raise SourceError(f"{spec}: {what}; give {by_name}")
     said = describe_left_out(spec, contents) or "no files at all; check the path"
     raise SourceError(f"{spec}: {what} has no picture and no video (.jpg, .mp4...): {said}")
+
+
+def refusal(spec: str) -> SourceError:
+    """The error for a spec that no source claims: what is wrong with it, and the cure."""
+    if is_live(spec):  # what reads cameras was left out of this installation
+        why = "is a camera, but this installation cannot read cameras; reinstall detect-video"
+    elif os.path.islink(spec):
+        why = f"a dead link (to {os.readlink(spec)}); name the file itself"
+    else:
+        why = _missing(spec)
+    return SourceError(f"{spec}: {why}")
+
+
+def _missing(spec: str) -> str:
+    folder, name = os.path.split(spec)
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        return f"the name is too long: it has more than {LONGEST_NAME} bytes"
+    if not name:
+        return (
+            "no such folder"
+            if spec
+            else "an empty name; give a video file, a picture or a folder of pictures"
+        )
+    if not os.path.isdir(folder or "."):
+        return f"no such file: the folder {folder} does not exist either; check the path"
+    close = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
+    hint = (
+        f"did you mean {os.path.join(folder, close[0])}?"
+        if close
+        else f"check the path ({os.path.abspath(spec)})"
+    )
+    return f"no such file; {hint}"

@@ -16,11 +16,10 @@ from detector.core.errors.machine import usable_cores
 from detector.core.errors.text import counted
 from detector.core.sources._planes import PlanesReader
 from detector.core.sources.video._container import Video, open_container
-from detector.core.sources.video._handing_over import HandingOver
 from detector.core.sources.video._packets import PictureRule
 from detector.core.sources.video._structure import Demuxed
 from detector.core.sources.video._tally import Tally
-from detector.core.sources.video.av import AvSource
+from detector.core.sources.video.av import AvSource, HandingOver
 from detector.core.types import Picture, ReadCounts
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._container import no_frame, probe
 
 if TYPE_CHECKING:
-    from detector.core.sources.video._checked import CheckedSource
     from detector.core.sources.video.av import AvSource
+    from detector.core.sources.video.opencv import CheckedSource
 
 
 def open(
@@ -29,7 +29,7 @@ def open(
 
         source = AvSource(video, stride, frames, pixels=pixels)
     elif not (video.decodable and (as_planes or video.factor > 1 or (ARM64 and video.plain))):
-        from detector.core.sources.video._checked import CheckedSource
+        from detector.core.sources.video.opencv import CheckedSource
 
         source = CheckedSource(video, stride, frames)
         source.no_planes = "" if pixels == "bgr" else video.not_for_planes or "PyAV has no decoder"
