@@ -1,8 +1,9 @@
 """The wings, and what each of them adds to the program.
 
-A wing is a folder beside the core with a file ``WING/wing.py``, whose ``ADDS`` names it. The core
-knows no wing by name and imports nothing of one before it is asked for. Other things are found by
-their place: files in ``WING/commands/``, ``stages/``, ``trackers/``, and ``site/`` (of pages).
+A wing is a folder beside the core with a file ``WING/wing.py``, whose ``ADDS`` names it, in
+literals. The core knows no wing by name and imports nothing of one, not even that file, before it
+is asked for. Other things are found by their place: files in ``WING/commands/``, ``stages/``,
+``trackers/``, and ``site/`` (of pages).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,12 +31,14 @@ class Adds:
     ``sections``: functions of a session's document, each of which gives a ``tables.Section`` of the
     HTML report, or None. ``closing``: functions of a finished run's summary, each of which gives a
     line for the end of its output, or None; the second argument says whether -v asked for all.
+    ``tracker``: the name that --track has by default.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
     guest: str | None = None
     sections: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
+    tracker: str = ""
 
 
 @cache
@@ -47,7 +49,14 @@ def names() -> tuple[str, ...]:
 
 @cache
 def additions() -> tuple[Adds, ...]:
-    return tuple(importlib.import_module(f"detector.{name}.wing").ADDS for name in names())
+    """Read from the source of each ``WING/wing.py``: a run imports no wing that it does not use."""
+    return tuple(_read_adds(ROOT / name / "wing.py") for name in names())
+
+
+def _read_adds(file: Path) -> Adds:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    made = next(node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return Adds(**{str(one.arg): ast.literal_eval(one.value) for one in made.keywords})
 
 
 def load(place: str) -> Any:
@@ -81,11 +90,10 @@ def find_files(folder: str, *of: str) -> Mapping[str, str]:
 @cache
 def read_literal(module: str, name: str) -> Any:
     """What a module or a class in it gives ``name``, as a literal on one line; None if it does not.
-    Read from its source: only the packages above it are imported."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_text(encoding="utf-8")
+    Read from its source; nothing is imported."""
+    place = ROOT.parent.joinpath(*module.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    source = file.read_text(encoding="utf-8")
     line = re.search(rf"^ *{name}(?:: .+)? = (.+)$", source, re.MULTILINE)
     return None if line is None else ast.literal_eval(line[1])
 
@@ -95,6 +103,11 @@ def commands() -> Mapping[str, str]:
     """``infer-raw`` -> "detector.core.commands.infer_raw": a file each. Imports none of them."""
     places = {**find_files("commands", "core"), **find_files("commands")}
     return {name.replace("_", "-"): place for name, place in places.items()}
+
+
+def default_tracker() -> str:
+    """ "" if no wing has one."""
+    return "".join(adds.tracker for adds in additions())
 
 
 # What wings say of a run.

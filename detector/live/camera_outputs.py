@@ -156,7 +156,7 @@ class _Recording:
         feed.decode_all_while(lambda: self.recorder.wants_pictures)
         self._main: Feed | None = None
         if camera.record_address is not None and not self.recorder.wants_pictures:
-            from detector.live.sources.main_stream import MainStreamFeed
+            from detector.live.sources.network import MainStreamFeed
 
             main = replace(camera, address=camera.record_address, record_address=None, rate=None)
             self._main = MainStreamFeed(main)

@@ -90,7 +90,8 @@ class CameraTiles:
         self._places: dict[str, Place] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
         self._fill = cast("FrameTiles", plan.stages()[0])  # where cameras differ, it is one
-        self._every = plan.following.every or 1  # auto may want all of them
+        spared = plan.spared
+        self._every = (spared and spared.every) or 1  # auto may want all of them
 
     @property
     def differ(self) -> bool:

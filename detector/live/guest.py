@@ -14,9 +14,7 @@ from detector.core.config.schema import CAMERA_GROUPS, Config, flag_of, options
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.secrets import Address
 from detector.core.run.inputs import is_camera
-from detector.core.sources._addresses import is_web
-from detector.core.sources._standard_input import SPEC as STDIN
-from detector.core.sources._unclaimed import is_live
+from detector.core.sources._forms import STANDARD_INPUT, is_live, is_web
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
@@ -132,7 +130,7 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
         live = [spec for spec in specs if is_camera(spec)]
     if live and len(live) < len(specs):
         file = next(spec for spec in specs if spec not in live)
-        if file == STDIN:
+        if file == STANDARD_INPUT:
             raise UsageError(f"{file}: standard input and cameras do not mix; run it on its own")
         if is_web(file):
             sources.check(file)  # a web page is refused as such

@@ -42,7 +42,7 @@ from detector.core.run.loading import PhaseTimer
 from detector.core.run.plan import Asked, Plan
 from detector.core.run.records import Written, write_records
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
-from detector.core.sources._addresses import is_web
+from detector.core.sources._forms import is_web
 from detector.core.stages.annotate import annotate, pixelate
 from detector.core.timeline import Timeline
 from detector.core.types import SourceInfo

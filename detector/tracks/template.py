@@ -23,7 +23,7 @@ from detector.core.errors.writing import write_whole
 from detector.core.run.inputs import is_camera
 from detector.core.run.outputs import MOST_NAMES, stem_of
 from detector.core.run.reading import Reading
-from detector.core.sources._unclaimed import is_live
+from detector.core.sources._forms import is_live
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"

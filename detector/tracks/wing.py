@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from detector.core.wings import Adds
 
-ADDS = Adds()
+ADDS = Adds(tracker="bytetrack")

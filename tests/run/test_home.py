@@ -19,8 +19,8 @@ from detector.core.config.levels import resolve_config
 from detector.core.engines._built import store
 from detector.core.errors import OutputError
 from detector.core.run.detect import detect
+from detector.core.run.measurements import SWITCH
 from detector.core.run.outputs import OutputPlan
-from detector.core.run.self_timing import SWITCH
 from detector.core.session.store import Session
 from tests.conftest import CHECKOUT, night
 

@@ -12,7 +12,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import UsageError
 from detector.core.run.outputs import OutputPlan, settings_of
-from detector.core.sources._specs import NamedPictures
+from detector.core.sources._forms import NamedPictures
 from tests.sources.clips import write_video
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detector.core import sources
-from detector.core.sources.video import _threaded
+from detector.core.sources.video import _sparse, _threaded
 from detector.core.sources.video._keys import Promise
 from detector.core.sources.video._seek import Key, Survey
 from detector.core.sources.video._sparse import choose_packets
@@ -100,14 +100,14 @@ def test_pictures_that_disagree_with_the_packets_are_trouble(
     clip: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read(clip)
-    real = _threaded.plan_sparse
+    real = _sparse.plan_sparse
 
     def wrong(video, stride):
         plan = real(video, stride)
         plan.shown[24] += 1
         return plan
 
-    monkeypatch.setattr(_threaded, "plan_sparse", wrong)
+    monkeypatch.setattr(_sparse, "plan_sparse", wrong)
     assert read(clip, 12) == whole[::12]
     assert any("do not agree" in note for note in read.notes)
 

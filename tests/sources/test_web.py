@@ -16,7 +16,6 @@ import pytest
 from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources import _answers, _ranges, _web
-from detector.core.sources import web as web_source
 from detector.core.sources.video import _stored
 from detector.core.types import Planes
 from tests.sources.clips import write_video
@@ -105,7 +104,7 @@ def test_only_what_is_read_is_asked_for(web, tmp_path, monkeypatch):
 
 def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
     url = web.put("/clip.mp4", write_video(tmp_path / "clip.mp4").read_bytes(), ranges=False)
-    with web_source.keeping([url]):
+    with sources.keeping([url]):
         assert len(read_all(url)[0]) == len(read_all(url)[0]) == 24
     assert len(web.requests) == 2  # one for what it is
     assert len(read_all(url)[0]) == 24

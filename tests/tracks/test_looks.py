@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
-from detector.core.run.following import MOST, parse_every
 from detector.core.run.plan import Asked
 from detector.core.stages.annotate import Style, dashes, lay_out
 from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
 from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, holds_s
+from detector.tracks.stages.track import MOST, parse_every
 from detector.tracks.steady import HOLD_S, Steady
 from detector.tracks.trackers import find, names
 from detector.tracks.trackers.bytetrack import BytetrackTracker

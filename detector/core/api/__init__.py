@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from detector.core.api.options import OF_CAMERAS, Options
@@ -285,12 +284,13 @@ class Detector(AnswersAttributes):
         self, source: str, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
         from detector.core.api.results import Detections
-        from detector.core.sources._addresses import is_web
-        from detector.core.sources._standard_input import SPEC, standard_input
+        from detector.core.sources._forms import STANDARD_INPUT, is_web
         from detector.core.stages.annotate import pixelate
 
         plan = self._plan.selecting(conf, classes)
-        if source == SPEC:
+        if source == STANDARD_INPUT:
+            from detector.core.sources._standard_input import standard_input
+
             standard_input().stopped = progress.stop.is_set
         heeding: AbstractContextManager[None] = nullcontext()
         if is_web(source):
@@ -397,12 +397,7 @@ class Detector(AnswersAttributes):
     def __enter__(self) -> Detector:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._closed.set()
         with ExitStack() as computing:
             for request in self._requests:

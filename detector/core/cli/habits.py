@@ -112,7 +112,7 @@ def _is_bare(word: str) -> bool:
 
 
 def _may_be_camera(source: str) -> bool:
-    from detector.core.sources._unclaimed import is_live
+    from detector.core.sources._forms import is_live
 
     return is_live(source) or source.lower().endswith((".yaml", ".yml"))
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from detector.core import wings
 from detector.core.config.cameras import EventsConfig, LiveConfig, PageConfig, RecordConfig
 from detector.core.config.field import option
 
+TRACKER = wings.default_tracker()
 # Choices are what the folders hold. They are listed when a text is shown or a value is checked;
 # listing imports no library, so that --help stays quick.
 
@@ -44,8 +46,6 @@ def _sinks() -> Sequence[str]:
 
 
 def _trackers() -> Sequence[str]:
-    from detector.core import wings
-
     return tuple(wings.find_files("trackers"))
 
 
@@ -244,10 +244,10 @@ class TrackingConfig:
 
     track: str | None = option(
         None,
-        "Give each object a persistent id, by this tracker: {choices}; default: bytetrack.",
+        f"Give each object a persistent id, by this tracker: {{choices}}; default: {TRACKER}.",
         "T",
         choices=_trackers,
-        bare="bytetrack",
+        bare=TRACKER,
         short="Give each object a persistent id",
         common=True,
     )
@@ -282,7 +282,7 @@ class TrackingConfig:
     def __post_init__(self) -> None:
         follows = self.infer_every is not None or self.smooth or self.zones is not None
         if self.track is None and follows:
-            object.__setattr__(self, "track", "bytetrack")
+            object.__setattr__(self, "track", TRACKER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from detector.core.errors.writing import is_null_device
 from detector.core.run.fonts import open_font
 from detector.core.run.outputs import choose_names, mark_settings
 from detector.core.run.selection import class_ids
-from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+from detector.core.sources._forms import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from detector.core.sinks.overlay.carried import Description, Overlay, Row

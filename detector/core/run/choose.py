@@ -23,6 +23,8 @@ from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors import EngineError, UsageError
 from detector.core.run import measurements
+from detector.core.run.canvas import own_canvas
+from detector.core.run.measurements import Timing
 from detector.core.run.prepare import silent
 from detector.core.session.measured import Interval, Kind, MeasuredRow, Measurement
 from detector.core.types import Background
@@ -83,10 +85,8 @@ def choose(
     judged = (_judge(record, config, by_rank) for record in comparisons)
     choice, timed_s, now = next(filter(None, judged), None), 0.0, False
     if choice is None and timed:
-        from detector.core.run import self_timing
-
         start = time.perf_counter()
-        timing = self_timing.find_or_make(network, config, ahead, progress)
+        timing = find_timing(network, config, ahead, progress)
         timed_s = time.perf_counter() - start
         if timing is not None:
             notes += filter(None, [timing.note])
@@ -97,6 +97,24 @@ def choose(
     choice = choice or by_rank
     reason = choice.reason if search is None else f"{describe(search)}; to undo: {UNDO}"
     return Choice(choice.config, reason, tuned, tuple(notes), timed_s)
+
+
+def find_timing(
+    network: Network,
+    config: Config,
+    ahead: tuple[Reading, Sequence[str]] | None = None,
+    progress: BuildProgress = silent,
+) -> Timing | None:
+    """The timing of this network on this machine, kept or made; None if it is not timed. ``ahead``
+    and ``progress``: as of ``self_timing.make``."""
+    if not measurements.may_time(config, network):
+        return None
+    kept = measurements.find(config, network, ["self-timing"], own_canvas(network, config))
+    if kept:
+        return Timing(kept[0])
+    from detector.core.run import self_timing
+
+    return self_timing.make(network, config, ahead, progress)
 
 
 def _by_rank(config: Config) -> Choice:

@@ -13,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from detector.core import sources
 from detector.core.config.schema import Config
 from detector.core.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.guard import guarded
@@ -27,8 +28,7 @@ from detector.core.run.outputs import OutputPlan, mark_settings, session_name, s
 from detector.core.run.plan import Asked, Plan
 from detector.core.run.records import write_records
 from detector.core.run.signals import Stop, stop_on_signals
-from detector.core.sources._addresses import is_web
-from detector.core.sources.web import keeping
+from detector.core.sources._forms import STANDARD_INPUT, is_web
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
@@ -119,7 +119,7 @@ def detect(
     """
     timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
-    with guarded(), keeping(specs):
+    with guarded(), sources.keeping(specs):
         plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to)
         with plan.loaded, stop_on_signals() as stop:
             if hooks.loaded is not None:
@@ -199,12 +199,8 @@ def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
 
 def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
     """Imports what sources, stages, loop and outputs need, so that it is in no run's seconds."""
-    from detector.core import sources
-
     modules = {
         f"detector.core.loop.{loop}",
-        "detector.core.sinks._naming",
-        "detector.core.sinks._only",
         "detector.core.sinks.jsonl",  # of every session
         "detector.core.stages.annotate",
         "detector.core.stages.between",
@@ -236,10 +232,7 @@ def _refuse_being_written(
 
 def _refuse_missing(specs: Sequence[str]) -> None:
     """Raises SourceError if no source exists, UsageError if one can never be read; opens none."""
-    from detector.core import sources
-    from detector.core.sources._standard_input import SPEC
-
-    if list(specs).count(SPEC) > 1:
+    if list(specs).count(STANDARD_INPUT) > 1:
         raise UsageError("-: standard input can be read only once; give - once")
     missing = []
     for spec in specs:
@@ -303,7 +296,6 @@ class _Job:
 
 
 def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
-    from detector.core import sources
     from detector.core.session.outcome import SourceRun
 
     runs: list[SourceRun] = []
@@ -339,9 +331,7 @@ def _text_of(spec: str) -> str:
 @contextmanager
 def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
     """What knows the digest of the source, once it is read; None where nothing does."""
-    from detector.core.sources._standard_input import SPEC, standard_input
-
-    if spec != SPEC:
+    if spec != STANDARD_INPUT:
         with ExitStack() as stack:
             if is_web(spec):
                 from detector.core.sources import _web
@@ -349,6 +339,8 @@ def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
                 stack.enter_context(_web.heeding(job.stop.is_set))
             yield stack.enter_context(hold(spec))
         return
+    from detector.core.sources._standard_input import standard_input
+
     standard_input().stopped = job.stop.is_set
     yield standard_input()
 
@@ -489,8 +481,8 @@ def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[
     if run.reused and (still := plan.reading.still) is not None:
         what = f"--skip-still {still[0]}", run.reused, "repeat the last detections"
         found.append((what, kinds - {"jsonl", "csv"}))
-    if run.coasted:
-        what = f"--infer-every {plan.following.text}", run.coasted, "have boxes moved by tracks"
+    if run.coasted and (spared := plan.spared) is not None:
+        what = spared.option, run.coasted, "have boxes moved by tracks"
         found.append((what, kinds & {"mot", "yolo"}))
     return [
         f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "

@@ -13,8 +13,7 @@ from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.guard import keep_listed
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import is_output
-from detector.core.sources._addresses import is_web
-from detector.core.sources._unclaimed import is_live
+from detector.core.sources._forms import is_live, is_web
 
 
 def gather_sources(specs: Sequence[str]) -> list[str]:

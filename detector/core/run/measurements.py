@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.engines._built import store
-from detector.core.errors import UsageError
+from detector.core.engines.base import NVIDIA_DRIVER
+from detector.core.errors import EngineError, UsageError
 from detector.core.errors.writing import set_aside
 from detector.core.run.environment import describe_cpu, gpu_driver
 from detector.core.session.codec import from_builtins, from_json, to_builtins, to_json
@@ -39,8 +43,18 @@ FILE = "measured.json"
 KEPT = 200  # records
 ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
 TIMED = ("ort", "openvino")  # without torch, which is slower everywhere, and seconds to import
+ON_GPU = ("ort", "torch")  # without those that would build a plan for minutes
+SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns the timing off
 SAFE = 0.98  # agreement with fp32 that a timing on frames of the run must find for that
 WORTH = 1.2  # times as fast: what a timing that nobody asked for must find to change anything
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """``note``: a line for the user where it was made just now; None where it was kept."""
+
+    measurement: Measurement
+    note: str | None = None
 
 
 # ---- the writer
@@ -147,6 +161,25 @@ def counts(record: Measurement, config: Config) -> bool:
         and record.machine == this_machine()
         and record.settings == _settings_of(config, record.kind)
     )
+
+
+def may_time(config: Config, network: Network) -> bool:
+    """Whether a run of these settings is one that timing could speed up."""
+    runtime = config.runtime
+    if not runtime.self_timing or os.environ.get(SWITCH) == "0" or network.random_seed is not None:
+        return False
+    if "auto" not in (runtime.engine, runtime.precision) or runtime.batch != 1:
+        return False
+    if runtime.engine not in ("auto", *TIMED):
+        return False
+    if runtime.threads or runtime.concurrency or runtime.engine_options:
+        return False
+    if runtime.device not in ("auto", "cpu"):
+        return False
+    timed = ON_GPU if NVIDIA_DRIVER.exists() else TIMED
+    with suppress(EngineError, UsageError):
+        return engines.choose_by_rank("fp32", runtime.device)[0] in timed
+    return False
 
 
 def can_run(row: MeasuredRow, record: Measurement) -> bool:

@@ -21,9 +21,7 @@ from detector.core.errors.guard import refuse_kept
 from detector.core.errors.writing import MARK, has_permission, is_null_device
 from detector.core.sinks._partial import refuse_being_written
 from detector.core.sinks.base import DRAWN, Sink
-from detector.core.sources._addresses import is_address, is_web
-from detector.core.sources._specs import NamedPictures, is_numbered
-from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+from detector.core.sources._forms import STANDARD_INPUT, NamedPictures, is_live, is_web
 from detector.core.types import SourceInfo
 
 SETTINGS = f"{MARK}.settings"  # attribute of an output
@@ -38,8 +36,11 @@ def stem_of(spec: str) -> str:
     if is_web(spec):
         return Path(_name_of_file(spec)).stem
     path = Path(spec)
-    if not os.path.exists(path) and (any(sign in spec for sign in "*?[") or is_numbered(spec)):
-        path = path.parent
+    if not os.path.exists(path):
+        from detector.core.sources._specs import is_numbered
+
+        if any(sign in spec for sign in "*?[") or is_numbered(spec):
+            path = path.parent
     if os.path.isdir(path):  # Path.is_dir raises where a name is too long
         return path.resolve().name or "root"
     return path.stem or "input"
@@ -85,7 +86,7 @@ def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha25
         written["save_times"] = True
     if options["tracking"]["track"]:
         written["tracking"] = options["tracking"]
-    source = spec if is_address(spec) else os.path.realpath(spec)
+    source = spec if is_live(spec) else os.path.realpath(spec)
     precision = options["runtime"]["precision"]
     document = [source, model_sha256, precision, deciding, runtime, written]
     if isinstance(spec, NamedPictures):  # the text of this one is their folder
@@ -519,7 +520,7 @@ def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
             f"--save {sink.name}: needs a file, but standard input can be read only once; "
             "save it first: ffmpeg -i IN -c copy clip.mkv"
         )
-    if is_address(spec):
+    if is_live(spec):
         return UsageError(
             f"--save {sink.name}: needs a local file; download the address first (curl -O), "
             "or use --save video"

@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config, OutputConfig, RuntimeConfig
 from detector.core.errors import UsageError
-from detector.core.errors.guard import keep
 from detector.core.run.canvas import smaller_canvas
 from detector.core.run.drawing import Drawing
-from detector.core.run.following import Following
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
-    from detector.core.stages.between import Stage, Wanted
+    from detector.core.stages.between import Spared, Stage, Wanted
     from detector.core.types import AnyPicture, Candidates, Detections, Image, Letterbox, SourceInfo
 
     Preprocess = Callable[[AnyPicture, Image], Letterbox]
@@ -55,7 +53,6 @@ class Asked:
     drawing: Drawing
     loop: Loop
     tiling: Tiling
-    following: Following
     wanted: tuple[Wanted, ...]
     writing: Mapping[str, Any]
 
@@ -69,9 +66,7 @@ class Asked:
             raise UsageError("--track: no tracker here; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times and --no-instruments contradict each other; omit one")
-        following, model_file = Following.of(config), Path(config.network.model).name
-        keep("the lines and zones", config.tracking.zones)
-        wanted = between.wanted(config.as_dict())
+        model_file, wanted = Path(config.network.model).name, between.wanted(config.as_dict())
         brought = tuple(name for stage in wanted for name in stage.kind.brings)
         _refuse_unfilled(config, brought)
         reading = Reading.of(config)
@@ -81,11 +76,11 @@ class Asked:
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
             "brought": brought,
-            "coasts": following.every != 1,
+            "coasts": _spared_by(wanted) is not None,
             "at_once": reading.choice.at_once,
             "one_class": len(config.selection.classes or ()) == 1,
         }
-        parts = Drawing.of(config), Loop.of(config), Tiling.of(config), following
+        parts = Drawing.of(config), Loop.of(config), Tiling.of(config)
         return cls(config, model_file, reading, *parts, wanted, writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
@@ -151,7 +146,6 @@ class Asked:
             drawing,
             self.loop,
             self.tiling,
-            self.following,
             self.wanted,
             self.config.output,
             self.writing,
@@ -170,6 +164,11 @@ def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
         needs = sinks.find(name).needs
         if needs and name not in brought:
             raise UsageError(f"--save {name} needs {needs}")
+
+
+def _spared_by(wanted: Sequence[Wanted]) -> Spared | None:
+    found = (one.kind.spares(one.settings) for one in wanted)
+    return next(filter(None, found), None)
 
 
 def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Plan:
@@ -194,7 +193,6 @@ class Plan:
     drawing: Drawing
     loop: Loop
     tiling: Tiling
-    following: Following
     wanted: tuple[Wanted, ...]
     output: OutputConfig
     writing: Mapping[str, Any]
@@ -206,6 +204,11 @@ class Plan:
     @property
     def network(self) -> Network:
         return self.loaded.network
+
+    @property
+    def spared(self) -> Spared | None:
+        """Which frames the network does not see; None where it sees each."""
+        return _spared_by(self.wanted)
 
     def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> Plan:
         """With another threshold and other classes; None keeps what is there. Raises UsageError."""

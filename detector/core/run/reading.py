@@ -15,6 +15,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.machine import too_much, usable_cores
 from detector.core.run.canvas import follows_source
+from detector.core.sources._forms import STANDARD_INPUT, is_live
 from detector.core.sources.base import Choice, parse_grey_range, parse_rate
 
 if TYPE_CHECKING:
@@ -102,7 +103,6 @@ class Reading:
         """The frames of one SOURCE. ``pixels``: "yuv420p" asks for planes. ``as_camera``: an
         address is a camera's, whatever its server gives. Raises SourceError and UsageError."""
         from detector.core import sources
-        from detector.core.sources._unclaimed import is_live
 
         live = self.looped or (as_camera and is_live(spec))
         kind = sources.find_arriving() if live else sources.find_claiming(spec)
@@ -170,16 +170,14 @@ class Reading:
 
     def _first_info(self, specs: Sequence[str]) -> SourceInfo | None:
         for spec in specs:
-            # What is wrong with a source is reported when it is run.
-            with suppress(DetectVideoError), self.whole.open(spec) as source:
+            # What is wrong with a source is reported when it is run; planes need no conversion.
+            with suppress(DetectVideoError), self.whole.open(spec, "yuv420p") as source:
                 return source.info
         return None
 
     def kind_of(self, spec: str) -> str | None:
         """What decides how fast a source is read: "1280x720 h264", "pictures"; or None."""
-        from detector.core.sources._standard_input import SPEC
-
-        if spec == SPEC:
+        if spec == STANDARD_INPUT:
             return None
         with suppress(DetectVideoError), self.whole.open(spec) as source:
             info = source.info

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from detector.core.errors import DetectVideoError
-from detector.core.sources._standard_input import SPEC
+from detector.core.sources._forms import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from detector.core.run.reading import Reading
@@ -33,7 +33,7 @@ def sample(
 ) -> Sample | None:
     """Up to ``FRAMES`` frames of the first source that opens, no pipe."""
     for spec in specs:
-        if spec == SPEC:
+        if spec == STANDARD_INPUT:
             continue
         with suppress(DetectVideoError):
             with (opens or reading.open)(spec) as source:

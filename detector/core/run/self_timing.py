@@ -7,7 +7,6 @@ measured on frames of the run's source (``Looked``), where the run is long enoug
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
@@ -22,7 +21,7 @@ from detector.core.errors.machine import usable_cores
 from detector.core.run import measurements
 from detector.core.run.canvas import open_network, own_canvas
 from detector.core.run.prepare import prepare_network, silent
-from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
+from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow
 
 if TYPE_CHECKING:
     from detector.core.engines.base import Engine
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from detector.core.run.losses import Losses
     from detector.core.run.reading import Reading
 
-SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns it off
-ON_GPU = ("ort", "torch")  # without those that would build a plan for minutes
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # of the time for it all: no further engine is opened after it
 ROUNDS, ROUND_S = 7, 0.03  # of each engine
@@ -52,34 +49,20 @@ class _Candidate:
     fps: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """``note``: a line for the user where it was made just now; None where it was kept."""
-
-    measurement: Measurement
-    note: str | None = None
-
-
-def find_or_make(
+def make(
     network: Network,
     config: Config,
     ahead: tuple[Reading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
     clock: Clock = time.monotonic,
-) -> Timing | None:
-    """The timing of this network on this machine; None if it is not timed. ``ahead``: what the run
-    reads, if it may be looked at. Raises EngineError if ``progress`` stops it."""
-    if not _is_wanted(config) or network.random_seed is not None:
-        return None
-    shape = own_canvas(network, config)
-    kept = measurements.find(config, network, ["self-timing"], shape)
-    if kept:
-        return Timing(kept[0])
+) -> measurements.Timing | None:
+    """Times this network on this machine; None if there is nothing to choose. ``ahead``: what the
+    run reads, if it may be looked at. Raises EngineError if ``progress`` stops it."""
     from detector.core.run.losses import Known, Looked
     from detector.core.run.quantize.calibrate import packaged
     from detector.core.run.sampling import Ahead
 
-    start = clock()
+    start, shape = clock(), own_canvas(network, config)
     calibration = packaged(network, config.network.model)
     losses: Losses | None = None
     about = None
@@ -122,26 +105,7 @@ def find_or_make(
         f"{clock() - start:.1f} s (not counted in these figures; inference FPS: {speeds}) "
         f"and {where}; --no-self-timing turns this off"
     )
-    return Timing(made, note)
-
-
-def _is_wanted(config: Config) -> bool:
-    """Whether a run of these settings is one that timing could speed up."""
-    runtime = config.runtime
-    if not runtime.self_timing or os.environ.get(SWITCH) == "0":
-        return False
-    if "auto" not in (runtime.engine, runtime.precision) or runtime.batch != 1:
-        return False
-    if runtime.engine not in ("auto", *measurements.TIMED):
-        return False
-    if runtime.threads or runtime.concurrency or runtime.engine_options:
-        return False
-    if runtime.device not in ("auto", "cpu"):
-        return False
-    timed = ON_GPU if NVIDIA_DRIVER.exists() else measurements.TIMED
-    with suppress(EngineError, UsageError):
-        return engines.choose_by_rank("fp32", runtime.device)[0] in timed
-    return False
+    return measurements.Timing(made, note)
 
 
 def _leaves_a_choice(losses: Losses, runtime: RuntimeConfig) -> bool:

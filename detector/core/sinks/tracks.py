@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from detector.core import wings
 from detector.core.errors import OutputError
 from detector.core.errors.writing import utf8
 from detector.core.sinks._best import ROWS, BestPictures, Track
@@ -29,7 +30,7 @@ class TracksSink(FolderSink):
     order = 2
     manifest = ".detect-video-tracks"
     holds = "pictures of tracks"
-    implies: ClassVar = {"track": "bytetrack"}
+    implies: ClassVar = {"track": wings.default_tracker()}
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

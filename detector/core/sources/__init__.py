@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from detector.core import wings
 from detector.core.errors import SourceError, UsageError
-from detector.core.sources._addresses import is_web
-from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+from detector.core.sources._forms import STANDARD_INPUT, Gathered, NamedPictures, is_web
 
 if TYPE_CHECKING:
     from detector.core.sources.base import Choice, Source
 
 
+@cache
+def _places() -> Mapping[str, str]:
+    """``video`` -> where its ``VideoSource`` is. Imports none."""
+    files = wings.list_files(*__path__)
+    places = {name: f"{__name__}.{name}:{name.capitalize()}Source" for name in files}
+    for adds in wings.additions():
+        places |= adds.sources
+    return places
+
+
+@cache
+def _in_order() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Name and form of each source, in the order in which they are asked. Imports none."""
+    found = []
+    for name, place in sorted(_places().items()):
+        order, form = (wings.read_literal(place.split(":")[0], one) for one in ("order", "form"))
+        pattern = re.compile(".*" if form is None else form, re.IGNORECASE | re.DOTALL)
+        found.append((order or 0, name, pattern))
+    return tuple((name, pattern) for _, name, pattern in sorted(found, key=lambda one: one[0]))
+
+
 def names() -> list[str]:
-    here = set(wings.list_files(*__path__))
-    return sorted(here.union(*(adds.sources for adds in wings.additions())))
+    return sorted(_places())
 
 
 def find(name: str) -> type[Source]:
     """The class of a source: ``VideoSource`` of ``video``."""
-    added = (adds.sources[name] for adds in wings.additions() if name in adds.sources)
-    source: type[Source] = wings.load(next(added, f"{__name__}.{name}:{name.capitalize()}Source"))
+    source: type[Source] = wings.load(_places()[name])
     return source
 
 
 def find_claiming(spec: str) -> type[Source]:
     """The source that reads ``spec``. Raises SourceError, with the cure, where none does."""
-    for source in sorted(map(find, names()), key=lambda source: source.order):
-        if source.claims(spec):
+    for name, form in _in_order():
+        if form.fullmatch(spec) and (source := find(name)).claims(spec):
             return source
-    from detector.core.sources._unclaimed import refusal
+    from detector.core.sources._specs import refusal
 
     raise refusal(spec)
 
@@ -54,6 +75,18 @@ def refuse_pipe(spec: str, why: str) -> None:
             f"-: {why}, but standard input can be read only once; save it to a file first: ffmpeg "
             "-i IN -c copy clip.mkv"
         )
+
+
+@contextmanager
+def keeping(specs: Sequence[str]) -> Iterator[None]:
+    """During the block, what has come of an address is kept for its next opening."""
+    if not any(map(is_web, specs)):
+        yield
+        return
+    from detector.core.sources import _web
+
+    with _web.keeping():
+        yield
 
 
 def decoders() -> list[str]:
@@ -100,7 +133,6 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     """The sources that a command line names, each with outputs of its own. Pictures named one by
     one, or of one folder or pattern, are one source; videos that ``skip`` names are left out."""
     from detector.core.sources._contents import PICTURE, kind_of
-    from detector.core.sources._specs import NamedPictures
 
     files = filter(os.path.isfile, specs)
     named = [spec for spec in files if kind_of(spec, closely=True) == PICTURE]
@@ -116,7 +148,9 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
 
 
 def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
-    from detector.core.sources._specs import Gathered, look_into
+    if os.path.isfile(spec):
+        return [spec]
+    from detector.core.sources._specs import look_into
 
     try:
         contents = look_into(spec)
@@ -136,8 +170,6 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
 
 def note_of(spec: str) -> str:
     """What ``gather`` left out of the folder or pattern that this is of; "" where nothing was."""
-    from detector.core.sources._specs import Gathered
-
     return spec.note if isinstance(spec, Gathered) else ""
 
 
@@ -152,10 +184,13 @@ def files_of(spec: str) -> list[str]:
 
 def pictures_of(spec: str) -> list[str] | None:
     """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
-    from detector.core.sources._specs import list_pictures
-    from detector.core.sources.web import WebSource, picture_of
-
     source = find_claiming(spec)
-    if source is WebSource:
+    if is_web(spec) and not source.arrives:
+        from detector.core.sources.web import picture_of
+
         return None if (path := picture_of(spec)) is None else [path]
-    return list_pictures(spec) if source.kind == "pictures" else None
+    if source.kind != "pictures":
+        return None
+    from detector.core.sources._specs import list_pictures
+
+    return list_pictures(spec)

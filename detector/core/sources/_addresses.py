@@ -47,10 +47,6 @@ def is_address(text: str) -> bool:
     return _ANY.match(text) is not None
 
 
-def is_web(text: str) -> bool:
-    return text[:8].lower().startswith(("http://", "https://"))
-
-
 def local_path(text: str) -> str:
     """``file:///a/b`` -> ``/a/b``; other texts as they are. Raises UsageError for another host."""
     if not text.lower().startswith(FILE):

@@ -16,8 +16,8 @@ from urllib.parse import urljoin
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address, redact
 from detector.core.http import Answer
-from detector.core.sources._addresses import is_web
 from detector.core.sources._contents import PICTURES, VIDEO, VIDEOS, kind_of_bytes
+from detector.core.sources._forms import is_web
 from detector.core.sources._storage import explain
 from detector.core.sources._web import SILENT_S, CertificateError, WebPlace, ask
 

@@ -1,47 +1,21 @@
-"""Which pictures and videos a spec names: a folder, a pattern, files by name."""
+"""Which pictures and videos a spec names: a folder, a pattern, files by name; and why none."""
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 import re
-from collections.abc import Sequence
 
 from detector.core.errors import SourceError
-from detector.core.sources._contents import PICTURES, Contents, list_folder, natural_key, walk_files
+from detector.core.sources._contents import PICTURES, Contents, list_folder, walk_files
+from detector.core.sources._forms import NamedPictures, is_live
 from detector.core.sources._left_out import describe_left_out
-from detector.core.sources._unclaimed import is_live
 from detector.core.sources.base import check_file
 
+LONGEST_NAME = 255  # bytes, on every file system of Linux
 # ffmpeg's pattern of numbered files. %% stands for a percent sign.
 _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
-
-
-class NamedPictures(str):
-    """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
-
-    paths: tuple[str, ...]
-
-    def __new__(cls, paths: Sequence[str]) -> NamedPictures:
-        folders = {os.path.dirname(path) for path in paths}
-        if len(folders) == 1:
-            common = folders.pop() or os.curdir
-        else:
-            common = os.path.commonpath([os.path.abspath(folder) for folder in folders])
-        spec = super().__new__(cls, common)
-        spec.paths = tuple(sorted(paths, key=natural_key))
-        return spec
-
-
-class Gathered(str):
-    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
-
-    note: str
-
-    def __new__(cls, spec: str, note: str) -> Gathered:
-        made = super().__new__(cls, spec)
-        made.note = note
-        return made
 
 
 def list_pictures(spec: str) -> list[str]:
@@ -126,3 +100,35 @@ def _select_pictures(spec: str, contents: Contents) -> list[str]:
         raise SourceError(f"{spec}: {what}; give {by_name}")
     said = describe_left_out(spec, contents) or "no files at all; check the path"
     raise SourceError(f"{spec}: {what} has no picture and no video (.jpg, .mp4...): {said}")
+
+
+def refusal(spec: str) -> SourceError:
+    """The error for a spec that no source claims: what is wrong with it, and the cure."""
+    if is_live(spec):  # what reads cameras was left out of this installation
+        why = "is a camera, but this installation cannot read cameras; reinstall detect-video"
+    elif os.path.islink(spec):
+        why = f"a dead link (to {os.readlink(spec)}); name the file itself"
+    else:
+        why = _missing(spec)
+    return SourceError(f"{spec}: {why}")
+
+
+def _missing(spec: str) -> str:
+    folder, name = os.path.split(spec)
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        return f"the name is too long: it has more than {LONGEST_NAME} bytes"
+    if not name:
+        return (
+            "no such folder"
+            if spec
+            else "an empty name; give a video file, a picture or a folder of pictures"
+        )
+    if not os.path.isdir(folder or "."):
+        return f"no such file: the folder {folder} does not exist either; check the path"
+    close = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
+    hint = (
+        f"did you mean {os.path.join(folder, close[0])}?"
+        if close
+        else f"check the path ({os.path.abspath(spec)})"
+    )
+    return f"no such file; {hint}"

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from detector.core.errors import SourceError, UsageError
 
-SPEC = "-"
 TICK_MS = 100  # between two looks at ``stopped``
 MOST_KEPT = 512 << 20  # bytes before the second frame; one of 8192x8192 is 100 MB
 BOXES_WITHIN = 1 << 16  # bytes, in which the boxes before the pictures of an MP4 are looked at

@@ -128,8 +128,11 @@ class Source:
     # of grey samples is black and white.
     has_tracks: ClassVar[bool] = False
     # Sources are asked in ascending order whether they claim a spec. Video files come last: that
-    # source takes every file that nobody else knows.
+    # source takes every file that nobody else knows. A source is only imported, and asked, for
+    # specs that match the whole of ``form``, a regular expression without regard to case; both are
+    # read as literals of its file.
     order: ClassVar[int] = 0
+    form: ClassVar[str] = ".*"
 
     # Whether its frames arrive whether or not somebody has time for them: a camera's. Such a source
     # has ``arrive``, as of ``loop.parts.Parts``.

@@ -7,14 +7,7 @@ import os
 from typing import Unpack
 
 from detector.core.sources._contents import PICTURE, kind_of
-from detector.core.sources._specs import (
-    Gathered,
-    NamedPictures,
-    is_numbered,
-    list_pictures,
-    look_into,
-)
-from detector.core.sources._unclaimed import is_live
+from detector.core.sources._forms import Gathered, NamedPictures, is_live
 from detector.core.sources.base import ANY, How, Source
 
 
@@ -30,15 +23,20 @@ class PicturesSource(Source):
             return True
         if os.path.lexists(spec):
             return os.path.exists(spec) and kind_of(spec, closely=True) == PICTURE
+        from detector.core.sources._specs import is_numbered
+
         return is_numbered(spec) or (glob.has_magic(spec) and not is_live(spec))
 
     @classmethod
     def check_spec(cls, spec: str) -> None:
+        from detector.core.sources._specs import list_pictures
+
         list_pictures(spec)
 
     @classmethod
     def open(cls, spec: str, **how: Unpack[How]) -> Source:
         from detector.core.sources._pictures import OpenPictures
+        from detector.core.sources._specs import list_pictures, look_into
 
         choice = how.get("choice", ANY)
         choice.refuse_tracks(spec)

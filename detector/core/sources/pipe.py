@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Unpack
 
 from detector.core.errors import UsageError
-from detector.core.sources._standard_input import SPEC, standard_input
+from detector.core.sources._forms import STANDARD_INPUT
+from detector.core.sources._standard_input import standard_input
 from detector.core.sources.base import ANY, How, Source
 
 
 class PipeSource(Source):
+    form = r"-"
     order = -100  # a file of that name is ./-
     gives = ("bgr", "yuv420p")
     has_tracks = True
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        return spec == SPEC
+        return spec == STANDARD_INPUT
 
     @classmethod
     def check_spec(cls, spec: str) -> None:

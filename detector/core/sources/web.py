@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Unpack
 
 from detector.core.errors import SourceError, UsageError
-from detector.core.sources._addresses import is_web
+from detector.core.sources._forms import is_web
 from detector.core.sources.base import ANY, How, Source
 
 if TYPE_CHECKING:
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 
 class WebSource(Source):
     has_tracks = True
+    form = r"https?://.*"
     order = -150  # before cameras, whose addresses look the same
     gives = ("bgr", "yuv420p")
 
@@ -58,18 +57,6 @@ class WebSource(Source):
         if taken.remark:
             source.notes.append(taken.remark)
         return source
-
-
-@contextmanager
-def keeping(specs: Sequence[str]) -> Iterator[None]:
-    """During the block, what has come of an address is kept for its next opening."""
-    if not any(map(is_web, specs)):
-        yield
-        return
-    from detector.core.sources import _web
-
-    with _web.keeping():
-        yield
 
 
 def picture_of(spec: str) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from detector.core.timeline.booking import Booking, Worker
@@ -168,12 +167,7 @@ class Span:
         if self._meter is not None:
             self._meter.enter(start)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: object, trace: object) -> Any:
         track = self._track
         end = self._clock()
         if self._range is not None:
@@ -338,12 +332,7 @@ class Track:
         self._behind = self._start - self._cpu_start
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: object, trace: object) -> Any:
         end = self.clock()
         passed, self.last = end - self.last, end
         self.other.call_ns += passed
@@ -438,12 +427,7 @@ class FirstCall:
         self._born.__enter__()
         self._span.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: object, trace: object) -> Any:
         self._span.__exit__(kind, error, trace)
         self._born.__exit__(None, None, None)
 

@@ -9,12 +9,29 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from detector.core.types import Detections, Frame, ZoneEvent
 from detector.live.base import APPEARS, LEAVES, Event
-from detector.live.events.moments import Moment
 
 GONE_NS = 2_000_000_000
+# Between two looks at the two clocks a busy machine may stand still; a jump is more than that.
+JUMP_S = 1.0
+
+
+class Moment(NamedTuple):
+    """By two clocks: decisions use the monotonic one, events tell the wall's."""
+
+    ns: int  # monotonic
+    utc_s: float
+
+    def told_at(self, now: Moment) -> float:
+        """This moment's Unix time, for an event of ``now``."""
+        passed_s = (now.ns - self.ns) / 1e9
+        jumped_s = now.utc_s - self.utc_s - passed_s
+        if abs(jumped_s) <= JUMP_S and self.utc_s <= now.utc_s:
+            return self.utc_s
+        return now.utc_s - passed_s
 
 
 @dataclass(slots=True)

@@ -16,8 +16,7 @@ import numpy as np
 
 from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
-from detector.live.events.moments import Moment
-from detector.live.events.objects import GONE_NS, Objects
+from detector.live.events.objects import GONE_NS, Moment, Objects
 from detector.live.sources.base import ENDED, LIVE, STATES, WAITING, FeedFacts
 
 SEEN, OF_FRAMES = 3, 5  # a class appears when it is in so many of the last so many frames

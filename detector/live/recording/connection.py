@@ -9,7 +9,7 @@ from typing import Any
 
 import av
 
-from detector.core.sinks.video.audio import COPIED
+from detector.core.sinks.video.sound_rules import COPIED
 from detector.core.sources._picture_size import claimed_size
 from detector.live.recording.headers import aac_config, decoded_size, parameter_sets, split_adts
 from detector.live.recording.line import Line

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from detector.core.errors import DetectVideoError, SourceError, UsageError
-from detector.core.sources._unclaimed import is_live
+from detector.core.sources._forms import is_live
 from detector.core.sources.base import Source
 from detector.core.types import Frame, Image, ReadCounts, SourceInfo
 
@@ -22,6 +22,7 @@ WIDTH, HEIGHT = 1920, 1080
 
 
 class LiveSource(Source):
+    form = r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*|.*\.ya?ml"
     order = -100  # asked first: an address is no file
     arrives = True
 

@@ -20,10 +20,9 @@ from detector.core.errors.text import split_list
 from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.run.tiling import Tiling
-from detector.core.sources._addresses import is_web
+from detector.core.sources._forms import STANDARD_INPUT, is_web
 from detector.core.sources._network.addresses import opening_of, scheme_of
 from detector.core.sources._network.options import HANDED_ON, PERSONAL
-from detector.core.sources._standard_input import SPEC as STDIN
 from detector.live.events.filters import read_filters
 from detector.live.sources.base import FILE, NAME, NETWORK, WEBCAM, Camera
 
@@ -87,7 +86,7 @@ def _kind_of(spec: str, loop: bool) -> str | None:
         return WEBCAM
     if scheme_of(spec) is not None:
         return NETWORK
-    return FILE if loop and spec != STDIN else None
+    return FILE if loop and spec != STANDARD_INPUT else None
 
 
 def _is_file_of_server(spec: str) -> bool:
@@ -103,7 +102,7 @@ def _is_file_of_server(spec: str) -> bool:
 
 
 def _no_camera(spec: str) -> str:
-    if spec == STDIN:
+    if spec == STANDARD_INPUT:
         return "standard input is not a camera; run it on its own, without --loop"
     return "is not a camera; add --loop to play a file as one"
 

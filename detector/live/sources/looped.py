@@ -11,7 +11,7 @@ import av
 
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, how_to_open
-from detector.core.sources._addresses import is_web
+from detector.core.sources._forms import is_web
 from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, Meaning, explain
 from detector.core.sources.video._container import probe
 from detector.core.sources.video._tracks import choose_track

@@ -17,7 +17,7 @@ from detector.core.errors.holding import bad_tags
 from detector.core.errors.parsing import quote
 from detector.core.errors.secrets import redact
 from detector.core.errors.text import printable
-from detector.core.sources._addresses import is_web
+from detector.core.sources._forms import is_web
 from detector.core.sources._network.addresses import SOUND, Opening, opening_of
 from detector.core.sources._network.meanings import (
     ENDED,
@@ -39,8 +39,9 @@ from detector.live.sources.decoding import prepare
 from detector.live.sources.hardware import OPTION, accelerator_of
 from detector.live.sources.jpegs import Jpegs
 from detector.live.sources.packet_feed import PacketFeed, is_held_back
-from detector.live.sources.packets import End
+from detector.live.sources.packets import End, Received
 from detector.live.sources.status import SECOND
+from detector.live.sources.threaded import TICK_S
 
 if TYPE_CHECKING:
     from detector.core.sources._answers import Rest
@@ -329,3 +330,18 @@ def _host(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
+
+
+class MainStreamFeed(NetworkFeed):
+    """A camera's second stream, of which nobody detects anything: it hands packets to its listeners
+    and decodes none, so ``take`` never has a picture."""
+
+    def _decode(self) -> None:
+        while not self.stopping.is_set():
+            self._watch()
+            item = self.packets.get(TICK_S)
+            if isinstance(item, Received):
+                codec = item.codec
+                self.status.show(
+                    self.clock(), item.stamp.epoch, codec.width, codec.height, codec.name
+                )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.errors import UsageError
-from detector.core.stages.between import Stage
+from detector.core.stages.between import Spared, Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 LONGEST_TRAIL_S = 60.0
+AUTO = "auto"
+MOST = 1000  # frames from one inference to the next
 
 
 class _Place(NamedTuple):
@@ -48,6 +50,32 @@ def _trail_seconds(text: str) -> float:
     return seconds
 
 
+def parse_every(text: str | None) -> int | None:
+    """Of --infer-every: every how many frames; None for auto; 1 by default. Raises UsageError."""
+    if text is None:
+        return 1
+    if text.strip() == AUTO:
+        return None
+    if not (text.strip().isdecimal() and text.isascii() and 1 <= int(text) <= MOST):
+        raise UsageError(f"--infer-every {text}: must be a whole number from 1 to {MOST}, or auto")
+    return int(text)
+
+
+def _choose_every(options: Mapping[str, Any]) -> int | None:
+    """``parse_every``. Raises UsageError, also for what no run can do together."""
+    every = parse_every(options["tracking"]["infer_every"])
+    if every != 1 and options["drawing"]["blur"]:
+        raise UsageError(
+            "--blur and --infer-every contradict each other: in a frame that is not inferred, "
+            "a box may miss what it should hide; omit one"
+        )
+    if every is None and options["runtime"]["batch"] > 1:
+        raise UsageError(
+            "--infer-every auto decides frame by frame; use --batch 1, or a number: --infer-every 3"
+        )
+    return every
+
+
 class TrackStage(Stage):
     """Each camera has its own tracks, with ids from 1, which may give boxes (--infer-every)."""
 
@@ -57,13 +85,16 @@ class TrackStage(Stage):
 
     @classmethod
     def settings(cls, options: Mapping[str, Any]) -> TrackSettings:
-        asked = options["tracking"]
-        from detector.core.run.following import parse_every
         from detector.tracks import trackers
 
-        every = parse_every(asked["infer_every"])
+        asked, every = options["tracking"], _choose_every(options)
         trails_s = 0.0 if asked["trails"] is None else _trail_seconds(asked["trails"])
         return TrackSettings(trackers.find(asked["track"]), trails_s, asked["smooth"], every)
+
+    @classmethod
+    def spares(cls, settings: TrackSettings) -> Spared | None:
+        every = settings.every
+        return None if every == 1 else Spared(f"--infer-every {every or AUTO}", every)
 
     @classmethod
     def lowest_conf(cls, settings: TrackSettings) -> float:

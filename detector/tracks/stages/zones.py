@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from detector.core.errors.guard import keep
 from detector.core.stages.between import Stage
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class ZonesStage(Stage):
     def settings(cls, options: Mapping[str, Any]) -> ZonesSettings:
         from detector.tracks.zones_file import read_zones
 
+        keep("the lines and zones", options["tracking"]["zones"])
         zones = read_zones(options["tracking"]["zones"])
         return ZonesSettings(zones, options["selection"]["classes"])
 

@@ -59,7 +59,7 @@ class VideoSink(Sink):
     alone = False
     order = 4
     options = ("quality", "preset", "crf", "encoder", "only_detections", "lead")
-    imports = (f"{__name__}.clips", f"{__name__}.h264")
+    imports = (f"{__name__}.h264",)
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
@@ -113,11 +113,11 @@ class VideoSink(Sink):
         self._file: VideoFile
 
     def open(self, info: SourceInfo) -> None:
-        from detector.core.sinks.video.clips import Clips
-
         kind = self._choose_file()
         self._partial = Partial(self.path, info.path)
         if self._lead is not None:
+            from detector.core.sinks.video.clips import Clips
+
             self._clips = Clips(self._lead, info.time_base)
         self._file = kind(
             self._partial.path, self._format.muxer, info, **self._encoding, audio=self._audio

@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import av
 
 from detector.core.sinks._about import copy_about
+from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.types import BACK_S
 
-# Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
-# Vorbis.) QuickTime has no Opus and no FLAC.
-COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
-COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
-COPIED_IN_FLV = ("aac",)  # and MP3, but only at three rates
-COPIED = (*COPIED_IN_MOV, "opus", "flac")
 _NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
 USUAL_RATE = 48000  # samples/s, where the source's own cannot be
 LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs
 SILENCE_S = 1  # of a block
-# How often the source's clock was set back before, and seconds on it.
-Moment = tuple[int, Fraction]
 NEVER = Fraction(-(10**9)), Fraction(0)
-BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or missing audio raises
-
-
-@dataclass(frozen=True, slots=True)
-class SoundRules:
-    """``copied``: codecs that stay; others are encoded by ``encoder``. ``rates``: samples/s.
-    ``gapless``: no stamps, so that gaps are filled with silence. ``most``: tracks, if limited."""
-
-    copied: tuple[str, ...]
-    encoder: str
-    bits_per_s: int
-    rates: range
-    gapless: bool = False
-    most: int | None = None
-    subtitles: tuple[str, ...] = ()
-    data: tuple[str, ...] = ()
 
 
 class CarriedTrack:

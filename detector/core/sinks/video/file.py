@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 
 from detector.core.sinks._about import is_timecode, tags_from
-from detector.core.sinks.video.audio import BROKEN, Moment, SoundRules
+from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.sinks.video.stamps import Stamps
-from detector.core.sinks.video.tracks import Tracks
 from detector.core.types import Colours, Frame, Planes, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.sinks.video.tracks import Tracks
 
 REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
 INT32 = 2**31 - 1
@@ -46,12 +48,15 @@ class VideoFile:
         self._path, self.format, self.info = path, format, info
         self.quality, self.preset, self.crf = quality, preset, crf
         has_tracks = info.has_audio or info.has_subtitles or info.has_data
-        self._wants_tracks = audio and has_tracks and info.kind == "video"
-        if self._wants_tracks and self.sound is None:
-            self._wants_tracks = False
+        wants_tracks = audio and has_tracks and info.kind == "video"
+        self._carry: type[Tracks] | None = None
+        if wants_tracks and self.sound is None:
             what = "sound" if info.has_audio else "subtitles" if info.has_subtitles else "data"
             self.notes.append(f"{path.suffix} cannot hold {what}: it was omitted")
-        if self._wants_tracks:
+        elif wants_tracks:
+            from detector.core.sinks.video.tracks import Tracks
+
+            self._carry = Tracks
             for track in info.tracks:
                 track.want()
         # A tick of more than a second (a damaged AVI) makes a timescale below 1, which MP4 lacks.
@@ -121,7 +126,7 @@ class VideoFile:
 
     def _start(self, frame: Frame) -> None:
         """Open encoder, muxer and tracks; if the tracks are what fails, with one, then without."""
-        tries: list[int | None] = [None, 1, 0] if self._wants_tracks else [0]
+        tries: list[int | None] = [None, 1, 0] if self._carry else [0]
         for most in tries:
             try:
                 self._begin_file(frame, most)
@@ -144,8 +149,8 @@ class VideoFile:
         if isinstance(frame.picture, Planes):
             self.colours = frame.picture.colours
         self._stream = self.add_stream(self._container, *frame.size)
-        if most != 0 and self.sound is not None:
-            self._tracks = Tracks(
+        if most != 0 and self.sound is not None and self._carry is not None:
+            self._tracks = self._carry(
                 self.info,
                 self._container,
                 self._moment(self._to_ticks(frame.pts)),

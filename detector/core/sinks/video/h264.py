@@ -9,15 +9,15 @@ from typing import Any
 import av
 
 from detector.core.errors.machine import usable_cores
-from detector.core.sinks.video.audio import (
+from detector.core.sinks.video.canvas import Canvas
+from detector.core.sinks.video.file import INT32, VideoFile
+from detector.core.sinks.video.sound_rules import (
     COPIED,
     COPIED_IN_FLV,
     COPIED_IN_MOV,
     COPIED_IN_TS,
     SoundRules,
 )
-from detector.core.sinks.video.canvas import Canvas
-from detector.core.sinks.video.file import INT32, VideoFile
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.stages.planes import planes_of
 from detector.core.types import Frame, Planes

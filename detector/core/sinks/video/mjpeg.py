@@ -8,9 +8,9 @@ from typing import Any
 import av
 from av.video.reformatter import VideoReformatter
 
-from detector.core.sinks.video.audio import SoundRules
 from detector.core.sinks.video.canvas import fit_inside
 from detector.core.sinks.video.file import VideoFile
+from detector.core.sinks.video.sound_rules import SoundRules
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Frame
 

@@ -20,7 +20,8 @@ from detector.core.sinks._about import (
     is_of_an_overlay,
     title_of,
 )
-from detector.core.sinks.video.audio import BROKEN, CarriedTrack, Moment, SoundRules
+from detector.core.sinks.video.audio import CarriedTrack
+from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.types import BACK_S, PipedTrack, SourceInfo
 
 FAR_S = 10  # a first frame so far from the beginning is gone to, by the index

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from detector.core.errors.machine import usable_cores
-from detector.core.sinks.video.audio import SoundRules
 from detector.core.sinks.video.h264 import YuvFile
+from detector.core.sinks.video.sound_rules import SoundRules
 from detector.core.sinks.video.stamps import Stamps
 
 CRF = 32  # of 0 to 63: looks like 23 of H.264

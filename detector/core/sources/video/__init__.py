@@ -25,7 +25,7 @@ class VideoSource(Source):
     order = 100
     gives = ("bgr", "yuv420p")
     has_tracks = True
-    imports = (f"{__name__}.auto",)
+    imports = (f"{__name__}.auto", f"{__name__}._threaded")
 
     @classmethod
     def claims(cls, spec: str) -> bool:

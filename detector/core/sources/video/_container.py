@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 from av.sidedata.sidedata import Type as SideDataType
@@ -17,14 +17,16 @@ from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, how_to_open, open_object
 from detector.core.errors.text import counted
 from detector.core.sources._bgr import TRANSFERS, is_deep_grey, is_plain, nearest_matrix
+from detector.core.sources._forms import STANDARD_INPUT
 from detector.core.sources._planes import why_no_planes
-from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
-from detector.core.sources._standard_input import standard_input
 from detector.core.sources.base import ANY, Choice, GreyRange, note_of_reduced
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._rates import is_raw, rate_of, time_base_for
 from detector.core.sources.video._tracks import choose_track, data_tracks, kept_tags, read_timecode
 from detector.core.types import LONGEST_GAP_S, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.sources._standard_input import StandardInput
 
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
 # Recordings of browsers state no duration. A pause in them may be as long as in ffmpeg.
@@ -90,15 +92,21 @@ def open_container(path: str) -> Any:
         return how["io_open"].keep(container) if "io_open" in how else container
     except (av.error.FFmpegError, UnicodeError) as error:
         if path == STANDARD_INPUT:
-            standard_input().raise_error()
+            _standard_input().raise_error()
         raise SourceError(f"{path}: {_why(path, error)}") from error
 
 
+def _standard_input() -> StandardInput:
+    from detector.core.sources._standard_input import standard_input
+
+    return standard_input()
+
+
 def _open_standard_input() -> Any:
-    standard_input().rewind()
+    _standard_input().rewind()
     # A list of files (HLS, concat) must not make FFmpeg open any of them.
     options = {"protocol_whitelist": "none"}
-    return av.open(standard_input(), **bad_tags(), options=options, buffer_size=PIPE_BYTES)
+    return av.open(_standard_input(), **bad_tags(), options=options, buffer_size=PIPE_BYTES)
 
 
 def probe(path: str, choice: Choice = ANY) -> Video:
@@ -281,7 +289,7 @@ def _why(path: str, error: Exception) -> str:
     except OSError as problem:
         return f"cannot be read ({problem.strerror})"
     if not head and path == STANDARD_INPUT:
-        if standard_input().stopped():
+        if _standard_input().stopped():
             return "nothing arrived on standard input before the run was stopped; run it again"
         return "standard input is empty (0 bytes); check the program that writes to it"
     if not head:
@@ -313,7 +321,7 @@ def _why(path: str, error: Exception) -> str:
 
 def _first_bytes(path: str) -> bytes:
     if path == STANDARD_INPUT:
-        return standard_input().beginning(HEAD_BYTES)
+        return _standard_input().beginning(HEAD_BYTES)
     if (stored := open_object(path)) is not None:
         return stored.pread(HEAD_BYTES, 0)
     with open(path, "rb") as file:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import av
 
 from detector.core.errors.text import counted
 from detector.core.sources.video._container import Video, demux, open_container
-from detector.core.sources.video._fields import FieldReader
 from detector.core.sources.video._structure import Demuxed, find_damage
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._fields import FieldReader
 
 # MPEG-4 part 2: a VOP that is not coded. FFmpeg takes packets up to this size for one, too.
 LARGEST_N_VOP = 19  # bytes
@@ -90,10 +93,17 @@ class PictureRule:
         }.get(codec)
         # Of the size in front of each NAL unit, bytes; 0: start codes stand between them.
         self._length_bytes = _length_bytes(codec, extradata or b"")
-        self.fields = FieldReader(codec, extradata or b"", self._length_bytes)
+        self._stated = codec, extradata or b""
         self._first_key: int | None = None  # its pts
         self._at_start = True
         self._packets_of_open_gop = int(at_open_gop)
+
+    @cached_property
+    def fields(self) -> FieldReader:
+        """Asked by who follows each packet, or looks into it."""
+        from detector.core.sources.video._fields import FieldReader
+
+        return FieldReader(*self._stated, self._length_bytes)
 
     @property
     def knows(self) -> bool:

@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from detector.core.errors.text import counted
-from detector.core.sources._standard_input import SPEC, standard_input
+from detector.core.sources._forms import STANDARD_INPUT
+from detector.core.sources._standard_input import standard_input
 from detector.core.sources.base import ANY, Choice
 from detector.core.sources.video._container import demux, no_frame, probe
 from detector.core.sources.video._tracks import data_tracks
@@ -69,7 +70,7 @@ class PipedSource(AvSource):
     def __init__(
         self, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
     ) -> None:
-        super().__init__(probe(SPEC, choice), stride, frames, pixels=pixels)
+        super().__init__(probe(STANDARD_INPUT, choice), stride, frames, pixels=pixels)
         streams = self._container.streams
         others = (*streams.audio, *streams.subtitles, *data_tracks(self._container))
         self._tracks = tuple(map(PipedTrack, others))

@@ -21,7 +21,6 @@ from detector.core.sources.video._seek import DoubtError, Survey, survey_packets
 if TYPE_CHECKING:
     from detector.core.sources.video._container import Video
 
-LEAST_STRIDE = 2
 MOST_DECODED = 0.9  # share of the frames from which the plan is not worth it
 
 
@@ -48,9 +47,7 @@ class Sparse:
 
 
 def plan_sparse(video: Video, stride: int) -> Sparse | None:
-    """What is to be decoded for every ``stride``-th frame; None: everything."""
-    if stride < LEAST_STRIDE:
-        return None
+    """What is to be decoded for every ``stride``-th frame, 2 or more; None: everything."""
     try:
         return choose_packets(survey_packets(video), stride)
     except (DoubtError, av.error.FFmpegError):

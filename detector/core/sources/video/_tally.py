@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detector.core.sources.video._fields import Field
 from detector.core.sources.video._packets import PictureRule
 from detector.core.types import ReadCounts
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._fields import Field
 
 # A decoder holds back at most so many pictures. An older packet has no picture to come.
 LONGEST_DELAY = 64  # packets

@@ -10,19 +10,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.text import counted
 from detector.core.sources._planes import PlanesReader
 from detector.core.sources.video._container import Video, open_container
-from detector.core.sources.video._handing_over import HandingOver
 from detector.core.sources.video._packets import PictureRule
-from detector.core.sources.video._sparse import Sparse, plan_sparse
 from detector.core.sources.video._structure import Demuxed
 from detector.core.sources.video._tally import Tally
-from detector.core.sources.video.av import AvSource
+from detector.core.sources.video.av import AvSource, HandingOver
 from detector.core.types import Picture, ReadCounts
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._sparse import Sparse
 
 MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
 # Each thread goes no further than its own picture. Two more than there are cores find work while
@@ -45,8 +46,11 @@ class ThreadedSource(HandingOver, AvSource):
         self._stored = 0  # packets, as long as some are not decoded
         self._whole = 0  # frames that came without trouble, up to the one grabbed last
         self._release: Callable[[], Any] | None = None
-        # With a limit, more packets would be looked at than decoded.
-        self._sparse = plan_sparse(video, stride) if frames is None else None
+        self._sparse: Sparse | None = None
+        if stride > 1 and frames is None:  # with a limit more packets would be read than decoded
+            from detector.core.sources.video._sparse import plan_sparse
+
+            self._sparse = plan_sparse(video, stride)
         super().__init__(video, stride, frames, pixels=pixels)
         if self._sparse is not None:
             self.notes.append(self._sparse.note)

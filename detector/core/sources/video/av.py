@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator
 from copy import copy
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
@@ -29,10 +29,12 @@ from detector.core.sources.video._container import (
     reduced_size,
 )
 from detector.core.sources.video._packets import PictureRule
-from detector.core.sources.video._seek import Fit, Landing, find_landing
 from detector.core.sources.video._structure import Demuxed, find_damage
 from detector.core.sources.video._tally import Tally
 from detector.core.types import Frame, Image, Picture, Reduced
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._seek import Fit, Landing
 
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
@@ -96,6 +98,8 @@ class AvSource(SteppingSource):
         self._pictures = self._decode()
 
     def seek(self, start_s: Fraction) -> int | None:
+        from detector.core.sources.video._seek import find_landing
+
         landing = self.landing or find_landing(self.video, start_s)
         if landing is None:
             return None
@@ -321,3 +325,46 @@ def _land(container: Any, stream: Any, landing: Landing) -> Fit | None:
         return None
     container.seek(reached[max(reached)], stream=stream)
     return landing.find(max(reached))
+
+
+class HandingOver(SteppingSource):
+    """What the fast readers share: when one is in trouble, PyAV goes on packet by packet. Stands
+    before a reader among the bases. ``_rest`` reads once it was handed over."""
+
+    _rest: AvSource | None = None
+
+    def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
+        """``rest`` reads on behind ``whole`` frames, the last at ``last_pts``. False at the end."""
+        self._rest = rest
+        for _ in range(whole):
+            if not rest.grab():
+                break
+        found = rest.grab()
+        while found and last_pts is not None and rest.pts <= last_pts:
+            self.counts.bad += 1  # left out before, and what is handed out must go on rising
+            found = rest.grab()
+        return found
+
+    def note_handing_over(self, stopped: str, found: bool, how: str = "") -> None:
+        """``stopped``: why the first reader ended. ``how``: the way in which PyAV reads."""
+        if found:
+            self.notes.append(f"{stopped}; PyAV continues from there{how}")
+        else:
+            self.notes.append(f"{stopped}; PyAV found no further frame either")
+
+    def grabbed_pts(self) -> int:
+        return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        if self._rest is None:
+            return super().retrieve(index, into)
+        return self._rest.retrieve(index, into)
+
+    def at_limit(self) -> None:
+        if self._rest is not None:
+            self._rest.at_limit()
+
+    def close(self) -> None:
+        super().close()
+        if self._rest is not None:
+            self._rest.close()

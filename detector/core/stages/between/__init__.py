@@ -38,6 +38,14 @@ class Schedule(Protocol):
         """A frame that it saw, behind all stages; called in order, by the thread that writes."""
 
 
+class Spared(NamedTuple):
+    """``option``: why the network does not see some frames, as it is typed. ``every``: it sees one
+    of so many; None: that varies."""
+
+    option: str
+    every: int | None
+
+
 class Stage(ABC):
     """One stage for one source.
 
@@ -66,6 +74,11 @@ class Stage(ABC):
     def lowest_conf(cls, settings: Any) -> float:
         """The lowest score that it wants, if below --conf; it then drops those below --conf."""
         return 1.0
+
+    @classmethod
+    def spares(cls, settings: Any) -> Spared | None:
+        """Which frames its ``schedule`` keeps from the network; None without one."""
+        return None
 
     @classmethod
     def check(cls, settings: Any, names: Sequence[str]) -> None:

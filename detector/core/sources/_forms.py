@@ -1,0 +1,48 @@
+"""What a spec is by its form alone, before any source is asked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+STANDARD_INPUT = "-"
+_LIVE = re.compile(r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
+
+
+def is_live(spec: str) -> bool:
+    """True for a webcam (its number or device) or an address on the network. ``./0`` is a file."""
+    return _LIVE.fullmatch(spec) is not None
+
+
+def is_web(text: str) -> bool:
+    return text[:8].lower().startswith(("http://", "https://"))
+
+
+class NamedPictures(str):
+    """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
+
+    paths: tuple[str, ...]
+
+    def __new__(cls, paths: Sequence[str]) -> NamedPictures:
+        from detector.core.sources._contents import natural_key
+
+        folders = {os.path.dirname(path) for path in paths}
+        if len(folders) == 1:
+            common = folders.pop() or os.curdir
+        else:
+            common = os.path.commonpath([os.path.abspath(folder) for folder in folders])
+        spec = super().__new__(cls, common)
+        spec.paths = tuple(sorted(paths, key=natural_key))
+        return spec
+
+
+class Gathered(str):
+    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
+
+    note: str
+
+    def __new__(cls, spec: str, note: str) -> Gathered:
+        made = super().__new__(cls, spec)
+        made.note = note
+        return made
