@@ -1,4 +1,4 @@
-"""What a run asks of the tracks of objects, read once: how often the network looks."""
+"""Tracking options of a run, parsed once: how often the network runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 
 AUTO = "auto"
-MOST = 1000  # frames from one inference to the next
+MOST = 1000  # frames from one inference to the next, at most
 
 
 def parse_every(text: str | None) -> int | None:
-    """Of --infer-every: every how many frames; None for auto; 1 by default. Raises UsageError."""
+    """Parse --infer-every, in frames; None for auto; 1 by default. Raises UsageError."""
     if text is None:
         return 1
     if text.strip() == AUTO:
@@ -24,14 +24,14 @@ def parse_every(text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """``every``: as ``parse_every`` reads ``text``, which is --infer-every."""
+    """``every``: the option --infer-every (``text``), parsed by ``parse_every``."""
 
     text: str | None
     every: int | None
 
     @classmethod
     def of(cls, config: Config) -> Following:
-        """Raises UsageError, also for what no run can do together."""
+        """Parse the options. Raises UsageError, also for combinations that no run supports."""
         every = parse_every(config.tracking.infer_every)
         if every != 1 and config.drawing.blur:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Where frames come from. One file here is one source; ``open`` asks each for its claim."""
+"""Sources of frames. Each file here is one source; ``open`` asks each whether it reads a spec."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Source]:
-    """The class of a source: ``VideoSource`` of ``video``."""
+    """Return a source's class: ``VideoSource`` for ``video``."""
     added = (adds.sources[name] for adds in wings.additions() if name in adds.sources)
     source: type[Source] = wings.load(next(added, f"{__name__}.{name}:{name.capitalize()}Source"))
     return source
 
 
 def find_claiming(spec: str) -> type[Source]:
-    """The source that reads ``spec``. Raises SourceError, with the cure, where none does."""
+    """Return the source that reads ``spec``. Raises SourceError with a remedy if none does."""
     for source in sorted(map(find, names()), key=lambda source: source.order):
         if source.claims(spec):
             return source
@@ -38,17 +38,17 @@ def find_claiming(spec: str) -> type[Source]:
 
 
 def find_arriving() -> type[Source]:
-    """The source of cameras: what is given is one, whatever its name or its server says."""
+    """Return the source of cameras, whatever a spec's name or server suggests."""
     return next(source for source in map(find, names()) if source.arrives)
 
 
 def check(spec: str) -> None:
-    """Raises SourceError or UsageError where ``spec`` can never be read, by names and folders."""
+    """Raise SourceError or UsageError if ``spec`` can never be read, by names and folders."""
     find_claiming(spec).check_spec(spec)
 
 
 def refuse_pipe(spec: str, why: str) -> None:
-    """Raises UsageError for standard input, for those that read a source more than once."""
+    """Raise UsageError for standard input, in commands that read a source more than once."""
     if spec == STANDARD_INPUT:
         raise UsageError(
             f"-: {why}, but standard input can be read only once; save it to a file first: ffmpeg "
@@ -71,12 +71,12 @@ def open(
     pixels: str = "bgr",
     choice: Choice | None = None,
 ) -> Source:
-    """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or an
-    ``http://`` address of a video or a picture.
+    """Open a video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or
+    an ``http://`` address of a video or a picture.
 
-    Hands out every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" asks for
-    planes. ``choice``: which track of a video, how fast, and which grey is black and white. Raises
-    SourceError, one line with the cure, and UsageError.
+    It yields every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" requests
+    planes. ``choice``: which track of a video, its rate, and which grey is black and white. Raises
+    SourceError, one line with the remedy, and UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")
@@ -97,8 +97,8 @@ def open(
 
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
-    """The sources that a command line names, each with outputs of its own. Pictures named one by
-    one, or of one folder or pattern, are one source; videos that ``skip`` names are left out."""
+    """Return the sources of a command line, each with its own outputs. Pictures named one by one,
+    or in one folder or pattern, are one source; videos that ``skip`` selects are omitted."""
     from detector.core.sources._contents import PICTURE, kind_of
     from detector.core.sources._specs import NamedPictures
 
@@ -120,7 +120,7 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
 
     try:
         contents = look_into(spec)
-    except SourceError:  # whoever opens it says what is wrong
+    except SourceError:  # opening it reports the error
         return [spec]
     if contents is None:
         return [spec]
@@ -135,23 +135,23 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
 
 
 def note_of(spec: str) -> str:
-    """What ``gather`` left out of the folder or pattern that this is of; "" where nothing was."""
+    """Return what ``gather`` omitted from this spec's folder or pattern; "" if nothing."""
     from detector.core.sources._specs import Gathered
 
     return spec.note if isinstance(spec, Gathered) else ""
 
 
 def files_of(spec: str) -> list[str]:
-    """The files that are read for ``spec``: a video, or pictures. Raises SourceError."""
+    """Return the files that are read for ``spec``: a video, or pictures. Raises SourceError."""
     if spec == STANDARD_INPUT:
-        return ["/dev/stdin"]  # what a shell may have redirected: ``- < in.mkv``
+        return ["/dev/stdin"]  # a shell may have redirected it: ``- < in.mkv``
     if is_web(spec):
         return []
     return [spec] if os.path.isfile(spec) else pictures_of(spec) or []
 
 
 def pictures_of(spec: str) -> list[str] | None:
-    """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
+    """Return the pictures of ``spec``, in order; None if it is a video. Raises SourceError."""
     from detector.core.sources._specs import list_pictures
     from detector.core.sources.web import WebSource, picture_of
 

@@ -1,4 +1,4 @@
-"""Which pictures and videos a spec names: a folder, a pattern, files by name."""
+"""The pictures and videos that a spec names: a folder, a pattern, files by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detector.core.sources._left_out import describe_left_out
 from detector.core.sources._unclaimed import is_live
 from detector.core.sources.base import check_file
 
-# ffmpeg's pattern of numbered files. %% stands for a percent sign.
+# ffmpeg's pattern of numbered files. %% is a percent sign.
 _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
 
 
@@ -34,7 +34,7 @@ class NamedPictures(str):
 
 
 class Gathered(str):
-    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
+    """A folder's or pattern's spec once all its files are accounted for; ``note``: omissions."""
 
     note: str
 
@@ -45,7 +45,7 @@ class Gathered(str):
 
 
 def list_pictures(spec: str) -> list[str]:
-    """The pictures of a spec that ``PicturesSource`` claims, in order. Raises SourceError."""
+    """Return the pictures of a spec of ``PicturesSource``, in order. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return list(spec.paths)
     if is_numbered(spec):
@@ -57,7 +57,7 @@ def list_pictures(spec: str) -> list[str]:
 
 
 def look_into(spec: str) -> Contents | None:
-    """What a folder or a pattern contains; None for other specs. Raises SourceError."""
+    """Return the content of a folder or a pattern; None for other specs. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return None
     if os.path.isdir(spec):
@@ -68,7 +68,7 @@ def look_into(spec: str) -> Contents | None:
 
 
 def is_numbered(spec: str) -> bool:
-    """Whether ``spec`` is ffmpeg's pattern for numbered pictures, and no file's name."""
+    """Return whether ``spec`` is ffmpeg's pattern for numbered pictures, and not a file's name."""
     name = os.path.basename(spec).replace("%%", "")
     return (
         len(_NUMBER.findall(name)) == 1
@@ -79,7 +79,7 @@ def is_numbered(spec: str) -> bool:
 
 
 def _list_numbered(spec: str) -> list[str]:
-    """The files that ``frame_%04d.jpg`` names, whichever numbers there are."""
+    """Return the files that ``frame_%04d.jpg`` matches, whichever numbers exist."""
     folder, name = os.path.split(spec)
     marked = name.replace("%%", "\0")
     found = _NUMBER.search(marked)
@@ -87,14 +87,14 @@ def _list_numbered(spec: str) -> list[str]:
     ends = (marked[: found.start()], marked[found.end() :])
     before, after = (re.escape(end.replace("\0", "%")) for end in ends)
     digits = max(1, int(found.group(1) or 1))
-    # A number has at least so many digits, and more of them only where it is as large as that.
+    # A number has at least this many digits, and more only if it is that large.
     wanted = re.compile(f"{before}(?:[0-9]{{{digits}}}|[1-9][0-9]{{{digits},}}){after}")
     try:
         files = list_folder(folder or os.curdir).files
     except SourceError:
         if os.path.isdir(folder or os.curdir):
             raise
-        files = []  # the folder is not there
+        files = []  # the folder does not exist
     matches = (path for path in files if wanted.fullmatch(os.path.basename(path)))
     return [os.path.join(folder, os.path.basename(path)) for path in matches]
 

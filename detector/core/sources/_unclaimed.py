@@ -1,4 +1,4 @@
-"""Why no source reads a spec: names that lead nowhere."""
+"""Explain why no source reads a spec."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _LIVE = re.compile(r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*", re.IGNORECAS
 
 
 def is_live(spec: str) -> bool:
-    """True for a webcam (its number or device) or an address on the network. ``./0`` is a file."""
+    """Return whether it is a webcam (number or device) or a network address. ``./0`` is a file."""
     return _LIVE.fullmatch(spec) is not None
 
 
 def refusal(spec: str) -> SourceError:
-    """The error for a spec that no source claims: what is wrong with it, and the cure."""
-    if is_live(spec):  # what reads cameras was left out of this installation
+    """Return the error for a spec that no source claims: what is wrong with it, and the remedy."""
+    if is_live(spec):  # the part that reads cameras is not installed
         why = "is a camera, but this installation cannot read cameras; reinstall detect-video"
     elif os.path.islink(spec):
         why = f"a dead link (to {os.readlink(spec)}); name the file itself"

@@ -1,4 +1,4 @@
-"""``-``: a video that another program sends to standard input. PyAV reads it as it comes."""
+"""``-``: a video that another program writes to standard input. PyAV reads it as it arrives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detector.core.sources.base import ANY, How, Source
 
 
 class PipeSource(Source):
-    order = -100  # a file of that name is ./-
+    order = -100  # write ./- for a file of that name
     gives = ("bgr", "yuv420p")
     has_tracks = True
 

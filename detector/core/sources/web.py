@@ -1,4 +1,4 @@
-"""Files of web servers: videos that end, pictures, finished playlists of HLS."""
+"""Files of web servers: videos that end, pictures, finished HLS playlists."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ class WebSource(Source):
 
 
 @contextmanager
-def keeping(specs: Sequence[str]) -> Iterator[None]:
-    """During the block, what has come of an address is kept for its next opening."""
+def keep_open(specs: Sequence[str]) -> Iterator[None]:
+    """Keep what was received from an address for its next opening during the block."""
     if not any(map(is_web, specs)):
         yield
         return
     from detector.core.sources import _web
 
-    with _web.keeping():
+    with _web.keep_open():
         yield
 
 
 def picture_of(spec: str) -> str | None:
-    """The path in rows of the one picture at an address; None without one. Raises SourceError."""
+    """Return the path in rows of the picture at an address; None if none. Raises SourceError."""
     from detector.core.sources._answers import PICTURE
     from detector.core.sources._web import WebPlace
 

@@ -1,4 +1,4 @@
-"""What the fast readers share: when one is in trouble, PyAV goes on packet by packet."""
+"""Hand a video over from a fast reader to PyAV, packet by packet, at the first trouble."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class HandingOver(SteppingSource):
-    """Stands before a reader among the bases. ``_rest`` reads once it was handed over."""
+    """A mixin placed before a reader among the bases. ``_rest`` reads after the hand-over."""
 
     _rest: AvSource | None = None
 
     def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
-        """``rest`` reads on behind ``whole`` frames, the last at ``last_pts``. False at the end."""
+        """Let ``rest`` go on after ``whole`` frames, the last at ``last_pts``. False at the end."""
         self._rest = rest
         for _ in range(whole):
             if not rest.grab():
                 break
         found = rest.grab()
         while found and last_pts is not None and rest.pts <= last_pts:
-            self.counts.bad += 1  # left out before, and what is handed out must go on rising
+            self.counts.bad += 1  # already skipped, and pts must keep rising
             found = rest.grab()
         return found
 

@@ -1,13 +1,13 @@
-"""The fastest reader while all is well, then PyAV: every frame that can be decoded, each once.
+"""The fastest reader until the first trouble, then PyAV: every decodable frame, each once.
 
-For planes the fastest is PyAV on all cores (``_threaded.py``), for BGR cv2. On ARM64 PyAV reads
-for BGR, too, if we can make the pixels that x86 has: cv2's FFmpeg makes others there.
+For planes the fastest is PyAV on all cores (``_threaded.py``), for BGR cv2. On ARM64 PyAV also
+reads BGR if we can make the same pixels as on x86, which cv2's FFmpeg does not.
 
-cv2 gives no reason when it stops, be it at the end of the file or at the first packet that it
-cannot decode, and says nothing of a picture that its FFmpeg patched up or could not convert. PyAV
-knows what becomes of each packet. It takes over in two cases: at once when cv2's FFmpeg logs an
-error, and at cv2's end when the packets of the file do not add up. It decodes from the start and
-drops as many frames as cv2 handed out. A false alarm costs time and nothing else.
+cv2 gives no reason when it stops, at the end of the file or at the first packet that it cannot
+decode, and does not report a picture that its FFmpeg patched up or could not convert. PyAV knows
+what becomes of each packet. It takes over in two cases: at once when cv2's FFmpeg logs an error,
+and at cv2's end if the packets of the file do not add up. It decodes from the start and drops as
+many frames as cv2 returned. A false alarm only costs time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from detector.core.types import Frame, Image
 def open(
     path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
-    """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
+    """Open a video. Raises SourceError if neither cv2 nor PyAV decodes a frame."""
     video = probe(path, choice)
     source: AvSource | AutoSource
     as_planes = pixels != "bgr" and not video.not_for_planes
@@ -46,7 +46,7 @@ def open(
 
 
 class AutoSource(HandingOver, OpenCVSource):
-    """cv2's frames, then the rest from PyAV where cv2 is in trouble."""
+    """Frames of cv2, then of PyAV after the first trouble."""
 
     def grab(self) -> bool:
         return super().grab() if self._rest is None else self._rest.grab()
@@ -60,7 +60,7 @@ class AutoSource(HandingOver, OpenCVSource):
     def at_complaint(self) -> bool:
         if not self.video.decodable:
             return super().at_complaint()
-        # It may be about a picture that cv2 has not handed out yet, since it decodes ahead.
+        # It may concern a picture that cv2 has not returned yet, since it decodes ahead.
         _, message = self._complaints.take()[0]
         return self._take_over(self.grabbed - 1, message)
 
@@ -78,7 +78,7 @@ class AutoSource(HandingOver, OpenCVSource):
         return bool(reason) and self._take_over(self.grabbed, reason, last_pts)
 
     def _take_over(self, whole: int, reason: str, last_pts: int | None = None) -> bool:
-        """PyAV reads on behind cv2's ``whole`` frames, the last at ``last_pts``. False: the end."""
+        """Let PyAV go on after cv2's ``whole`` frames, the last at ``last_pts``. False: the end."""
         self._capture.release()
         rest = AvSource(self.video, size=(self.info.width, self.info.height) if whole else None)
         rest.counts, rest.notes = self.counts, self.notes
