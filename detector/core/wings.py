@@ -1,8 +1,8 @@
 """The wings, and what each of them adds to the program.
 
-A wing is a folder beside the core with a file ``WING/wing.py``, whose ``ADDS`` names it. The core
-knows no wing by name and imports nothing of one before it is asked for. Other things are found by
-their place: files in ``WING/commands/``, ``stages/``, ``trackers/``, and ``site/`` (of pages).
+A wing is a folder next to the core with a file ``WING/wing.py``, whose ``ADDS`` registers its
+additions. The core names no wing and imports nothing from one until needed. Other parts are found
+by place: files in ``WING/commands/``, ``stages/``, ``trackers/``, and ``site/`` (pages).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Adds:
-    """What a wing adds. Each value is "MODULE:NAME" and is imported at its first use.
+    """What a wing adds. Each value is "MODULE:NAME", imported at its first use.
 
-    ``sources``: name -> a class of ``sources.base.Source``. ``guest``: a
-    ``cli.guest.Guest``, which takes some runs of ``detect`` over and watches the others.
-    ``sections``: functions of a session's document, each of which gives a ``tables.Section`` of the
-    HTML report, or None. ``closing``: functions of a finished run's summary, each of which gives a
-    line for the end of its output, or None; the second argument says whether -v asked for all.
+    ``sources``: name -> a class of ``sources.base.Source``. ``guest``: a ``cli.guest.Guest``, which
+    takes over some runs of ``detect`` and observes the others. ``sections``: functions that take a
+    session's document and return a ``tables.Section`` for the HTML report, or None. ``closing``:
+    functions that take the summary of a finished run and whether -v is on, and return a line for
+    the end of its output, or None.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,6 @@ class Adds:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The wings there are, sorted."""
     return tuple(sorted(file.parent.name for file in ROOT.glob("*/wing.py")))
 
 
@@ -51,16 +50,16 @@ def additions() -> tuple[Adds, ...]:
 
 
 def load(place: str) -> Any:
-    """What "MODULE:NAME" names."""
+    """Import and return what "MODULE:NAME" names."""
     module, name = place.split(":")
     return getattr(importlib.import_module(module), name)
 
 
 @cache
 def list_files(*folders: str) -> tuple[str, ...]:
-    """Names of the modules in the folders of a package, sorted: ``list_files(*__path__)``; without
-    ``base`` and those that begin with "_". A run asks tens of times for its engines and outputs, so
-    each folder is read once."""
+    """Return the sorted names of the modules in a package's folders: ``list_files(*__path__)``;
+    without ``base`` and names that start with "_". Each folder is read once, since a run asks
+    dozens of times."""
     found = sorted(info.name for info in pkgutil.iter_modules(folders))
     return tuple(name for name in found if name != "base" and not name.startswith("_"))
 
@@ -70,7 +69,7 @@ def import_files(package: str, *folders: str) -> list[ModuleType]:
 
 
 def find_files(folder: str, *of: str) -> Mapping[str, str]:
-    """Name -> module of the files in ``WING/folder``, of these wings or of all; imports none."""
+    """Map name -> module for ``WING/folder``, of these wings or of all. Imports none."""
     return {
         name: f"detector.{wing}.{folder}.{name}"
         for wing in of or names()
@@ -80,8 +79,8 @@ def find_files(folder: str, *of: str) -> Mapping[str, str]:
 
 @cache
 def read_literal(module: str, name: str) -> Any:
-    """What a module or a class in it gives ``name``, as a literal on one line; None if it does not.
-    Read from its source: only the packages above it are imported."""
+    """Return the one-line literal that a module, or a class in it, assigns to ``name``; None if it
+    does not. Reads the source: only the parent packages are imported."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -92,27 +91,27 @@ def read_literal(module: str, name: str) -> Any:
 
 @cache
 def commands() -> Mapping[str, str]:
-    """``infer-raw`` -> "detector.core.commands.infer_raw": a file each. Imports none of them."""
+    """Map ``infer-raw`` -> "detector.core.commands.infer_raw" and so on. Imports none."""
     places = {**find_files("commands", "core"), **find_files("commands")}
     return {name.replace("_", "-"): place for name, place in places.items()}
 
 
-# What wings say of a run.
+# What wings contribute to a run.
 
 
 def guest() -> Any:
-    """What takes over some runs of ``detect`` (``cli/guest.py``); None if no wing has one."""
+    """Return what may take over runs of ``detect`` (``cli/guest.py``); None if no wing has it."""
     places = [adds.guest for adds in additions() if adds.guest is not None]
     return load(places[0])() if places else None
 
 
 def closing_lines(summary: Any, verbose: bool) -> list[str]:
-    """What all wings say of a finished run."""
+    """Return the lines that wings add at the end of a run's output."""
     return _ask([place for adds in additions() for place in adds.closing], summary, verbose)
 
 
 def sections(document: Any) -> list[Any]:
-    """What all wings show of a session."""
+    """Return the report sections that wings make of a session."""
     return _ask([place for adds in additions() for place in adds.sections], document)
 
 
