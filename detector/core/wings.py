@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Adds:
-    """What a wing adds. Each value is "MODULE:NAME" and is imported at its first use.
+    """What a wing adds. Each value is "MODULE:NAME", imported at its first use.
 
     ``sources``: name -> a class of ``sources.base.Source``. ``guest``: a
     ``cli.guest.Guest``, which takes some runs of ``detect`` over and watches the others.
@@ -43,7 +43,6 @@ class Adds:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The wings there are, sorted."""
     return tuple(sorted(file.parent.name for file in ROOT.glob("*/wing.py")))
 
 
@@ -60,16 +59,16 @@ def _read_adds(file: Path) -> Adds:
 
 
 def load(place: str) -> Any:
-    """What "MODULE:NAME" names."""
+    """Import and return what "MODULE:NAME" names."""
     module, name = place.split(":")
     return getattr(importlib.import_module(module), name)
 
 
 @cache
 def list_files(*folders: str) -> tuple[str, ...]:
-    """Names of the modules in the folders of a package, sorted: ``list_files(*__path__)``; without
-    ``base`` and those that begin with "_". A run asks tens of times for its engines and outputs, so
-    each folder is read once."""
+    """Return the sorted names of the modules in a package's folders: ``list_files(*__path__)``;
+    without ``base`` and names that start with "_". Each folder is read once, since a run asks
+    dozens of times."""
     found = sorted(info.name for info in pkgutil.iter_modules(folders))
     return tuple(name for name in found if name != "base" and not name.startswith("_"))
 
@@ -79,7 +78,7 @@ def import_files(package: str, *folders: str) -> list[ModuleType]:
 
 
 def find_files(folder: str, *of: str) -> Mapping[str, str]:
-    """Name -> module of the files in ``WING/folder``, of these wings or of all; imports none."""
+    """Map name -> module for ``WING/folder``, of these wings or of all. Imports none."""
     return {
         name: f"detector.{wing}.{folder}.{name}"
         for wing in of or names()
@@ -100,7 +99,7 @@ def read_literal(module: str, name: str) -> Any:
 
 @cache
 def commands() -> Mapping[str, str]:
-    """``infer-raw`` -> "detector.core.commands.infer_raw": a file each. Imports none of them."""
+    """Map ``infer-raw`` -> "detector.core.commands.infer_raw" and so on. Imports none."""
     places = {**find_files("commands", "core"), **find_files("commands")}
     return {name.replace("_", "-"): place for name, place in places.items()}
 
@@ -114,18 +113,18 @@ def default_tracker() -> str:
 
 
 def guest() -> Any:
-    """What takes over some runs of ``detect`` (``cli/guest.py``); None if no wing has one."""
+    """Return what may take over runs of ``detect`` (``cli/guest.py``); None if no wing has it."""
     places = [adds.guest for adds in additions() if adds.guest is not None]
     return load(places[0])() if places else None
 
 
 def closing_lines(summary: Any, verbose: bool) -> list[str]:
-    """What all wings say of a finished run."""
+    """Return the lines that wings add at the end of a run's output."""
     return _ask([place for adds in additions() for place in adds.closing], summary, verbose)
 
 
 def sections(document: Any) -> list[Any]:
-    """What all wings show of a session."""
+    """Return the report sections that wings make of a session."""
     return _ask([place for adds in additions() for place in adds.sections], document)
 
 

@@ -205,12 +205,12 @@ def test_a_run_that_is_to_stop_waits_for_no_server(web, monkeypatch):
 def test_a_run_that_is_over_cuts_off_nothing_of_another(web):
     """Of two streams at once, or of one behind the other."""
     place = _web.WebPlace(web.put("/clip.mp4", bytes(9)))
-    with _web.keeping():
-        with _web.heeding(lambda: True):
+    with _web.keep_open():
+        with _web.cut_when(lambda: True):
             opened = _web.open_web(place)
             assert opened.stopped()
         assert _web.open_web(place) is opened
-        with _web.heeding(lambda: True):
+        with _web.cut_when(lambda: True):
             assert not opened.stopped()
     opened.end()
 
@@ -219,7 +219,7 @@ def test_each_of_two_threads_opens_for_its_own_run(web):
     place, both = _web.WebPlace(web.put("/clip.mp4", bytes(9))), threading.Barrier(2)
 
     def opened(stops):
-        with _web.heeding(lambda: stops):
+        with _web.cut_when(lambda: stops):
             both.wait(PATIENCE_S)
             with closing(_web.open_web(place)) as found:
                 return found.stopped()

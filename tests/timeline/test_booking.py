@@ -132,7 +132,7 @@ class System:
 def test_the_rows_of_two_workers_add_up_to_what_the_thread_used(monkeypatch):
     system, used = System(), [500]
     system.tasks.clear()
-    with system.natives.born(INFER):
+    with system.natives.book_threads(INFER):
         system.tasks[10**9] = Times(0, 0)
     timeline = system.timeline(monkeypatch, lambda clock: used[0])
     with timeline.track(A) as first, timeline.track(B) as second:

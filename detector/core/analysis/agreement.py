@@ -32,7 +32,7 @@ class Agreement:
 def agreement(
     reference: Sequence[Detections], other: Sequence[Detections], iou: float = 0.5
 ) -> Agreement:
-    """One Detections for each frame, in the same order. Raises ValueError if numbers differ."""
+    """Compare one Detections per frame, in order. Raises ValueError if the lengths differ."""
     if len(reference) != len(other):
         raise ValueError(
             f"agreement needs the same frames on both sides; got {len(reference)} and {len(other)}"

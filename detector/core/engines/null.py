@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from detector.core.models.base import Network
 
-# As a raw objectness, a probability of 4e-44. Zeros would mean 0.5 after a logistic: thousands of
+# As a raw objectness, a probability of 4e-44. Zeros would become 0.5 after a logistic: thousands of
 # boxes, and NMS would be measured instead of the loop.
 NOTHING_HERE = -100.0
 
@@ -32,7 +32,7 @@ class NullRequest(Request):
 
 class NullEngine(Engine):
     name = "null"
-    precisions = dict.fromkeys(PRECISIONS, "fp32")  # it takes every one, since it computes nothing
+    precisions = dict.fromkeys(PRECISIONS, "fp32")  # accepts all, since it computes nothing
     precision = "none"
     not_timed = "it computes nothing"
 

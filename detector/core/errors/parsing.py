@@ -1,8 +1,8 @@
-"""The one way to parse a foreign text, JSON or YAML: depth, size and numbers are bounded.
+"""Parse untrusted JSON or YAML with limits on depth, size and numbers.
 
-A few hundred bytes of YAML can mean a billion names (aliases of aliases), a row of brackets ends
-Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with the file
-and the line number. Values are None, booleans, 64-bit integers, floats, text, lists and mappings.
+A few hundred bytes of YAML can expand to a billion names (aliases of aliases), a row of brackets
+exhausts Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with
+file and line number. Values are None, booleans, 64-bit integers, floats, text, lists, mappings.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import too_much
 
-MAX_DEPTH = 64  # lists in lists; COCO has 5
+MAX_DEPTH = 64  # nested lists; COCO has 5
 LARGEST = (1 << 63) - 1
 TOO_DEEP = f"nested more than {MAX_DEPTH} lists deep"
-# Bytes that CPython needs at least for a list, a mapping, a number.
+# Least bytes that CPython needs for a list, a mapping, a number.
 LIST_BYTES, MAPPING_BYTES, ITEM_BYTES = 64, 192, 32
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -28,12 +28,12 @@ _short.maxstring, _short.maxlong, _short.maxother = 60, 40, 60
 
 
 def quote(value: object) -> str:
-    """A value of a file as it may stand in a message: it is short, however large the value is."""
+    """Return a value of a file for a message, shortened if it is long."""
     return _short.repr(value)
 
 
 class _RefusedError(ValueError):
-    """Something that JSON allows and we do not. ``found``: the text in question."""
+    """JSON that we refuse although the format allows it. ``found``: the text in question."""
 
     def __init__(self, reason: str, found: str = "") -> None:
         super().__init__(reason)
@@ -81,7 +81,7 @@ def parse_json(
 
 
 def _json_bytes(text: str) -> int:
-    """Return what the content needs at least; a guess, from the number of brackets and commas."""
+    """Estimate the least memory of the content, from the number of brackets and commas."""
     lists, mappings, items = (text.count(sign) for sign in "[{,")
     return lists * LIST_BYTES + mappings * MAPPING_BYTES + items * ITEM_BYTES
 
@@ -103,7 +103,7 @@ def _line_of(text: str, found: str) -> int | None:
 
 
 def _check_depth(content: Any, texts: bool) -> None:
-    """Refuse what is nested too deep; with ``texts``, halves of characters too."""
+    """Refuse content nested too deep; with ``texts``, also lone surrogates."""
     level: list[Any] = [[content]]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
@@ -119,7 +119,7 @@ def _check_depth(content: Any, texts: bool) -> None:
 
 
 def is_text(text: str) -> bool:
-    """Return whether it can be written: half a character, as JSON's escapes allow it, cannot."""
+    """Return whether the text can be encoded: JSON's escapes allow lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Refuse names in a file that mean nothing, and list those that do."""
+"""Refuse unknown names in a file, and list the known ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detector.core.errors.parsing import quote
 
 
 def refuse_unknown(where: object, what: str, given: Iterable[object], known: Sequence[str]) -> None:
-    """Raise UsageError for the first name that is not known. ``what``: such as "key"."""
+    """Raise UsageError for the first unknown name. ``what``: such as "key"."""
     for name in given:
         if name not in known:
             text = str(name)[:100]

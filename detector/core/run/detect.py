@@ -1,5 +1,5 @@
-"""One run of the command: every source through the loop, then its summary and session files. What
-cannot work is refused (``_resolve``) before anything is written."""
+"""One run of the command: every source through the loop, then its summary and session files.
+Impossible runs are refused (``_resolve``) before anything is written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Live(Protocol):
-    """Watches a run: reads ``progress`` and ``timeline`` at will, from a thread of its own."""
+    """A display that reads ``progress`` and ``timeline`` at any time, from its own thread."""
 
     def start(
         self,
@@ -60,7 +60,7 @@ class Live(Protocol):
 
 
 class Watcher(Protocol):
-    """Sees every detected frame in the writer's thread, drawn if ``wants_pictures`` is true."""
+    """Receives every detected frame in the writer's thread, drawn if ``wants_pictures`` is true."""
 
     def wants_pictures(self, camera: str) -> bool: ...
 
@@ -69,13 +69,13 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class Result:
-    """``summary`` as in summary.json; ``session``: its folder, None where no source was opened."""
+    """``summary``: as in summary.json; ``session``: its folder, None if no source was opened."""
 
     summary: Summary
     session: Path | None
     errors: list[DetectVideoError]
-    unread: bool = False  # the reader of -o - has left
-    told: bool = False  # what is wrong with each camera is what its last line of state said
+    unread: bool = False  # the reader of -o - has closed it
+    told: bool = False  # each camera's last state line already reported what is wrong with it
 
     @property
     def exit_code(self) -> int:
@@ -84,14 +84,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    loaded: Callable[[LoadedModel], None] | None = None  # once warm; may put another head on it
+    loaded: Callable[[LoadedModel], None] | None = None  # called once warm; may replace the head
     source: Callable[[str], Source] | None = None  # opens a spec in its own way
-    detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
-    frame_times: bool = False  # whether those frames have times, where the loop measures
-    watcher: Watcher | None = None  # sees each frame after ``detected``, drawn where it wants that
-    measured: bool = True  # whether auto takes what ``compare --use`` recorded
-    timed: bool = False  # whether it takes the default model's timing on this machine
-    tuned: bool = True  # whether it takes what ``tune --use`` kept
+    # called with each frame, after the sinks
+    detected: Callable[[Frame, Detections], None] | None = None
+    frame_times: bool = False  # whether those frames carry times, if the loop measures
+    watcher: Watcher | None = None  # receives each frame after ``detected``, drawn if it needs that
+    measured: bool = True  # whether auto uses what ``compare --use`` saved
+    timed: bool = False  # whether it uses the default model's timing on this machine
+    tuned: bool = True  # whether it uses what ``tune --use`` saved
 
 
 def detect(
@@ -105,17 +106,16 @@ def detect(
     rows_to: int | None = None,
     timer: PhaseTimer | None = None,
 ) -> Result:
-    """Runs every source in turn and writes its outputs and the session.
+    """Run every source in turn, and write its outputs and the session.
 
-    ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. Where its
-    reader leaves and no files are written beside, the run ends after the frames that it has read.
-
-    ``building`` is told of every step of a file that the engine must build first.
+    ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. If its reader
+    closes it and no other files are written, the run ends after the frames already read.
+    ``building`` receives every step of a file that the engine must build first.
 
     Raises DetectVideoError for what ends everything before the first frame: options, model, engine,
-    session folder. What happens to one source stands in ``Result.errors`` and in the summary; the
-    other sources go on, unless the engine failed. From the first source on, a signal lets the
-    frames finish that were read; the summary says so.
+    session folder. Errors of one source are in ``Result.errors`` and in the summary; the other
+    sources go on, unless the engine failed. From the first source on, a signal lets frames already
+    read finish, and the summary records it.
     """
     timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
@@ -145,7 +145,7 @@ def _resolve(
     building: BuildProgress | None,
     rows_to: int | None,
 ) -> tuple[Plan, OutputPlan]:
-    """The door: what is refused is refused here, cheap things before a model is loaded."""
+    """Make the plan, and refuse impossible runs: cheap checks come before a model is loaded."""
     asked, ours = Asked.of(config), hooks.source is None
     check_memory(config.runtime.engine)
     if ours:
@@ -160,7 +160,7 @@ def _resolve(
         )
     if ours:
         outputs.check_sources(asked.drawing.blur)
-    # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
+    # OpenCV has its own OpenBLAS; the loop has at least a reader and a worker.
     check_threads(blas_threads() + (0 if asked.loop.sync else 2))
     if ours:
         outputs.check_permission()
@@ -173,7 +173,7 @@ def _resolve(
         load = partial(load_after_look, asked, opens=hooks.source, looks_at=specs)
     plan = load(
         timer,
-        # Labelled pictures are judged: of them a size that is asked for counts alone.
+        # Labelled pictures are scored: only an explicit size counts for them.
         specs=specs if ours or asked.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -181,7 +181,7 @@ def _resolve(
         kind=partial(asked.reading.kind_of, specs[0]) if hooks.tuned and ours else None,
         chosen=partial(_refuse_being_written, outputs, specs, config),
     )
-    check_files(3)  # a source, the rows, and whatever is looked up while both are open
+    check_files(3)  # a source, the rows, and a file opened while both are open
     return plan, outputs
 
 
@@ -190,7 +190,7 @@ def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
 
     session = Session.create(plan.writing["run_dir"], name, or_temporary=outputs.may_write())
     try:
-        outputs.check()  # again: the session's files are no outputs
+        outputs.check()  # again: the session's files are not outputs
     except BaseException:
         session.discard()
         raise
@@ -207,7 +207,7 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
         "detector.core.stages.nms",
     }
     for spec in specs:
-        with suppress(SourceError, UsageError):  # whoever opens it says what is wrong
+        with suppress(SourceError, UsageError):  # opening it reports the error
             source = sources.find_claiming(spec)
             modules.update(source.imports, outputs.imports(source.kind, spec))
     for module in sorted(modules):
@@ -225,8 +225,8 @@ def _open_stream(descriptor: int, outputs: OutputPlan, stop: Stop) -> RowStream 
 def _refuse_being_written(
     outputs: OutputPlan, specs: Sequence[str], config: Config, network: Network, _: Config
 ) -> None:
-    """Raises OutputError if another run is writing the same outputs, before the engine starts."""
-    with suppress(OSError):  # the current folder was deleted: what writes there says so
+    """Raise OutputError if another run is writing the same outputs, before the engine starts."""
+    with suppress(OSError):  # the current folder was deleted: writing there reports it
         outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
 
 
@@ -254,7 +254,7 @@ def run_opened(
     detected: Callable[[Frame, Detections], None] | None = None,
 ) -> SourceRun:
     """Run one source through a loaded model, which stays open, and write into ``folder``.
-    ``plain``: no source and engine in names. ``detected``: sees each frame."""
+    ``plain``: file names without source and engine. ``detected`` receives each frame."""
     from detector.core.session.store import Session
 
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
@@ -269,7 +269,7 @@ def run_opened(
 
 @contextmanager
 def closing_session(session: Session) -> Iterator[None]:
-    """Gives up the session's folder at the end. A bug's traceback stays in it."""
+    """Release the session's folder at the end. A bug's traceback is saved in it."""
     try:
         yield
     except DetectVideoError:
@@ -291,8 +291,8 @@ class _Job:
     stop: Stop
     live: Live | None
     hooks: Hooks
-    hashes: bool = True  # the sources, for session.json
-    stream: RowStream | None = None  # for -o -
+    hashes: bool = True  # whether session.json has the sources' digests
+    stream: RowStream | None = None  # with -o -
 
 
 def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
@@ -301,7 +301,7 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
     runs: list[SourceRun] = []
     for number, spec in enumerate(specs):
         timeline = job.plan.loop.timeline(job.plan.loaded.natives, folder=job.session.folder)
-        run = SourceRun(_text_of(spec), timeline)  # documents hold plain texts
+        run = SourceRun(_text_of(spec), timeline)  # documents hold plain text
         run.notes += filter(None, [sources.note_of(spec)])
         runs.append(run)
         with _held(job, spec) as held:
@@ -309,7 +309,8 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
                 _run_source(job, run, spec, number)
             except DetectVideoError as error:
                 run.error = error
-            job.timer.seconds["run"] += run.run_s  # the very seconds that end-to-end FPS are of
+            # the same seconds that end-to-end FPS is computed from
+            job.timer.seconds["run"] += run.run_s
             if held is not None and run.info is not None and job.hashes:
                 with job.timer.phase("close"):
                     run.sha256 = held.sha256()
@@ -320,7 +321,7 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
 
 
 def _text_of(spec: str) -> str:
-    """As documents hold it: a plain text, and an address without what is secret in it."""
+    """Return the source for documents: plain text, addresses without secrets."""
     if not is_web(spec):
         return str(spec)
     from detector.core.sources._web import WebPlace
@@ -336,7 +337,7 @@ def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
             if is_web(spec):
                 from detector.core.sources import _web
 
-                stack.enter_context(_web.heeding(job.stop.is_set))
+                stack.enter_context(_web.cut_when(job.stop.is_set))
             yield stack.enter_context(hold(spec))
         return
     from detector.core.sources._standard_input import standard_input
@@ -350,7 +351,7 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
 
     plan, clock = job.plan, RunClock()
     try:
-        with run.timeline.born(READ):
+        with run.timeline.book_threads(READ):
             opened = (job.hooks.source or partial(_open_source, job))(spec)
         with opened as source:
             run.info = source.info
@@ -359,7 +360,7 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]
             job.session.begin()
-            with run.timeline.born(WRITE):
+            with run.timeline.book_threads(WRITE):
                 sinks = plan.open_sinks(paths, source.info)
             own = None
             try:
@@ -371,14 +372,14 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
                     sinks.insert(0, streamed)
                 _drive_loop(job, run, source, sinks, own, number)
             except BaseException:
-                for sink in sinks:  # what went wrong before the first frame leaves no partial file
+                for sink in sinks:  # a failure before the first frame leaves no partial file
                     sink.abort()
                 raise
         if replaced and settings:
             which = "" if len(replaced) == len(paths) else f": {', '.join(replaced)}"
             run.notes.append(f"replaced outputs of an earlier run{which}")
-        beside = [path for sink in sinks for path in sink.beside]
-        for path in [*map(Path, run.outputs.values()), *beside] if settings else ():
+        extra = [path for sink in sinks for path in sink.beside]
+        for path in [*map(Path, run.outputs.values()), *extra] if settings else ():
             mark_settings(path, settings)
         if job.stream is not None and not job.stream.is_read:
             run.notes.append("the reader of standard output closed it before the end")
@@ -392,7 +393,7 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
 
 
 def _open_source(job: _Job, spec: str) -> Source:
-    """The variable is for measuring what planes are worth."""
+    """Open the source. An environment variable turns planes off, to measure what they gain."""
     pixels = os.environ.get("DETECT_VIDEO_PIXELS") or job.outputs.pixels(spec)
 
     @cache
@@ -400,14 +401,14 @@ def _open_source(job: _Job, spec: str) -> Source:
         is_seen = job.hooks.watcher is not None or job.outputs.shows(spec)
         return None if is_seen else job.plan.reduction()
 
-    def reduce(width: int, height: int) -> int:  # asked of pictures and MJPEG
+    def reduce(width: int, height: int) -> int:  # called for pictures and MJPEG
         return 1 if (part := reduction()) is None else part(width, height)
 
     return job.plan.reading.open(spec, pixels, reduce=reduce)
 
 
 def _settings(job: _Job, spec: str) -> str:
-    """What a later run tells by whether it may replace these outputs; "" in a folder of our own."""
+    """Return what a later run compares before it replaces these outputs; "" in our own folder."""
     if not job.hashes:
         return ""
     plan = job.plan
@@ -415,7 +416,7 @@ def _settings(job: _Job, spec: str) -> str:
 
 
 def _own_rows(job: _Job, number: int) -> Path:
-    """Where the session's rows of a source are written when the user did not ask for any."""
+    """Return where the session's rows of a source are written if the user asked for none."""
     name = f"source-{number}"
     return job.session.claim(f"{name}.jsonl", f"{name}.partial.jsonl")
 
@@ -423,7 +424,7 @@ def _own_rows(job: _Job, number: int) -> Path:
 def _drive_loop(
     job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
 ) -> None:
-    """Drives the loop to its end and closes the sinks, or aborts them. ``own``: the session's."""
+    """Run the loop to its end and close the sinks, or abort them. ``own``: the session's sink."""
     from detector.core.loop.parts import Progress
 
     plan, live, hooks = job.plan, job.live, job.hooks
@@ -464,7 +465,7 @@ def _drive_loop(
 def _end(
     job: _Job, run: SourceRun, sink: Sink, own: Sink | None, number: int, *, written: bool
 ) -> None:
-    """Closes a sink; interrupted before the first frame, there is nothing to finish."""
+    """Close a sink, or abort it if the run was interrupted before the first frame."""
     if not written:
         sink.abort()
     elif (path := sink.close()) is not None and sink is not own:
@@ -475,7 +476,7 @@ def _end(
 
 
 def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
-    """How many frames the network did not see, and which outputs cannot mark them."""
+    """Return notes about frames without inference, and outputs that cannot mark them."""
     kinds = {sink.name for sink in sinks}
     found = []
     if run.reused and (still := plan.reading.still) is not None:
@@ -494,7 +495,7 @@ def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[
 def _write_session(
     job: _Job, runs: list[SourceRun], command: Sequence[str], watch: Watch
 ) -> Result:
-    """Writes summary and session files. Where no source could be opened, the session is removed."""
+    """Write summary and session files. If no source could be opened, the session is removed."""
     written = write_records(
         job.session,
         runs,

@@ -1,4 +1,4 @@
-"""What a run leaves of itself: summary.json, session.json, spans.npz."""
+"""The records of a run: summary.json, session.json, spans.npz."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def write_records(
     stop_code: int | None,
     finish: Callable[[Summary], Summary] = lambda summary: summary,
 ) -> Written:
-    """Writes summary and session files; removes the session if no source opened.
+    """Write summary and session files; remove the session if no source opened.
 
-    ``seconds``: of each phase. ``stop_code``: the exit code of an interruption. ``finish`` adds to
-    the summary.
+    ``seconds``: of each phase. ``stop_code``: of an interruption. ``finish`` adds to the
+    summary.
     """
     from detector.core.analysis.summary import summarize
     from detector.core.session.codec import from_builtins
@@ -85,7 +85,6 @@ def _write_spans(
     command: Sequence[str],
     unwritten: list[DetectVideoError],
 ) -> Callable[..., SessionDocument]:
-    """Writes the spans. Returns ``session_document`` without its summary and environment."""
     from detector.core.analysis.summary import session_document
     from detector.core.session.document import Clocks, SpanCounts
 
@@ -108,7 +107,7 @@ def _write_spans(
 
 @contextmanager
 def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
-    """Keeps an OutputError for later: an unwritable session must not hide what the run found."""
+    """Collect OutputErrors: an unwritable session must not hide what the run found."""
     try:
         yield
     except OutputError as error:

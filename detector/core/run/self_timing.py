@@ -1,8 +1,8 @@
-"""The first run of a model on a machine: which engine and precision are fastest here.
+"""The first run of a model on a machine: time which engine and precision are fastest.
 
-Each installed engine runs the network alone, for a few rounds in turn, in each precision that needs
-no calibration. What a precision loses is known for a model with a calibration (``Known``), else
-measured on frames of the run's source (``Looked``), where the run is long enough to pay for it.
+Each installed engine runs the network alone, for a few alternating rounds, in each precision that
+needs no calibration. A calibration tells what a precision loses (``Known``); without one, we
+measure it on frames of the run's source (``Looked``) if the run is long enough to repay it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from detector.core.run.reading import Reading
 
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
-OPENING = 0.63  # of the time for it all: no further engine is opened after it
+OPENING = 0.63  # share of the total time after which no further engine is opened
 ROUNDS, ROUND_S = 7, 0.03  # of each engine
-MOST_ROUNDS = 3 * ROUNDS  # where a neighbour on the machine leaves open which is the fastest
+MOST_ROUNDS = 3 * ROUNDS  # if other programs' load leaves the fastest undecided
 
 Clock = Callable[[], float]
 
 
 @dataclass(slots=True)
 class _Candidate:
-    """An engine that is open and warm. ``calls``: of each thread in a round."""
+    """An open, warm engine. ``calls``: of each thread in a round."""
 
     name: str
     precision: str
@@ -109,7 +109,7 @@ def make(
 
 
 def _leaves_a_choice(losses: Losses, runtime: RuntimeConfig) -> bool:
-    """Whether what the user named leaves more than one to take."""
+    """Return whether the user's options leave more than one choice."""
     allowed = [
         name
         for name, precision in _order(losses.precisions, runtime)
@@ -119,7 +119,7 @@ def _leaves_a_choice(losses: Losses, runtime: RuntimeConfig) -> bool:
 
 
 def _bare(config: Config) -> Config:
-    """The configuration with the packaged calibration, whatever else is kept."""
+    """Return the configuration with the packaged calibration, whatever else is saved."""
     return replace(config, calibration=replace(config.calibration, calibrate=PACKAGED))
 
 
@@ -135,8 +135,8 @@ def time_engines(
     clock: Clock = time.monotonic,
     begun: float | None = None,
 ) -> tuple[list[MeasuredRow], int]:
-    """Inference FPS of each engine and precision, in alternating rounds, and their count; no row
-    where there is no time left since ``begun``."""
+    """Return inference FPS of each engine and precision, measured in alternating rounds, and the
+    number of rounds. No rows if no time is left since ``begun``."""
     from detector.core.run.losses import LIMIT_S
 
     begun = clock() if begun is None else begun
@@ -183,7 +183,7 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
-    """Whether one would be worth taking by its median, and by its range not."""
+    """Return whether one candidate would be worth taking by its median but not by its range."""
     if not candidates:
         return False
     first, *others = (_interval(one.fps) for one in candidates)
@@ -192,7 +192,7 @@ def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
 
 
 def _order(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
-    """(engine, precision) of what is installed; the first is what others are compared with."""
+    """Return (engine, precision) of what is installed; the others are compared with the first."""
     usable = engines.usable()
     first = runtime.engine
     if first == "auto":
@@ -225,8 +225,9 @@ def _open(
 
 
 def _round(one: _Candidate, clock: Clock) -> float:
-    """Frames a second, with as many requests at once as a run has."""
-    from concurrent.futures import ThreadPoolExecutor  # a fiftieth of a start, for one run of many
+    """Return frames per second, with as many concurrent requests as in a run."""
+    # its import takes a fiftieth of a start, and only one run in many needs it
+    from concurrent.futures import ThreadPoolExecutor
 
     at_once = one.engine.requests[: one.engine.concurrency]
 
@@ -241,7 +242,7 @@ def _round(one: _Candidate, clock: Clock) -> float:
 
 
 def _interval(fps: Sequence[float]) -> Interval:
-    """Without the best and the worst quarter, which a neighbour on the machine may have made."""
+    """Return the interval without the best and worst quarter, perhaps due to other programs."""
     cut = max(1, len(fps) // 4)
     inner = sorted(fps)[cut:-cut] or sorted(fps)
     return Interval(inner[len(inner) // 2], inner[0], inner[-1])

@@ -1,17 +1,17 @@
 """The best picture of each track: one candidate is kept as long as a track lives.
 
-Of two pictures of one object the better one is
+The better of two pictures of one object is
 
     the one that the border of the frame does not cut, then
-    the one whose side x score x sharpness is larger.
+    the one with the larger side x score x sharpness.
 
 The side is the root of the box's area, in pixels. Sharpness is v / (v + 100), where v is the
-variance of the Laplacian of the crop, in grey and scaled to 64x64, so that it is one of the object
-and not of its distance. A better one takes the place of the kept one from 5% more on: an object
-that comes nearer is not copied in every frame.
+variance of the Laplacian of the crop, in grey and scaled to 64x64, so that it does not
+depend on the object's distance. Only a picture better by 5% replaces the kept one, so that an
+approaching object is not copied in every frame.
 
-A track ends when it was not seen for ``OVER_S``, which is longer than a tracker looks for it, or
-when its clock restarts. The caller then gets a ``Track`` to write.
+A track ends when it was not seen for ``OVER_S``, longer than any tracker searches, or when its
+clock restarts. The caller then gets a ``Track`` to write.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from detector.core.types import Detections, Frame, Image
 ROWS = "tracks.jsonl"
 OVER_S = 1.5
 MARGIN = 0.1  # of the box's sides, on each side of it
-LONGEST = 640  # pixels of a picture's longer side: what a track holds in memory is bounded
+LONGEST = 640  # pixels of a picture's longer side, to limit the memory per track
 BETTER = 1.05
-EDGE = 2.0  # pixels: a box that ends so near to the border is cut by it
+EDGE = 2.0  # pixels: a box that ends this close to the border counts as cut
 SIDE, SHARP = 64, 100.0
 
 
@@ -57,11 +57,10 @@ class Track:
 
     @property
     def stem(self) -> str:
-        """Of its file's name: the id, and of the class what is safe on any system."""
         return f"{self.id:06d}-{safe_folder(self.name) or f'class_{self.class_id}'}"
 
     def encode(self, longest: int = LONGEST) -> tuple[str, bytes]:
-        """The suffix of its file, and what is in it. Raises OutputError."""
+        """Return the suffix and the content of its file. Raises OutputError."""
         assert self.picture is not None
         return encode(shrink(self.picture, longest), ".jpg", ".png")
 
@@ -86,7 +85,7 @@ class Track:
 
 
 class BestPictures:
-    """One source's best pictures. ``see`` may come before ``add``, with the plain picture."""
+    """The best pictures of one source. ``see`` may come before ``add``, with the plain picture."""
 
     def __init__(self) -> None:
         self._live: dict[int, Track] = {}
@@ -97,7 +96,7 @@ class BestPictures:
         return len(self._live)
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Keep a copy of what is better than the kept pictures."""
+        """Copy what is better than the kept pictures."""
         detections = detections.found()
         ids = detections.track_list()
         self._seen = [
@@ -150,7 +149,7 @@ class BestPictures:
             known = Track(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._live[track] = known
         better = None if self._seen is None else self._seen[at]
-        if better is None and known.picture is None:  # its rival's track has ended
+        if better is None and known.picture is None:  # the competing track has ended
             better = self._compare(frame.image, detections, at, track)
         known.last_frame, known.last_s = frame.index, time_s
         known.frames += 1
@@ -179,7 +178,7 @@ def _widen(box: list[float]) -> list[float]:
 
 
 def shrink(crop: Image, longest: int = LONGEST) -> Image:
-    """A copy whose longer side is at most that."""
+    """Return a copy whose longer side is at most ``longest`` pixels."""
     height, width = crop.shape[:2]
     scale = longest / max(height, width)
     if scale >= 1:

@@ -1,4 +1,4 @@
-"""--only-detections, for the sinks that have no rule of their own: they get those frames alone."""
+"""--only-detections, for sinks that do not implement it themselves."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class _OnlyDetections(Sink):
 
 
 def only_detections(sink: type[Sink]) -> type[Sink]:
-    """Return the same sink, which leaves out frames without detections."""
+    """Return a subclass of the sink that skips frames without detections."""
     return type(sink.__name__, (_OnlyDetections, sink), {})

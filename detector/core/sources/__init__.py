@@ -1,4 +1,4 @@
-"""Where frames come from. One file here is one source; ``open`` asks each for its claim."""
+"""Sources of frames. Each file here is one source; ``open`` asks each whether it reads a spec."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def find_claiming(spec: str) -> type[Source]:
 
 
 def find_arriving() -> type[Source]:
-    """The source of cameras: what is given is one, whatever its name or its server says."""
+    """Return the source of cameras, whatever a spec's name or server suggests."""
     return next(source for source in map(find, names()) if source.arrives)
 
 
 def check(spec: str) -> None:
-    """Raises SourceError or UsageError where ``spec`` can never be read, by names and folders."""
+    """Raise SourceError or UsageError if ``spec`` can never be read, by names and folders."""
     find_claiming(spec).check_spec(spec)
 
 
 def refuse_pipe(spec: str, why: str) -> None:
-    """Raises UsageError for standard input, for those that read a source more than once."""
+    """Raise UsageError for standard input, in commands that read a source more than once."""
     if spec == STANDARD_INPUT:
         raise UsageError(
             f"-: {why}, but standard input can be read only once; save it to a file first: ffmpeg "
@@ -104,12 +104,12 @@ def open(
     pixels: str = "bgr",
     choice: Choice | None = None,
 ) -> Source:
-    """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or an
-    ``http://`` address of a video or a picture.
+    """Open a video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or
+    an ``http://`` address of a video or a picture.
 
-    Hands out every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" asks for
-    planes. ``choice``: which track of a video, how fast, and which grey is black and white. Raises
-    SourceError, one line with the cure, and UsageError.
+    It yields every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" requests
+    planes. ``choice``: which track of a video, its rate, and which grey is black and white. Raises
+    SourceError, one line with the remedy, and UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")
@@ -130,8 +130,8 @@ def open(
 
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
-    """The sources that a command line names, each with outputs of its own. Pictures named one by
-    one, or of one folder or pattern, are one source; videos that ``skip`` names are left out."""
+    """Return the sources of a command line, each with its own outputs. Pictures named one by one,
+    or in one folder or pattern, are one source; videos that ``skip`` selects are omitted."""
     from detector.core.sources._contents import PICTURE, kind_of
 
     files = filter(os.path.isfile, specs)
@@ -154,7 +154,7 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
 
     try:
         contents = look_into(spec)
-    except SourceError:  # whoever opens it says what is wrong
+    except SourceError:  # opening it reports the error
         return [spec]
     if contents is None:
         return [spec]
@@ -174,9 +174,9 @@ def note_of(spec: str) -> str:
 
 
 def files_of(spec: str) -> list[str]:
-    """The files that are read for ``spec``: a video, or pictures. Raises SourceError."""
+    """Return the files that are read for ``spec``: a video, or pictures. Raises SourceError."""
     if spec == STANDARD_INPUT:
-        return ["/dev/stdin"]  # what a shell may have redirected: ``- < in.mkv``
+        return ["/dev/stdin"]  # a shell may have redirected it: ``- < in.mkv``
     if is_web(spec):
         return []
     return [spec] if os.path.isfile(spec) else pictures_of(spec) or []

@@ -1,5 +1,5 @@
-"""HEIF pictures, AVIF among them (ISO/IEC 23008-12): grids of tiles, cropped, turned or mirrored,
-as only the file's boxes say."""
+"""HEIF pictures, including AVIF (ISO/IEC 23008-12): grids of tiles, cropped, rotated or mirrored,
+which only the file's boxes describe."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from detector.core.sources._bgr import to_bgr
 from detector.core.sources._picture_size import why_too_large
 from detector.core.types import Image
 
-DESCRIBED_WITHIN = 1 << 20  # bytes from the start, in which a file lists its items
-CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")  # items that are made of no others
+DESCRIBED_WITHIN = 1 << 20  # bytes from the start that contain a file's list of items
+# items that are not derived from others
+CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")
 
 
 CROPPED, TURNED, MIRRORED = b"clap", b"irot", b"imir"
@@ -29,17 +30,17 @@ LIMITED = 1  # FFmpeg's AVCOL_RANGE: 16 is black, 235 white
 
 
 class Item(NamedTuple):
-    """``tiles``: numbers of items, row by row. ``turns``: what is done to the picture, in order."""
+    """``tiles``: numbers of items, by row. ``turns``: rotations and mirrorings, in order."""
 
     width: int
     height: int
     tiles: tuple[int, ...]
     turns: tuple[tuple[bytes, bytes], ...]
-    is_ours: bool  # neither cv2 nor FFmpeg shows it as it is meant, ``turns`` aside
+    is_ours: bool  # neither cv2 nor FFmpeg shows it correctly, apart from ``turns``
 
 
 class _Bytes:
-    """Raises IndexError behind the end, so that no count is believed."""
+    """A reader that raises IndexError past the end, so that wrong counts are noticed."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self._data, self._at = data, at
@@ -51,7 +52,6 @@ class _Bytes:
         return int.from_bytes(self._data[self._at - length : self._at], "big")
 
     def boxes(self) -> list[tuple[bytes, bytes]]:
-        """(kind, content) of each box."""
         found = []
         while self._at + 8 <= len(self._data) and (size := self.take(4)) >= 8:
             end = self._at - 4 + size
@@ -61,7 +61,7 @@ class _Bytes:
 
 
 def read_item(head: bytes, path: str) -> Item | None:
-    """The picture that is shown, by its file's beginning; None without boxes."""
+    """Return the picture that is shown, from the beginning of its file; None without boxes."""
     boxes = dict(_Bytes(head[:DESCRIBED_WITHIN]).boxes())
     if b"meta" not in boxes:
         return None
@@ -111,7 +111,7 @@ def _list_properties(ipma: bytes, wanted: int) -> list[int]:
 
 
 def decode_tiles(path: str, grid: Item) -> Image:
-    """u8 BGR [h, w, 3], upright. Raises SourceError where a tile is missing, or they do not fit."""
+    """Decode to upright u8 BGR [h, w, 3]. Raises SourceError for missing or unfit tiles."""
     found: dict[int, Image] = {}
     reformatter, columns = VideoReformatter(), 1
     with suppress(av.error.FFmpegError), av.open(name_to_open(path), **bad_tags()) as container:
@@ -123,7 +123,7 @@ def decode_tiles(path: str, grid: Item) -> Image:
                 for one in packet.decode():
                     tile = to_bgr(reformatter, one, width, height).copy()
                     if one.format.name.startswith("gray") and one.color_range == LIMITED:
-                        tile = _WIDENED[tile]  # swscale takes all grey for full
+                        tile = _WIDENED[tile]  # swscale takes all grey for full range
                     found[packet.stream.id] = tile
     if not found or found.keys() != set(grid.tiles):
         raise SourceError(f"{path}: its tiles cannot be put together")
@@ -143,12 +143,12 @@ def turn(image: Image, turns: Iterable[tuple[bytes, bytes]]) -> Image:
 
 
 def _crop(image: Image, clap: bytes) -> Image:
-    """All of it if the numbers make no sense."""
+    """Crop the picture; return all of it if the numbers make no sense."""
     with suppress(struct.error, ZeroDivisionError):
         numbers = struct.unpack(">IIIIiIiI", clap)
         for axis, at in ((1, 0), (0, 2)):
             whole, length = image.shape[axis], Fraction(*numbers[at : at + 2])
-            offset = Fraction(*numbers[at + 4 : at + 6])  # of its middle
+            offset = Fraction(*numbers[at + 4 : at + 6])  # of its centre
             begin, size = round((whole - length) / 2 + offset), round(length)
             if begin >= 0 < size <= whole - begin:
                 image = image.take(range(begin, begin + size), axis)

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
 
 
 def list_pictures(spec: str) -> list[str]:
-    """The pictures of a spec that ``PicturesSource`` claims, in order. Raises SourceError."""
+    """Return the pictures of a spec of ``PicturesSource``, in order. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return list(spec.paths)
     if is_numbered(spec):
@@ -31,7 +31,7 @@ def list_pictures(spec: str) -> list[str]:
 
 
 def look_into(spec: str) -> Contents | None:
-    """What a folder or a pattern contains; None for other specs. Raises SourceError."""
+    """Return the content of a folder or a pattern; None for other specs. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return None
     if os.path.isdir(spec):
@@ -42,7 +42,7 @@ def look_into(spec: str) -> Contents | None:
 
 
 def is_numbered(spec: str) -> bool:
-    """Whether ``spec`` is ffmpeg's pattern for numbered pictures, and no file's name."""
+    """Return whether ``spec`` is ffmpeg's pattern for numbered pictures, and not a file's name."""
     name = os.path.basename(spec).replace("%%", "")
     return (
         len(_NUMBER.findall(name)) == 1
@@ -53,7 +53,7 @@ def is_numbered(spec: str) -> bool:
 
 
 def _list_numbered(spec: str) -> list[str]:
-    """The files that ``frame_%04d.jpg`` names, whichever numbers there are."""
+    """Return the files that ``frame_%04d.jpg`` matches, whichever numbers exist."""
     folder, name = os.path.split(spec)
     marked = name.replace("%%", "\0")
     found = _NUMBER.search(marked)
@@ -61,14 +61,14 @@ def _list_numbered(spec: str) -> list[str]:
     ends = (marked[: found.start()], marked[found.end() :])
     before, after = (re.escape(end.replace("\0", "%")) for end in ends)
     digits = max(1, int(found.group(1) or 1))
-    # A number has at least so many digits, and more of them only where it is as large as that.
+    # A number has at least this many digits, and more only if it is that large.
     wanted = re.compile(f"{before}(?:[0-9]{{{digits}}}|[1-9][0-9]{{{digits},}}){after}")
     try:
         files = list_folder(folder or os.curdir).files
     except SourceError:
         if os.path.isdir(folder or os.curdir):
             raise
-        files = []  # the folder is not there
+        files = []  # the folder does not exist
     matches = (path for path in files if wanted.fullmatch(os.path.basename(path)))
     return [os.path.join(folder, os.path.basename(path)) for path in matches]
 

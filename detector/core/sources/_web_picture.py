@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 30
 
 
 class WebPicture(Source):
-    """One picture, copied whole: it is read as a file of that name is."""
+    """One picture, downloaded and read like a file."""
 
     decoder = "opencv"
 
@@ -32,7 +32,7 @@ class WebPicture(Source):
             try:
                 inner = PicturesSource.open(self._path, **how)
             except SourceError as error:
-                raise SourceError(self._told(str(error))) from error
+                raise SourceError(self._with_address(str(error))) from error
             self._inner: Source = stack.enter_context(inner)
             self._kept = stack.pop_all()
         self.info = replace(inner.info, path=self._shown)
@@ -40,11 +40,11 @@ class WebPicture(Source):
 
     @property
     def notes(self) -> list[str]:  # type: ignore[override]
-        self._notes += map(self._told, self._inner.notes)
+        self._notes += map(self._with_address, self._inner.notes)
         self._inner.notes.clear()
         return self._notes
 
-    def _told(self, text: str) -> str:
+    def _with_address(self, text: str) -> str:
         return text.replace(self._path, self._shown)
 
     def read(self, into: Image | None = None) -> Frame | None:
@@ -56,7 +56,7 @@ class WebPicture(Source):
 
 
 def _copy(place: WebPlace, folder: str, codec: str) -> str:
-    """The path of a copy, which has the suffix of what it is."""
+    """Download it. Return the path of the copy, with the suffix of its format."""
     stored = open_web(place)
     try:
         if stored.size > MOST_BYTES:

@@ -18,7 +18,7 @@ class PicturesSource(Source):
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """A folder, a file that holds a picture, or a pattern that is no file's name."""
+        """Return whether it is a folder, a picture file, or a pattern that is not a file's name."""
         if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):

@@ -1,4 +1,4 @@
-"""``-``: a video that another program sends to standard input. PyAV reads it as it comes."""
+"""``-``: a video that another program writes to standard input. PyAV reads it as it arrives."""
 
 from __future__ import annotations
 

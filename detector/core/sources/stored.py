@@ -1,4 +1,4 @@
-"""``StoredVideo``: a video of an object store or a web server, as a batch job reads it."""
+"""``StoredVideo``: a video in an object store or on a web server, read by a batch job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StoredSource(Source):
 
 
 def open_place(place: Place) -> RangedObject:
-    """An object with random access, whose reads fail if it is incomplete. Raises SourceError."""
+    """Open an object whose reads fail if it is incomplete. Raises SourceError."""
     if place.scheme in STORES:
         from detector.core.sources._ranges import StoredObject
 

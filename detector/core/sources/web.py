@@ -1,4 +1,4 @@
-"""Files of web servers: videos that end, pictures, finished playlists of HLS."""
+"""Files of web servers: videos that end, pictures, finished HLS playlists."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WebSource(Source):
 
 
 def picture_of(spec: str) -> str | None:
-    """The path in rows of the one picture at an address; None without one. Raises SourceError."""
+    """Return the path in rows of the picture at an address; None if none. Raises SourceError."""
     from detector.core.sources._answers import PICTURE
     from detector.core.sources._web import WebPlace
 

@@ -1,4 +1,4 @@
-"""Intel's GPUs and NPUs as the kernel lists them, and what is missing where OpenVINO finds none."""
+"""Intel's GPUs and NPUs as the kernel lists them, and what is missing if OpenVINO finds none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 DEV, SYS = Path("/dev"), Path("/sys")
-INTEL = "0x8086"  # vendor of PCI
+INTEL = "0x8086"  # PCI vendor
 
 
 class Kind(NamedTuple):
     what: str
     files: str  # below /dev, as a pattern
     shown: str  # below /sys/class
-    pci: str  # how the class of such a PCI device begins
+    pci: str  # prefix of such a device's PCI class
     module: str  # of the kernel
     packages: str
 
@@ -41,7 +41,7 @@ KINDS = {
 
 
 def device_files(kind: str) -> list[Path]:
-    """The files of /dev through which a driver reaches Intel's devices of a kind."""
+    """Return the files of /dev through which a driver reaches Intel's devices of a kind."""
     files, shown = KINDS[kind].files, SYS / "class" / KINDS[kind].shown
     return [
         file
@@ -51,7 +51,7 @@ def device_files(kind: str) -> list[Path]:
 
 
 def why_missing(kind: str) -> str:
-    """Why OpenVINO lists no such device, and what to do about it, as far as the system tells."""
+    """Return why OpenVINO lists no such device, and what to do about it, if known."""
     about, files = KINDS[kind], device_files(kind)
     if not files:
         if not _is_on_pci(about):

@@ -1,4 +1,4 @@
-"""One function for each ONNX operator: node -> (torch module, names of what it reads)."""
+"""One function per ONNX operator: node -> (torch module, names of its inputs)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Node:
         self._constants = constants
 
     def constant(self, at: int) -> NDArray[Any] | None:
-        """Input number ``at``; None where it is absent. Raises EngineError for a computed one."""
+        """Return input number ``at``; None if absent. Raises EngineError if it is computed."""
         if at >= len(self.inputs) or not self.inputs[at]:
             return None
         if self.inputs[at] not in self._constants:
@@ -45,7 +45,7 @@ class Node:
         return self.inputs[at] in self._constants
 
     def numbers(self, at: int) -> list[int]:
-        """Input number ``at``, a list of whole numbers that must be given."""
+        """Return input number ``at``, a list of integers that must be given."""
         value = self.constant(at)
         if value is None:
             raise self.error(f"its input {at} must be given")
@@ -61,23 +61,23 @@ class Node:
         )
 
     def refuse(self, **allowed: tuple[Any, ...]) -> None:
-        """Raises EngineError for an attribute with a value that is not in ``allowed``."""
+        """Raise EngineError for an attribute whose value is not in ``allowed``."""
         for key, values in allowed.items():
             if key in self.attributes and self.attributes[key] not in values:
                 raise self.error(f"{key}={self.attributes[key]!r} is not supported")
 
 
 def _plain(make: Callable[[], nn.Module]) -> Callable[[Node], Made]:
-    """An operator without settings that is a module of torch or of ours."""
+    """Return the function for an operator without settings that is a module."""
     return lambda node: (make(), node.inputs)
 
 
 def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
-    """An operator without settings that is a function of all its inputs."""
+    """Return the function for an operator without settings that is a function of all its inputs."""
     return lambda node: (modules.Called(function), node.inputs)
 
 
-# Layers.
+# Layers
 
 
 def _conv(node: Node) -> Made:
@@ -85,7 +85,7 @@ def _conv(node: Node) -> Made:
 
 
 def _conv_transpose(node: Node) -> Made:
-    """YOLOv6 enlarges its maps with it."""
+    """Convert a transposed convolution, with which YOLOv6 enlarges its maps."""
     if "output_shape" in node.attributes:
         raise node.error("output_shape is not supported")
     padding = tuple(node.attributes.get("output_padding", [0, 0]))
@@ -102,7 +102,7 @@ def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
     channels = weight.shape[1] * groups, weight.shape[0]  # in and out, or out and in if transposed
-    # On "meta", to draw no random numbers; nn.utils.skip_init would import sympy (0.7 s).
+    # On "meta", which draws no random numbers; nn.utils.skip_init would import sympy (0.7 s).
     module = kind(
         *(channels if kind is nn.Conv2d else channels[::-1]),
         kernel_size=tuple(weight.shape[2:]),
@@ -111,7 +111,7 @@ def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *
         dilation=tuple(node.attributes.get("dilations", [1, 1])),
         groups=groups,
         bias=bias is not None,
-        dtype=torch.tensor(weight[:0]).dtype,  # half in exports of half precision
+        dtype=torch.tensor(weight[:0]).dtype,  # half in exports with half precision
         device="meta",
         **more,
     )
@@ -122,13 +122,13 @@ def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *
 
 
 def _pad(node: Node) -> Made:
-    """Adds a border of one value, around the axes that are named, or around all."""
+    """Add a border of one value around the named axes, or around all."""
     node.refuse(mode=(b"constant",))
     pads, value, axes = node.numbers(1), node.scalar(2) or 0.0, node.constant(3)
     given = range(len(pads) // 2) if axes is None else [int(axis) for axis in axes.ravel()]
 
     def pad(x: Tensor) -> Tensor:
-        widths = [0] * (2 * x.ndim)  # before and behind each axis, the last axis first
+        widths = [0] * (2 * x.ndim)  # before and after each axis, the last axis first
         for at, axis in enumerate(given):
             place = 2 * (x.ndim - 1 - axis % x.ndim)
             widths[place : place + 2] = pads[at], pads[at + len(pads) // 2]
@@ -196,7 +196,7 @@ def _cast(node: Node) -> Made:
 
 
 def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[Node], Made]:
-    """Quantize or dequantize a computed tensor; graph.py folds those of constants."""
+    """Return a converter of (de)quantizers of computed tensors; graph.py folds others."""
 
     def made(node: Node) -> Made:
         scale, zero = node.constant(1), node.constant(2)
@@ -214,14 +214,14 @@ def _clip(node: Node) -> Made:
     return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
 
 
-# Operators that choose among values: best cells (YOLOv10, YOLO26), places (RT-DETR).
+# Operators that select among values: best cells (YOLOv10, YOLO26), positions (RT-DETR)
 
 # The names of opset 16, of opset 20, and of both.
 SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
 
 
 def _split(node: Node) -> Made:
-    """Splits into the given sizes, or into equal ones, of which the last may be smaller."""
+    """Split into the given sizes, or into equal ones, the last of which may be smaller."""
     axis, count = node.attributes.get("axis", 0), len(node.outputs)
     ends = list(accumulate(node.numbers(1))) if len(node.inputs) > 1 and node.inputs[1] else []
 
@@ -241,7 +241,7 @@ def _split(node: Node) -> Made:
 
 
 def _top(node: Node) -> Made:
-    """The largest values and their places, the first of equal ones first, unlike torch.topk."""
+    """Return the largest values and their positions; for ties the first, unlike torch.topk."""
     count, axis = node.constant(1), node.attributes.get("axis", -1)
     largest = bool(node.attributes.get("largest", 1))
     if count is None:
@@ -262,7 +262,7 @@ def _gather_elements(node: Node) -> Made:
 
 
 def gather_computed(node: Node) -> Made:
-    """Gather with computed indices. Indices of several dimensions replace the axis."""
+    """Gather with computed indexes. Indexes with several dimensions replace the axis."""
     axis = node.attributes.get("axis", 0)
 
     def gather(x: Tensor, at: Tensor) -> Tensor:
@@ -284,7 +284,7 @@ def _tile(node: Node) -> Made:
 
 
 def _expand(node: Node) -> Made:
-    """Broadcasts both ways: either side may be the one that is repeated."""
+    """Broadcast both ways: either side may be repeated."""
     sides = node.numbers(1)
 
     def expand(x: Tensor) -> Tensor:
@@ -294,7 +294,7 @@ def _expand(node: Node) -> Made:
 
 
 def _mod(node: Node) -> Made:
-    """The result has the divisor's sign, or with fmod the dividend's."""
+    """Convert the remainder, with the divisor's sign, or with fmod the dividend's."""
     function = torch.fmod if node.attributes.get("fmod", 0) else torch.remainder
     return modules.Called(function), node.inputs
 
@@ -312,7 +312,7 @@ def _grid_sample(node: Node) -> Made:
     corners = bool(node.attributes.get("align_corners", 0))
 
     def sample(x: Tensor, grid: Tensor) -> Tensor:
-        """In float32: of a bf16 map that is not contiguous, torch 2.13 reads other memory."""
+        """Sample in float32: for a non-contiguous bf16 map, torch 2.13 reads other memory."""
         sampled = nn.functional.grid_sample(x.float(), grid.float(), mode, padding, corners)
         return sampled.to(x.dtype)
 
@@ -342,7 +342,7 @@ SELECTION: dict[str, Callable[[Node], Any]] = {
 }
 
 
-# Operators that decode boxes and build attention: reshapes, matrix products, reductions.
+# Operators that decode boxes and build attention: reshapes, matrix products, reductions
 
 
 def _reshape(node: Node) -> Made:
@@ -371,7 +371,7 @@ def _unsqueeze(node: Node) -> Made:
 
 
 def _flatten(node: Node) -> Made:
-    """Flattens to two axes: those before ``axis``, and the rest."""
+    """Flatten to two axes: those before ``axis``, and the rest."""
     axis = node.attributes.get("axis", 1)
     return modules.Called(lambda x: x.reshape(math.prod(x.shape[:axis]), -1)), node.inputs
 
@@ -394,7 +394,7 @@ def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[
 
 
 def _gather(node: Node) -> Made:
-    """Gather with a constant list of indices, or with one index, which removes the axis."""
+    """Gather with a constant list of indexes, or with one index, which removes the axis."""
     axis = node.attributes.get("axis", 0)
     indices = node.constant(1) if node.is_constant(1) else None
     if indices is None or indices.ndim > 1:
@@ -406,7 +406,7 @@ def _gather(node: Node) -> Made:
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:
-    """Whole numbers are divided without the rest, as ONNX does."""
+    """Divide integers without a remainder, as ONNX does."""
     return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
 
 
@@ -426,7 +426,7 @@ def _average_pool(node: Node) -> Made:
 
 
 def _batch_norm(node: Node) -> Made:
-    """Batch normalisation in inference: a factor and a shift for each channel."""
+    """Convert batch normalisation for inference: a factor and an offset for each channel."""
     node.refuse(training_mode=(0,))
     parts = [node.constant(at) for at in range(1, 5)]
     if any(part is None for part in parts):

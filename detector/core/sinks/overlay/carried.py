@@ -1,13 +1,13 @@
-"""The detections that an overlay carries, exactly: ``burn`` draws them later without a model.
+"""The exact detections stored in an overlay, so that ``burn`` can draw them later without a model.
 
-A line of subtitles begins with a comment, which players leave out:
+A line of subtitles begins with a comment, which players ignore:
 
     {detect-video 1 FRAME PTS CUT BASE64}
 
 FRAME and PTS are the source's, CUT is what ``--max-det`` dropped, and BASE64 holds little-endian
 int32 class ids [M], float32 scores [M] and float32 boxes [M, 4]. Rows in an attachment would be
 simpler, but a Matroska file has its attachments in front, where nothing is known yet, and a killed
-run would lose them all. What holds for the whole file is in front, as one JSON document (``NAME``).
+run would lose them all. Facts about the whole file are in front, as one JSON document (``NAME``).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from detector.core.errors.holding import bad_tags, name_to_open
 from detector.core.sinks._about import is_of_an_overlay
 from detector.core.types import Detections
 
-NAME = "detect-video.json"  # of the attachment
+NAME = "detect-video.json"  # name of the attachment
 SCHEMA = 1
 LARGEST_DESCRIPTION = 1 << 24  # bytes of the document
-LONGEST_ROW = 1 << 24  # characters; --max-det ends at 100,000 boxes of 32 characters
+LONGEST_ROW = 1 << 24  # characters; --max-det allows 100,000 boxes of 32 characters
 LARGEST_SIDE = 1 << 16  # pixels
 LARGEST_TICKS = 1 << 62
-BYTES_EACH = 24  # of a detection
+BYTES_EACH = 24  # per detection
 ROW = re.compile(rb"\{detect-video 1 (\d{1,18}) (-?\d{1,18}) (\d{1,9}) ([A-Za-z0-9+/=]*)\}")
-FIELDS_IN_FRONT = 8  # of a line: ReadOrder, Layer, Style, Name, three margins, Effect
+FIELDS_IN_FRONT = 8  # before a line's text: ReadOrder, Layer, Style, Name, three margins, Effect
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """``shift``: ticks of the source's ``time_base`` that its times are earlier here. ``drawing``:
-    how the run drew it, by name of ``Style``'s fields."""
+    """Facts about the whole file. ``shift``: ticks of the source's ``time_base`` by which its times
+    are earlier here. ``drawing``: how the run drew it, by names of ``Style``'s fields."""
 
     source: str
     time_base: tuple[int, int]
@@ -81,7 +81,7 @@ def encode_row(index: int, pts: int, detections: Detections) -> str:
 
 
 def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
-    """The row in a subtitle line as Matroska stores it, or None. Raises ValueError if damaged."""
+    """Return the row in a subtitle line of Matroska, or None. Raises ValueError if damaged."""
     text = line.split(b",", FIELDS_IN_FRONT)[-1]
     if not text.startswith(b"{detect-video ") or len(text) > LONGEST_ROW:
         return None
@@ -106,7 +106,7 @@ def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
 
 
 class Overlay:
-    """Reads an overlay; ``damaged`` counts unreadable rows. Raises SourceError if it is not one."""
+    """An open overlay; ``damaged`` counts unreadable rows. Raises SourceError if it is not one."""
 
     def __init__(self, path: str | Path) -> None:
         import av
@@ -151,7 +151,7 @@ class Overlay:
         raise self._refusal("its track of detections is missing")
 
     def rows(self) -> Iterator[Row]:
-        """All rows, in the order of time. Read to the end, however damaged the rest is."""
+        """Yield all rows in order of time. Reads to the end, however damaged the rest is."""
         import av
 
         names, base = self.description.names, Fraction(self._stream.time_base)
@@ -174,7 +174,7 @@ class Overlay:
 
 
 def _describe(document: Any) -> Description:
-    """Raises ValueError, TypeError and KeyError for anything that is not a description."""
+    """Parse the description. Raises ValueError, TypeError or KeyError if it is not one."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']}, but this version reads {SCHEMA}")
     names, drawing = document["names"], document["drawing"]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """``file``: the class that writes it, as module and name. ``muxer``: FFmpeg's name.
-    ``largest``: pixels a side. ``worst_crf``: the end of --crf; None: neither crf nor presets."""
+    """A format. ``file``: module and class that writes it. ``muxer``: FFmpeg's name. ``largest``:
+    pixels a side. ``worst_crf``: the highest --crf; None: neither crf nor presets."""
 
     name: str
     file: tuple[str, str]
@@ -50,11 +50,11 @@ LEAD_S = 2.0  # default of --lead
 
 
 class VideoSink(Sink):
-    """One video file. ``close`` counts the frames in it before it gives it its final name."""
+    """A video file. ``close`` counts its frames before it gets its final name."""
 
     name = "video"
     suffixes = tuple(FORMATS)
-    pictures = "yuv420p"  # or BGR, where the source has nothing else
+    pictures = "yuv420p"  # or BGR if the source gives no planes
     kinds = ("video",)
     alone = False
     order = 4
@@ -95,8 +95,8 @@ class VideoSink(Sink):
         lead: float | None = None,
         audio: bool = True,
     ) -> None:
-        """None is the default; ``lead``: seconds. Raises UsageError for what does not go together,
-        and OutputError for an encoder that does not run here."""
+        """Create the sink. None means the default; ``lead``: seconds. Raises UsageError for
+        conflicting options, and OutputError for an encoder that does not run here."""
         super().__init__(path)
         if self.path.suffix.lower() not in FORMATS:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""GIF that loops, each frame in the 256 colours that suit it."""
+"""Looping GIF, each frame with its own 256 colours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Frame
 
 HUNDREDTH = Fraction(1, 100)
-SHORTEST = 2  # hundredths of a second that a frame stands; browsers slow down what is shorter
+SHORTEST = 2  # hundredths of a second per frame; browsers slow down shorter ones
 LONGEST_S = 600.0  # between two frames; the format has 16 bits of hundredths
 
 
@@ -65,7 +65,7 @@ class GifFile(VideoFile):
 
 
 def _palette_graph(height: int, width: int) -> Any:
-    """A picture in, the same in its 256 colours out. Ordered dither keeps the file small."""
+    """Return a filter that reduces a picture to 256 colours; ordered dither keeps it small."""
     graph = av.filter.Graph()
     source = graph.add_buffer(width=width, height=height, format="bgr24", time_base=HUNDREDTH)
     split = graph.add("split")

@@ -1,4 +1,4 @@
-"""The annotated video of a run in a pipe, as Matroska: what reads it need not seek."""
+"""The annotated video of a run in a pipe, as Matroska, which can be read without seeking."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from detector.core.sinks.video import VideoSink
 from detector.core.sinks.video.clips import Clips
 from detector.core.types import Detections, Frame, SourceInfo
 
-NAME = Path("-.mkv")  # says the format
+NAME = Path("-.mkv")  # its suffix selects the format
 
 
 class PipedVideo(VideoSink):
-    """One source's video to an open descriptor. After its reader leaves, the rest is discarded."""
+    """One source's video to an open descriptor. Once its reader is gone, the rest is discarded."""
 
     def __init__(self, stream: RowStream, **options: Any) -> None:
         super().__init__(NAME, **options)

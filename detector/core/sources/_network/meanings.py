@@ -1,4 +1,4 @@
-"""What an error of FFmpeg means, in a line that says what to do."""
+"""Explain an error of FFmpeg in a line that says what to do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHO
 @dataclass(frozen=True, slots=True)
 class Meaning:
     text: str
-    login: bool = False  # user or password is wrong
+    login: bool = False  # wrong user or password
 
 
 def explain(error: BaseException, timed_out: bool = False) -> Meaning:
-    """``timed_out``: we ended the attempt, because the camera took too long."""
+    """Explain an error. ``timed_out``: we ended the attempt because the camera took too long."""
     login = isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError)
     return Meaning(redact(_meaning(error, timed_out)), login and not timed_out)
 

@@ -1,4 +1,4 @@
-"""A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers."""
+"""A video file. Each file here is one decoder, selected with ``--decoder``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from detector.core.sources.base import How, Source, check_file
 
 
 def decoders() -> list[str]:
-    """The decoders there are, sorted: the files of this folder."""
+    """Return the names of the decoders, sorted: the files of this folder."""
     return list(wings.list_files(*__path__))
 
 
 class VideoSource(Source):
-    """Every file that no other source claims; the decoder says if it is no video."""
+    """Reads every file that no other source claims; the decoder reports one that is not a video."""
 
     order = 100
     gives = ("bgr", "yuv420p")
@@ -39,7 +39,7 @@ class VideoSource(Source):
             source: Source = module.open(spec, **how)
             return source
         with ExitStack() as stack:
-            # By such a suffix FFmpeg would take some for one picture.
+            # With its suffix FFmpeg would take some files for one picture.
             stack.enter_context(hold(spec, suffix=""))
             source = module.open(spec, **how)
             weakref.finalize(source, stack.pop_all().close)

@@ -1,4 +1,4 @@
-"""What a video file says of itself, by PyAV; only the first picture is decoded."""
+"""Read a video file's metadata with PyAV; only the first picture is decoded."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
 # Recordings of browsers state no duration. A pause in them may be as long as in ffmpeg.
 UNKNOWN_DURATION_S = 30 * 3600.0
-MOST_STREAMS = 64  # that may appear while a file is read
-FIRST_PICTURE_PACKETS = 64  # in which to look for the first picture
-GREY_LOOKS = 8  # pictures by which the range of grey is chosen
-HEAD_BYTES = 512  # of a file, by which a message says what it is
-PIPE_BYTES = 1 << 16  # asked of a pipe at once; it gives what it has
+MOST_STREAMS = 64  # limit on streams that appear while a file is read
+FIRST_PICTURE_PACKETS = 64  # packets to search for the first picture
+GREY_LOOKS = 8  # pictures used to choose the range of grey
+HEAD_BYTES = 512  # of a file, to describe its format in a message
+PIPE_BYTES = 1 << 16  # per read of a pipe, which returns what it has
 
 
 def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
-    """A member for side data that PyAV has no name for, or it refuses to list any."""
+    """Return a member for side data unknown to PyAV, which otherwise refuses to list any."""
     unnamed = object.__new__(kind)
     unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
     return unnamed
@@ -59,12 +59,12 @@ class Video:
     decodable: bool  # PyAV has a decoder for it
     names_in_log: tuple[str, ...]  # of its demuxer and its decoder, in FFmpeg's messages
     complaint: str  # of the demuxer, about what it read before the first packet
-    not_for_opencv: str  # why cv2 would hand out wrong pictures; "" where it is fit
-    not_for_planes: str  # why its pictures are read as BGR; "" where they may stay YUV
-    plain: bool  # its first picture is one that _bgr.py converts itself where it has to
-    rotation: int | None  # degrees, as the first picture states it; None where that came late
-    notes: tuple[str, ...]  # sentences for the session, about what was chosen
-    factor: int  # of ``types.Reduced``, to which its pictures are decoded; 1: whole
+    not_for_opencv: str  # why cv2 would return wrong pictures; "" if it does not
+    not_for_planes: str  # why its pictures are read as BGR; "" if they may stay YUV
+    plain: bool  # _bgr.py can convert its first picture itself, if needed
+    rotation: int | None  # degrees, as the first picture states it; None if that came late
+    notes: tuple[str, ...]  # sentences for the session about choices made
+    factor: int  # of ``types.Reduced``, at which its pictures are decoded; 1: full size
     grey: GreyRange | None = None  # of samples of more than 8 bits; None: all that they can hold
 
     @property
@@ -73,7 +73,7 @@ class Video:
         return max(1, round(1 / (self.info.fps * self.info.time_base)))
 
     def set_displayed(self, width: int, height: int, rotation: int) -> None:
-        """Corrects ``info`` by the first picture's stored size, to be turned by ``rotation``."""
+        """Correct ``info`` by the first picture's stored size, to be rotated by ``rotation``."""
         info, quarter = self.info, round(rotation / 90) % 4 if rotation % 90 == 0 else 0
         info.rotation = quarter * 90  # other angles are not applied, neither by cv2 nor here
         info.width, info.height = (height, width) if quarter % 2 else (width, height)
@@ -82,11 +82,11 @@ class Video:
 
 
 def open_container(path: str) -> Any:
-    """A PyAV container of ``path``. Raises SourceError that says why it cannot be opened."""
+    """Open ``path`` as a PyAV container. Raises SourceError that says why it cannot be opened."""
     try:
         if path == STANDARD_INPUT:
             return _open_standard_input()
-        # Old cameras write their tags in Latin-1: no tag may make a video unreadable.
+        # Old cameras write their tags in Latin-1, which must not make a video unreadable.
         how = how_to_open(path)
         container = av.open(**how, **bad_tags())
         return how["io_open"].keep(container) if "io_open" in how else container
@@ -110,7 +110,7 @@ def _open_standard_input() -> Any:
 
 
 def probe(path: str, choice: Choice = ANY) -> Video:
-    """Reads the container's metadata. Raises SourceError and UsageError."""
+    """Read the container's metadata. Raises SourceError and UsageError."""
     with Complaints() as complaints, open_container(path) as container:
         demuxer = container.format.name
         said = [message for who, message in complaints.take() if who == demuxer]
@@ -118,7 +118,7 @@ def probe(path: str, choice: Choice = ANY) -> Video:
         codec = stream.codec_context
         sized = (
             codec is None or codec.width > 0
-        )  # said before a picture is decoded: all that opencv knows
+        )  # stated before a picture is decoded, which is all that opencv knows
         first = _first_picture(container, stream)
         raw = is_raw(container)
         fps, guessed = rate_of(path, container, stream, choice.rate)
@@ -168,8 +168,8 @@ def probe(path: str, choice: Choice = ANY) -> Video:
 
 
 def demux(container: Any, *streams: Any) -> Iterator[Any]:
-    """The packets of streams, and an empty one of each at the end. A stream may appear late, in
-    damaged files; PyAV knows it only when it demuxes anew."""
+    """Yield the packets of streams, and an empty one of each at the end. In damaged files a stream
+    may appear late; PyAV only lists it on the next demux."""
     for _ in range(MOST_STREAMS):
         try:
             yield from container.demux(*streams)
@@ -185,12 +185,12 @@ def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: b
         # a segmentation fault in 5.0.0's binding
         return "opencv crashes on a file name that is not UTF-8"
     if stream.index != container.streams.video[0].index:
-        return "opencv would read another track"  # and cannot be told otherwise
+        return "opencv would read another track"  # and cannot be set otherwise
     if not sized and first is not None:
         return "its beginning does not state the size of its pictures, so opencv decodes none"
     if _is_interlaced(stream, first):
-        # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not
-        # look: it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
+        # swscale refuses them ("Cannot convert interlaced to progressive frames"), but cv2 ignores
+        # that and returns what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
         return "interlaced: opencv returns black frames"
     if first is not None and (nearest_matrix(first) or int(first.color_trc) not in TRANSFERS):
         return "opencv returns black frames for its colours"
@@ -198,7 +198,7 @@ def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: b
 
 
 def _first_picture(container: Any, stream: Any) -> Any:
-    """It knows more than the container; None where it does not come soon."""
+    """Return the first picture, which knows more than the container; None if it comes late."""
     if stream.codec_context is None:
         return None
     try:
@@ -206,12 +206,12 @@ def _first_picture(container: Any, stream: Any) -> Any:
             for picture in stream.codec_context.decode(packet):
                 return picture
     except av.error.FFmpegError:
-        pass  # what is wrong with the data comes out when it is read
+        pass  # damaged data is reported when it is read
     return None
 
 
 def _find_factor(path: str, stream: Any, first: Any, choice: Choice) -> int:
-    """To which part of its size MJPEG is decoded, if FFmpeg does it with the first picture."""
+    """Return the fraction at which MJPEG is decoded, if FFmpeg can do it for the first picture."""
     if first is None or stream.codec_context.codec.canonical_name != "mjpeg":
         return 1
     factor = choice.part_of(first.width, first.height)
@@ -226,19 +226,19 @@ def _find_factor(path: str, stream: Any, first: Any, choice: Choice) -> int:
 
 
 def decode_reduced(codec: Any, factor: int) -> None:
-    """Before its first packet."""
+    """Decode at a fraction of the size. Call it before the first packet."""
     codec.options = {"lowres": str(factor.bit_length() - 1)}
 
 
 def reduced_size(size: tuple[int, int], factor: int) -> tuple[int, int]:
-    """Width and height of a picture of this size that is decoded to 1/``factor``."""
+    """Return width and height of a picture of this size decoded at 1/``factor``."""
     return -(-size[0] // factor), -(-size[1] // factor)
 
 
 def _choose_grey(
     container: Any, stream: Any, first: Any, duration_s: float | None, choice: Choice
 ) -> GreyRange | None:
-    """For a whole video, by pictures that are spread over it; of a pipe, by its first ones."""
+    """Choose a video's grey range from pictures spread over it; for a pipe, the first ones."""
     if first is None or not is_deep_grey(first):
         return None
     pictures, ticks = [first], int((duration_s or 0) / stream.time_base)
@@ -252,7 +252,7 @@ def _choose_grey(
 
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
-    """By the container, or by the first picture: Matroska and AVI often do not know."""
+    """Check the container and the first picture: Matroska and AVI often do not tell."""
     # 0 unknown, 1 progressive, 2 and more: orders of fields. Before PyAV 18.1 the picture tells.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
@@ -260,7 +260,7 @@ def _is_interlaced(stream: Any, first: Any) -> bool:
 
 
 def _is_mirrored(picture: Any) -> bool:
-    """Whether the display matrix [a b u; c d v; x y w] mirrors: some front cameras write such."""
+    """Return whether the display matrix [a b u; c d v; x y w] mirrors, as some cameras' do."""
     matrix = picture.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return False
@@ -275,7 +275,7 @@ def _duration_s(container: Any, stream: Any) -> float | None:
 
 
 def _longest_gap_s(container: Any, duration_s: float | None) -> float:
-    """A slide that stands for minutes is one frame: if stamps count from 0, the pause is kept."""
+    """Return the longest pause. If stamps count from 0, a slide shown for minutes is kept."""
     if container.format.flags & CLOCK_MAY_JUMP:
         return LONGEST_GAP_S
     return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)
@@ -329,7 +329,6 @@ def _first_bytes(path: str) -> bytes:
 
 
 def no_frame(video: Video, refused: int) -> SourceError:
-    """The error for a video that opens and gives nothing."""
     info = video.info
     if not video.decodable:
         return SourceError(

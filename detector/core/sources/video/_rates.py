@@ -1,5 +1,5 @@
-"""How many pictures a second a video has, by what it says of itself. FFmpeg calls all raw streams
-25 a second; H.264's and HEVC's VUI and MPEG-2's sequence header may state the rate."""
+"""Find a video's frame rate in its own data. FFmpeg assumes 25 FPS for all raw streams; H.264's and
+HEVC's VUI and MPEG-2's sequence header may state the rate."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from detector.core.errors import UsageError
 
-DEFAULT_FPS = Fraction(25)  # where nothing is known; FFmpeg's own default for raw streams
-# AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX: what FFmpeg's demuxers of raw streams have in common.
+DEFAULT_FPS = Fraction(25)  # if nothing is known; FFmpeg's own default for raw streams
+# AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX, which FFmpeg's demuxers of raw streams share.
 RAW_FLAGS = 0x0180
-PICTURES_IN_A_ROW = "_pipe"  # ends the names of demuxers such as that of JPEG after JPEG
-MOST_FPS = 1000  # more is the resolution of a clock, as DV's 60000
+PICTURES_IN_A_ROW = "_pipe"  # suffix of demuxers of picture sequences, such as JPEGs
+MOST_FPS = 1000  # larger values are the resolution of a clock, such as DV's 60000
 
 
 def is_raw(container: Any) -> bool:
-    """Whether its pictures carry no time stamps, so that they are counted."""
+    """Return whether its pictures have no time stamps, so that they are counted."""
     format = container.format
     return int(format.flags) & RAW_FLAGS == RAW_FLAGS or format.name.endswith(PICTURES_IN_A_ROW)
 
@@ -24,8 +24,8 @@ def is_raw(container: Any) -> bool:
 def rate_of(
     path: str, container: Any, stream: Any, wanted: Fraction | None
 ) -> tuple[Fraction, str]:
-    """Frames a second, and a sentence where they are a guess. Raises UsageError for a ``wanted``
-    rate where the file has a clock."""
+    """Return the frame rate, and a sentence if it is a guess. Raises UsageError for a ``wanted``
+    rate if the file has a clock."""
     if not is_raw(container):
         if wanted is not None:
             raise UsageError(
@@ -38,7 +38,8 @@ def rate_of(
     codec = stream.codec_context
     stated = None if codec is None else codec.framerate
     if stated and stated > MOST_FPS:
-        stated = stream.guessed_rate  # MPEG-4 states ticks, and in each picture how many passed
+        # MPEG-4 states ticks, and in each picture how many have passed
+        stated = stream.guessed_rate
     if stated and stated <= MOST_FPS:
         return Fraction(stated), ""
     return DEFAULT_FPS, (
@@ -48,7 +49,7 @@ def rate_of(
 
 
 def time_base_for(fps: Fraction, own: Fraction) -> Fraction:
-    """Of the pts of a raw stream: its own, where a frame lasts whole ticks of it."""
+    """Return a raw stream's time base: its own, if a frame lasts whole ticks of it."""
     return own if (1 / (fps * own)).denominator == 1 else 1 / fps
 
 

@@ -1,4 +1,4 @@
-"""The fastest reader while all is well, then PyAV: every frame that can be decoded, each once.
+"""The fastest reader until the first trouble, then PyAV: every decodable frame, each once.
 
 For planes the fastest is PyAV on all cores (``_threaded.py``), for BGR cv2. On ARM64 PyAV reads
 for BGR, too, if we can make the pixels that x86 has: cv2's FFmpeg makes others there.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def open(
     path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
-    """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
+    """Open a video. Raises SourceError if neither cv2 nor PyAV decodes a frame."""
     video = probe(path, choice)
     source: AvSource | CheckedSource
     as_planes = pixels != "bgr" and not video.not_for_planes

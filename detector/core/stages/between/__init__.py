@@ -1,8 +1,8 @@
-"""Stages between nms and annotate, such as a tracker: one file is one stage.
+"""Stages between nms and annotate, such as a tracker. Each file is one stage.
 
 A file ``NAME.py`` here, or in the folder ``stages`` of a wing, declares one in a class
-``NameStage``. The loop calls it in a span of its own, in the thread that writes. So the ledger,
-NVTX ranges, the critical path, what-if, the verdict and the reports have it by its name.
+``NameStage``. The loop calls it in a span of its own, in the writer's thread. So the ledger, NVTX
+ranges, the critical path, what-if, the verdict and the reports show it by its name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
-    """Says which frames the network sees (--infer-every)."""
+    """Decides which frames the network runs on (--infer-every)."""
 
-    spared: int  # frames for each one that it sees, about
-    ahead: int  # frames that it sees may be on their way, when the next one is decided on
+    spared: int  # about how many frames share one inference
+    # number of inferred frames that may still be in flight when the next decision is made
+    ahead: int
 
     def wants(
         self,
@@ -31,11 +32,11 @@ class Schedule(Protocol):
         waits: Callable[[], AbstractContextManager[Any]],
         check: Callable[[], None],
     ) -> bool:
-        """Return whether it sees this frame. The reading thread calls it for each frame in order.
+        """Return whether to infer this frame. The reading thread calls it for each frame in order.
         It may wait for ``told`` inside ``waits()``; ``check`` raises after the run's end."""
 
     def told(self, frame: Frame, detections: Detections) -> None:
-        """A frame that it saw, behind all stages; called in order, by the thread that writes."""
+        """Receive an inferred frame after all stages; called in order by the writer's thread."""
 
 
 class Spared(NamedTuple):
@@ -47,32 +48,41 @@ class Spared(NamedTuple):
 
 
 class Stage(ABC):
-    """One stage for one source.
+    """One stage for one source, such as a tracker: called with each frame and its detections.
 
     ``turned_on_by``: group and name of the option without which no run imports it, as a literal in
     its file; None: every run asks it. ``what`` begins a sentence of the verdict ("Following the
-    objects"); ``advice`` says which options take work out of it. Stages come by ``order``, then by
-    name. One that can do without the network in some frames has a ``schedule``: for the others it
-    gets no detections.
+    objects"); ``advice`` says which options reduce its work. Stages are sorted by ``order``, then
+    by name. A stage that can skip inference for some frames has a ``schedule``: for skipped frames
+    it gets no detections.
+
+    >>> class BestStage(Stage):
+    ...     what = "Keeping the best object"
+    ...     @classmethod
+    ...     def settings(cls, options):
+    ...         return True
+    ...     def __init__(self, settings, info, names, conf): ...
+    ...     def __call__(self, frame, detections):
+    ...         return detections[:1]
     """
 
     turned_on_by: ClassVar[tuple[str, str] | None] = None
     what: ClassVar[str]
     advice: ClassVar[str] = ""
     order: ClassVar[int] = 0
-    brings: ClassVar[tuple[str, ...]] = ()  # sinks that every run with it opens, by name
+    brings: ClassVar[tuple[str, ...]] = ()  # names of sinks that every run with it opens
     schedule: Schedule | None = None
 
     @classmethod
     @abstractmethod
     def settings(cls, options: Mapping[str, Any]) -> Any:
-        """Its own frozen settings, or None if a run of these options does not have it. Read once,
+        """Return its own frozen settings, or None if these options do not use it. Called once,
         before a model is loaded. ``options``: the groups of ``config.schema.Config``, as plain
         values. Raises UsageError."""
 
     @classmethod
     def lowest_conf(cls, settings: Any) -> float:
-        """The lowest score that it wants, if below --conf; it then drops those below --conf."""
+        """Return the lowest score it needs, below --conf; it must then drop those itself."""
         return 1.0
 
     @classmethod
@@ -82,41 +92,41 @@ class Stage(ABC):
 
     @classmethod
     def check(cls, settings: Any, names: Sequence[str]) -> None:
-        """Raise UsageError for settings that do not go with the ``names`` of a model's classes."""
+        """Raise UsageError for settings that do not fit the ``names`` of a model's classes."""
         return  # most have nothing to refuse
 
     @classmethod
     def redraw(cls, options: Mapping[str, Any], camera: str, drawing: str) -> tuple[Any, str, str]:
-        """Settings with what somebody drew of a camera while the run lasts, the text of the file
-        that has it, and what changed, in words. Raises UsageError."""
+        """Return settings with what a user drew for a camera during the run, the text of the file
+        with it, and a description of the change. Raises UsageError."""
         raise NotImplementedError
 
     @abstractmethod
     def __init__(self, settings: Any, info: SourceInfo, names: Sequence[str], conf: float) -> None:
-        """``info``: the source, which for cameras is all of them; ``names``: of the classes;
-        ``conf``: the threshold."""
+        """Create the stage. ``info``: the source, which for cameras means all of them; ``names``:
+        of the classes; ``conf``: the threshold."""
 
     @abstractmethod
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
-        """Return what is drawn and written. Called for each frame in its order, with boxes in
-        pixels of the source. It must not draw: annotate comes later."""
+        """Return what is drawn and written. Called for each frame in order, with boxes in source
+        pixels. It must not draw: annotate comes later."""
 
     def change(self, camera: str, settings: Any) -> None:
         """Use these settings from the camera's next frame on. Any thread may call it."""
         raise NotImplementedError
 
     def close(self) -> Sequence[str]:
-        """Called once, at the end of the source. Lines for the user."""
+        """Return lines for the user. Called once, at the end of the source."""
         return ()
 
     def findings(self) -> Mapping[str, Any]:
-        """For the run's documents, behind ``close``: added to lists of ``SourceRun``."""
+        """Return additions to lists of ``SourceRun``, for documents. Called after ``close``."""
         return {}
 
 
 @cache
 def places() -> Mapping[str, str]:
-    """Return name of a stage -> its module. Imports none."""
+    """Return the module of each stage by name. Imports none."""
     ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
     return {**ours, **wings.find_files("stages")}
 
