@@ -1,4 +1,4 @@
-"""The size of the network's input that most cameras want."""
+"""The input size of the network that fits most cameras."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from detector.live.sources.base import FILE, Camera
 
 
 def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
-    """Width and height that most cameras want, or the model's own; a line if others differ."""
+    """Return the size (width, height; None: the model's) that most cameras want, and a line for the
+    user if others differ."""
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:
         return None, None
@@ -40,7 +41,7 @@ def told_size(camera: Camera) -> Size | None:
         return camera.size
     from detector.core import sources
 
-    # What is wrong with a file is said by its feed.
+    # The feed reports what is wrong with a file.
     with suppress(DetectVideoError), sources.open(camera.address.whole, frames=1) as source:
         return source.info.width, source.info.height
     return None

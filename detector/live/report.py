@@ -1,4 +1,4 @@
-"""The section of the HTML report about the cameras of a live run. A run of files has none."""
+"""The section of the HTML report about the cameras of a live run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from detector.core.analysis.summary import live_memory_text
 from detector.core.session.document import LiveMemory, SessionDocument, StreamSummary
 from detector.core.tables import Curve, Rounded, Rows, Section, Share
 
-SHOWN = 50  # cameras before the others are asked for
+SHOWN = 50  # cameras shown before "show all"
 
 
 def cameras(document: SessionDocument) -> Section | None:

@@ -1,4 +1,4 @@
-"""An event as a JSON document, the same for every receiver. The fields stand in docs/live.md."""
+"""An event as a JSON document, the same for every receiver. docs/live.md lists the fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
     track: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType | None = msgspec.UNSET
     direction: str | msgspec.UnsetType | None = msgspec.UNSET
-    side: str | msgspec.UnsetType = msgspec.UNSET  # what the line calls the direction
+    side: str | msgspec.UnsetType = msgspec.UNSET  # the line's name for the direction
 
 
 def as_document(event: Event) -> dict[str, Any]:
@@ -47,5 +47,5 @@ def as_document(event: Event) -> dict[str, Any]:
 
 
 def as_json(event: Event) -> str:
-    """One line, without its end. ASCII alone, so that any receiver can read it."""
+    """Return one line without its newline, in ASCII so that any receiver can read it."""
     return json.dumps(as_document(event), separators=(", ", ": "))

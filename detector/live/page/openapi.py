@@ -1,6 +1,7 @@
-"""The description of the page's addresses for programs: OpenAPI 3.1.
+"""The OpenAPI 3.1 description of the page's addresses.
 
-``python -m detector.live.page.openapi docs/openapi.json`` writes the file in docs; a test compares.
+``python -m detector.live.page.openapi docs/openapi.json`` writes the file in docs; a test compares
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A camera's second stream, of which nobody detects anything: it is received, and not decoded."""
+"""A camera's second stream, which is recorded but not decoded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from detector.live.sources.threaded import TICK_S
 
 
 class MainStreamFeed(NetworkFeed):
-    """Hands packets to its listeners alone: ``take`` never has a picture."""
+    """Passes packets to its listeners; ``take`` never has a picture."""
 
     def _decode(self) -> None:
         while not self.stopping.is_set():
