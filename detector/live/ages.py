@@ -124,7 +124,7 @@ class FrameAges:
         with self._lock:
             return None if self._whole.camera is None else ages(self._whole.camera.flush())
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         with self._lock:
             self._whole = AgeSums()
 

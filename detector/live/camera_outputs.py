@@ -152,7 +152,7 @@ class _Recording:
         self.wanted: Callable[[Event], bool] | None = (
             None  # events that start a clip; None: every detection does
         )
-        self._told = False
+        self._has_event = False
         # Zone and object of each presence; a clip goes on as long as there is one.
         self._there: set[tuple[str | None, int | str | None]] = set()
         feed.decode_all_while(lambda: self.recorder.wants_pictures)
@@ -168,9 +168,9 @@ class _Recording:
             feed.listen(self.recorder.listener)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        found = None if self.wanted is None else self._told or bool(self._there)
+        found = None if self.wanted is None else self._has_event or bool(self._there)
         self.recorder.write(frame, detections, found)
-        self._told = False
+        self._has_event = False
 
     def tell(self, event: Event) -> None:
         if self.wanted is None:
@@ -180,7 +180,7 @@ class _Recording:
             left = {one for one in self._there if one[1] == thing and zone in (None, one[0])}
             self._there -= left
         if self.wanted(event):
-            self._told = True
+            self._has_event = True
             if event.event in (APPEARS, ENTERS, STAYS):
                 self._there.add((zone, thing))
 
@@ -248,7 +248,7 @@ class CameraEvents:
 def _targets(
     folder: Path | None, wanted: EventsConfig, notice: Callable[[str], None], filters: EventFilters
 ) -> Iterator[EventTarget]:
-    told = os.environ.get
+    read_env = os.environ.get
     if folder is not None:
         yield EventDays(folder, complain=notice)
     if wanted.events is not None:
@@ -259,13 +259,13 @@ def _targets(
         from detector.live.events.webhook import Webhook, find_address
 
         address = find_address(wanted.webhook)
-        webhook = Webhook(address, told("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
+        webhook = Webhook(address, read_env("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
         webhook.wanted = partial(filters.passes, WEBHOOK)
         yield webhook
     if wanted.mqtt is not None:
         from detector.live.events.mqtt import MqttTarget
 
-        user, password = told("DETECT_VIDEO_MQTT_USER"), told("DETECT_VIDEO_MQTT_PASSWORD")
+        user, password = read_env("DETECT_VIDEO_MQTT_USER"), read_env("DETECT_VIDEO_MQTT_PASSWORD")
         login = wanted.mqtt, user, password
         if (prefix := wanted.mqtt_discovery) is None:
             mqtt = MqttTarget(*login, complain=notice)

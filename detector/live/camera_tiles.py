@@ -77,7 +77,7 @@ class Place:
     why: str = ""
     no_finer: str = ""  # why no finer grid would help
     rate: float | None = None  # pictures per second to detect, when it was last live
-    told: str = ""  # the last line for the user
+    line: str = ""  # the last one for the user
 
 
 class CameraTiles:
@@ -124,7 +124,7 @@ class CameraTiles:
 
     def lines(self) -> list[str]:
         with self._lock:
-            return [place.told for place in self._places.values() if place.told]
+            return [place.line for place in self._places.values() if place.line]
 
     def give(self, frame: Frame, request: MixedRequest, row: int) -> Callable[..., Fit]:
         assert frame.arrival is not None
@@ -176,14 +176,14 @@ class CameraTiles:
             for name, place in self._places.items():
                 if (facts := states.get(name)) is not None and facts.fps:
                     place.rate = self._wanted_rate(place.camera, facts.fps)
-            over = [
+            finished = [
                 place
                 for place in self._places.values()
                 if place.look is not None and place.look.frames >= FRAMES
             ]
-            for place in over:
+            for place in finished:
                 self._conclude(place)
-            return self._share_out(over) if over else []
+            return self._share_out(finished) if finished else []
 
     def _wanted_rate(self, camera: Camera, fps: float) -> float:
         rate = fps if camera.rate is None else min(fps, float(camera.rate))
@@ -204,7 +204,7 @@ class CameraTiles:
         again = AGAIN_S if look.sides else EMPTY_AGAIN_S
         place.look = Look(look.next_s - APART_S + again)
 
-    def _share_out(self, over: Sequence[Place]) -> list[str]:
+    def _share_out(self, finished: Sequence[Place]) -> list[str]:
         room = self._room()
         wants = sorted(self._places.values(), key=lambda place: place.side)
         known = [place.rate for place in wants if place.rate is not None]
@@ -234,13 +234,13 @@ class CameraTiles:
         lines = []
         for place in wants:
             before, place.tiling = place.tiling, got[id(place)]
-            if not place.asked.auto or not (place in over or before != place.tiling):
+            if not place.asked.auto or not (place in finished or before != place.tiling):
                 continue
-            told = f"{place.camera.name}: --tiles auto: {place.tiling.text}: {place.why}"
-            told += refused.get(id(place), place.no_finer)
-            if before != place.tiling or not place.told:
-                lines.append(told)
-            place.told = told
+            line = f"{place.camera.name}: --tiles auto: {place.tiling.text}: {place.why}"
+            line += refused.get(id(place), place.no_finer)
+            if before != place.tiling or not place.line:
+                lines.append(line)
+            place.line = line
         return lines
 
     def _room(self) -> float:
@@ -253,11 +253,11 @@ class _Looked:
     """A fit that reports both whole and tiled results, and returns those of the current grid."""
 
     def __init__(
-        self, fit: TiledFit, tiled: bool, told: Callable[[Detections, Detections], None]
+        self, fit: TiledFit, tiled: bool, report: Callable[[Detections, Detections], None]
     ) -> None:
-        self._fit, self._tiled, self._told = fit, tiled, told
+        self._fit, self._tiled, self._report = fit, tiled, report
 
     def to_source(self, found: Sequence[Detections]) -> Detections:
         whole, tiled = self._fit.whole(found), self._fit.to_source(found)
-        self._told(whole, tiled)
+        self._report(whole, tiled)
         return tiled if self._tiled else whole

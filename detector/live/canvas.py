@@ -18,7 +18,7 @@ def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size 
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:
         return None, None
-    pictures = [told_size(camera) for camera in cameras]
+    pictures = [reported_size(camera) for camera in cameras]
     wanted = [find_canvas(config, picture) for picture in pictures]
     votes = Counter(wanted)
     most = max(votes.values(), default=0)
@@ -36,7 +36,7 @@ def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size 
     return picture, line
 
 
-def told_size(camera: Camera) -> Size | None:
+def reported_size(camera: Camera) -> Size | None:
     if camera.kind != FILE:
         return camera.size
     from detector.core import sources

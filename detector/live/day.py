@@ -35,7 +35,7 @@ def today() -> str:
 
 
 class EndOfDay(threading.Event):
-    """Set when the day ends or the run stops; ``came`` tells whether the day ended."""
+    """Set when the day ends or the run stops; ``has_come`` tells whether the day ended."""
 
     def __init__(self, stop: threading.Event) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class EndOfDay(threading.Event):
         return super().is_set() or self._stop.is_set()
 
     @property
-    def came(self) -> bool:
+    def has_come(self) -> bool:
         return super().is_set()
 
 
@@ -103,7 +103,7 @@ class Decoded:
 class Books:
     def __init__(self, status: LiveStatus, decoders: Timeline, names: tuple[str, ...]) -> None:
         self._status, self._decoders, self._names = status, decoders, names
-        self._told = Decoded()  # at the end of the last day
+        self._reported = Decoded()  # at the end of the last day
         self.memory = MemoryWatch()
 
     def begin_day(self, timeline: Timeline | OffTimeline) -> None:
@@ -119,12 +119,12 @@ class Books:
         tiles = max((Tiling.parse(one.tiles).inputs for one in streams), default=summary.tiles)
         counts = replace(summary.frames, read=written + dropped, dropped=dropped)
         # The next day counts from here, so that no packet is missed.
-        before, self._told = self._told, Decoded.so_far(self._decoders)
+        before, self._reported = self._reported, Decoded.so_far(self._decoders)
         summary = replace(
             summary,
             frames=counts,
             tiles=tiles,
-            decoding=self._told.since(before),
+            decoding=self._reported.since(before),
             memory=self.memory.figures(),
         )
         load = self._status.load_of_day()

@@ -56,7 +56,7 @@ class Tally:
     rated_ns: int = 0
     # Counts of the run at the start of the day and at its summary, where the next day starts.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
-    told: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
+    at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
 
 @dataclass(slots=True)
@@ -173,10 +173,10 @@ class LiveStatus:
             self.live_ns, self._of_day = 0, Spent()
             for member in self._all_members():
                 tally = self._tally(member.camera.name)
-                tally.ages.begin_anew()
+                tally.ages.reset()
                 tally.found, tally.live_ns = Counter(), 0
                 tally.rate_ns, tally.rated_ns = 0.0, 0
-                tally.before = tally.told
+                tally.before = tally.at_summary
 
     def note(
         self, frame: Frame, detections: Detections, outputs: Mapping[str, int], written_ns: int
@@ -247,15 +247,15 @@ class LiveStatus:
             live = sum(stream.state == LIVE for stream in streams)
             since = max(self._inferred_ns, self._idle_ns)
             engine_age = (now - since) / SECOND if self._in_flight() > 0 else 0.0
-        spent = Spent()
+        used = Spent()
         if first is not None and last is not None:
-            spent.add(first, last, live)
-        load = spent.load(self._cores)
+            used.add(first, last, live)
+        load = used.load(self._cores)
         return LiveFigures(
             streams=streams,
             uptime_s=(now - self._started_ns) / SECOND,
-            inference_fps=_rate(spent.written, spent.infer_ns / SECOND),
-            end_to_end_fps=_rate(spent.written, spent.passed_ns / SECOND) if live else None,
+            inference_fps=_rate(used.written, used.infer_ns / SECOND),
+            end_to_end_fps=_rate(used.written, used.passed_ns / SECOND) if live else None,
             busy={} if load is None else dict(load.stages),
             cpu_share=None if load is None else load.cpu,
             computer_share=self._computer_share(first, last),
@@ -304,9 +304,9 @@ class LiveStatus:
         counts: Mapping[str, Mapping[str, int]],
     ) -> StreamSummary:
         tally, facts = self._tally(member.camera.name), member.facts()
-        tally.told = told, dropped = self._counts(member)
+        tally.at_summary = counted, dropped = self._counts(member)
         counts_before, dropped_before = tally.before
-        of_day = {key: count - counts_before.get(key, 0) for key, count in told.items()}
+        of_day = {key: count - counts_before.get(key, 0) for key, count in counted.items()}
         left_out = {
             reason: more
             for reason, count in sorted(dropped.items())

@@ -120,7 +120,7 @@ class Hub:
         self._watches: set[Watch] = set()
         self._figures: Callable[[], LiveFigures] | None = None
         self._events: deque[tuple[int, Event]] = deque(maxlen=EVENTS_KEPT)
-        self._told = 0
+        self._event_count = 0
         self._lost = 0
         self._subscriptions: set[Subscription] = set()
         self._wake: Callable[[], None] = lambda: None
@@ -164,10 +164,10 @@ class Hub:
 
     def tell(self, event: Event) -> None:
         with self._lock:
-            self._told += 1
-            self._events.append((self._told, event))
+            self._event_count += 1
+            self._events.append((self._event_count, event))
             for subscription in self._subscriptions:
-                self._lost += not subscription.put(self._told, event)
+                self._lost += not subscription.put(self._event_count, event)
         self._call()
 
     def lost(self) -> int:

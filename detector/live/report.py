@@ -13,7 +13,7 @@ def cameras(document: SessionDocument) -> Section | None:
     streams = document.streams
     if not isinstance(streams, list):
         return None
-    came = [
+    rows = [
         [
             stream.name,
             stream.url,
@@ -37,7 +37,7 @@ def cameras(document: SessionDocument) -> Section | None:
     errors = [f"{stream.name}: {stream.error}" for stream in streams if stream.error]
     pieces: list[str | Rows | Curve] = [
         "Rates cover only the time while the camera was live: averages exclude outages.",
-        Rows("cameras", columns, came, most=SHOWN, rest="cameras"),
+        Rows("cameras", columns, rows, most=SHOWN, rest="cameras"),
         *errors,
         "Age of frames, in milliseconds since arrival:",
         Rows("ages", ("camera", "until", "p50", "p90", "p99", "max"), aged),

@@ -73,7 +73,7 @@ class Router:
         self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, over the whole run
         # camera -> kind -> counts: of closed outputs, and of all at the last ``counts``.
         self._closed: dict[str, dict[str, Counter[str]]] = {}
-        self._told: dict[str, dict[str, Counter[str]]] = {}
+        self._reported: dict[str, dict[str, Counter[str]]] = {}
 
     def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
         self._status.zones.open(camera.name)
@@ -117,7 +117,7 @@ class Router:
             for name, outputs in self._outputs.items():
                 for output in outputs:
                     _count(now, name, output)
-            before, self._told = self._told, now
+            before, self._reported = self._reported, now
         none: Counter[str] = Counter()
         return {
             name: {

@@ -214,7 +214,7 @@ class _LiveRun:
         max_age_s = asked.terms.max_age_s if asked.terms.every else None
         self._lines = CameraLines(around.state, around.say, max_age_s)
         self._faults: set[str] = set()
-        self._closed = self._told = False
+        self._closed = self._outputs_closed = False
 
     def open(self, cameras: Sequence[Camera]) -> None:
         self._parts = self._make_parts()  # raises for unsupported options, before a session exists
@@ -262,7 +262,7 @@ class _LiveRun:
     def _goes_on(self, day: Day) -> bool:
         """Return whether only midnight ended the loop."""
         ended = self._stop.is_set() or day.run.error is not None
-        return day.over.came and not ended
+        return day.over.has_come and not ended
 
     def _run_day(self, day: Day) -> None:
         from detector.core.loop.parts import Progress
@@ -334,11 +334,11 @@ class _LiveRun:
             self.roster.states()
         )  # of cameras that failed since the monitor's last turn
         last = {name: facts.error for name, facts in self.roster.states().items()}
-        told = (
+        reported = (
             isinstance(day.run.error, SourceError)
             and not was_live()
             and bool(last)
-            and all(error and self._lines.was_told(name, error) for name, error in last.items())
+            and all(error and self._lines.has_reported(name, error) for name, error in last.items())
         )
         with self._timer.phase("close"):
             late = self._collector.stop(PATIENCE_S)
@@ -350,7 +350,7 @@ class _LiveRun:
             self._plan.loaded.close([day.run])
         written = self._write_day(day, command, self._stop.exit_code)
         errors = [] if day.run.error is None else [day.run.error]
-        return Result(written.summary, written.folder, [*errors, *written.errors], told=told)
+        return Result(written.summary, written.folder, [*errors, *written.errors], told=reported)
 
     def _write_day(self, day: Day, command: Sequence[str], stop_code: int | None) -> Written:
         run = day.run
@@ -438,8 +438,8 @@ class _LiveRun:
 
     def _close_outputs(self) -> None:
         self._router.close()
-        if not self._told:
-            self._told = True
+        if not self._outputs_closed:
+            self._outputs_closed = True
             self._notes += filter(None, [*self._events.close(), self._filters.line()])
 
 

@@ -88,7 +88,7 @@ class HomeAssistant(MqttTarget):
         if not is_topic(prefix):
             raise UsageError("--mqtt-discovery: not a topic; Home Assistant's is homeassistant")
         self._prefix = prefix
-        self._telling = threading.Lock()  # keeps values in order
+        self._order = threading.Lock()  # keeps values in order
         self._again = False  # publish all retained values again
         self._made: dict[str, tuple[Any, Entities]] = {}  # camera -> (shapes and classes), entities
         # Camera -> id -> platform: entities that Home Assistant may know.
@@ -105,7 +105,7 @@ class HomeAssistant(MqttTarget):
             client.subscribe([(topic, 0) for topic in topics])
             self._again = True
 
-    def _heard(self, client: Any, data: Any, message: Any) -> None:
+    def _received(self, client: Any, data: Any, message: Any) -> None:
         """Handle a message: Home Assistant has started, or a device of an earlier run."""
         try:
             topic, payload = message.topic, message.payload.decode()
@@ -122,14 +122,14 @@ class HomeAssistant(MqttTarget):
             pass  # not ours
 
     def tell(self, event: Event) -> None:
-        with self._telling:
+        with self._order:
             super().tell(event)
 
     def look(
         self, cameras: Mapping[str, Sequence[str]], figures: Callable[[], LiveFigures]
     ) -> None:
         """Publish changes, once a second. ``cameras``: name -> classes."""
-        with self._telling:
+        with self._order:
             if self._again:
                 self._again = False
                 for topic, payload in list(self._latest.items()):

@@ -12,7 +12,7 @@ class Moment(NamedTuple):
     ns: int  # monotonic
     utc_s: float
 
-    def told_at(self, now: Moment) -> float:
+    def unix_time_at(self, now: Moment) -> float:
         """Return its Unix time for an event at ``now``, though the wall clock may have jumped."""
         passed_s = (now.ns - self.ns) / 1e9
         jumped_s = now.utc_s - self.utc_s - passed_s

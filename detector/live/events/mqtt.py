@@ -69,7 +69,7 @@ class MqttTarget:
             raise UsageError(INSTALL) from error
         self._complain = complain
         self._refused = self._closing = False
-        self._told = NOTHING
+        self._reported = NOTHING
         self._since_s = 0.0  # monotonic time of the connection; 0 without one
         self._lock = threading.Lock()
         self._lost = 0
@@ -85,7 +85,7 @@ class MqttTarget:
         client.reconnect_delay_set(1, LONGEST_PAUSE_S)
         client.will_set(f"{self._topic}/available", "offline", qos=1, retain=True)
         client.on_connect, client.on_publish = self._connected, self._published
-        client.on_message = self._heard
+        client.on_message = self._received
         client.on_connect_fail, client.on_disconnect = self._not_reached, self._left
         client.connect_async(host, port, keepalive=30)
         client.loop_start()
@@ -93,7 +93,7 @@ class MqttTarget:
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         if code.is_failure:
             self._refused = True
-            self._tell_once(f"the broker refused the connection: {code}", REFUSAL)
+            self._report_once(f"the broker refused the connection: {code}", REFUSAL)
             return
         self._refused, self._since_s = False, time.monotonic()
         self._keep(f"{self._topic}/available", "online")
@@ -104,20 +104,20 @@ class MqttTarget:
         why = "the broker cannot be reached"
         if isinstance(error, ssl.SSLError):
             why = f"TLS failed: {explain(error)}"
-        self._tell_once(f"{why}; retrying")
+        self._report_once(f"{why}; retrying")
 
     def _left(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         """Report a lost connection, but not again until one has lasted ``STEADY_S``."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
-            self._told = NOTHING
+            self._reported = NOTHING
         self._since_s = 0.0
         if code.is_failure and not self._closing:
-            self._tell_once("connection lost, or an invalid packet received; retrying")
+            self._report_once("connection lost, or an invalid packet received; retrying")
 
-    def _tell_once(self, why: str, weight: int = TROUBLE) -> None:
+    def _report_once(self, why: str, weight: int = TROUBLE) -> None:
         """Report a problem. A refusal is reported even after trouble: the user can fix it."""
-        if weight > self._told:
-            self._told = weight
+        if weight > self._reported:
+            self._reported = weight
             self._complain(f"events to {self._address}: {why}")
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
@@ -145,7 +145,7 @@ class MqttTarget:
             count = event.count if counted else 0
             self._keep(f"{place}/count/{level(event.class_name)}", str(count))
 
-    def _heard(self, client: Any, data: Any, message: Any) -> None:
+    def _received(self, client: Any, data: Any, message: Any) -> None:
         """Handle a message of a subscribed topic."""
 
     def _keep(self, topic: str, payload: str) -> None:

@@ -60,7 +60,7 @@ class Objects:
     def _leave(self, track: int, now: Moment, reason: str | None = None) -> Event:
         known = self.there.pop(track)
         return Event(
-            *(LEAVES, self.camera, now.utc_s, known.since.told_at(now), known.class_name),
+            *(LEAVES, self.camera, now.utc_s, known.since.unix_time_at(now), known.class_name),
             self._count(known.class_name),
             reason=reason,
             track=track,

@@ -81,7 +81,7 @@ class EventRules:
             if not presence.there and sum(seen for seen, _ in presence.seen) >= SEEN:
                 presence.there = True
                 presence.since = next(moment for seen, moment in presence.seen if seen)
-                since_s = presence.since.told_at(now)
+                since_s = presence.since.unix_time_at(now)
                 events.append(Event(APPEARS, arrival.camera, now.utc_s, since_s, name, count))
             elif presence.there and arrival.arrived_ns - presence.last_seen_ns >= GONE_NS:
                 events.append(_leave(arrival.camera, name, presence, now))
@@ -99,7 +99,7 @@ class EventRules:
             return []
         place.up = is_up
         changed = Moment(min(facts.since_ns, now_ns), now_s - max(0, now_ns - facts.since_ns) / 1e9)
-        changed_s, since_s = changed.utc_s, place.changed.told_at(changed)
+        changed_s, since_s = changed.utc_s, place.changed.unix_time_at(changed)
         place.changed = changed
         if place.up:
             return [Event(CAMERA_UP, camera, changed_s, since_s)]
@@ -115,7 +115,7 @@ class EventRules:
             return []
         events = place.end(camera, now, why)
         if place.up:
-            since_s = place.changed.told_at(now)
+            since_s = place.changed.unix_time_at(now)
             events.append(Event(CAMERA_DOWN, camera, now_s, since_s, reason=why))
         return events
 
@@ -132,7 +132,7 @@ def _count_names(detections: Detections) -> dict[str, int]:
 def _leave(
     camera: str, name: str, presence: _Presence, now: Moment, reason: str | None = None
 ) -> Event:
-    since_s = presence.since.told_at(now)
+    since_s = presence.since.unix_time_at(now)
     event = Event(LEAVES, camera, now.utc_s, since_s, name, presence.most, reason=reason)
     presence.there, presence.most = False, 0
     presence.seen.clear()

@@ -34,16 +34,16 @@ class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_document(event: Event) -> dict[str, Any]:
-    told = asdict(event)
+    document = asdict(event)
     for name in ("time", "since"):
-        told[f"{name}_utc"] = utc_text(told.pop(f"{name}_s"))
+        document[f"{name}_utc"] = utc_text(document.pop(f"{name}_s"))
     for name in ("class_name", "reason"):
-        told[name] = None if told[name] is None else redact(told[name])
+        document[name] = None if document[name] is None else redact(document[name])
     if event.side is None:
-        del told["side"]
+        del document["side"]
     if event.track is None:
-        told = {name: value for name, value in told.items() if name not in OF_OBJECTS}
-    return dict(msgspec.to_builtins(EventDocument(**told)))
+        document = {name: value for name, value in document.items() if name not in OF_OBJECTS}
+    return dict(msgspec.to_builtins(EventDocument(**document)))
 
 
 def as_json(event: Event) -> str:

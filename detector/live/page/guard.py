@@ -69,7 +69,7 @@ class Guard:
     ) -> None:
         self._app, self._binding = app, binding
         self._access, self._connections = access, connections
-        self._say, self._said = say, False
+        self._say, self._reported = say, False
         self.body_s, self.stalled_s = BODY_S, STALLED_S
         self.requests: dict[int, int] = {}  # status -> answers
 
@@ -110,8 +110,8 @@ class Guard:
 
     def _report(self, error: Exception) -> None:
         """Print an error only once: repeated requests must not fill the terminal."""
-        if not self._said:
-            self._said = True
+        if not self._reported:
+            self._reported = True
             place = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
             self._say(f"error in the page: {redact(text)}")
@@ -197,8 +197,8 @@ class Guard:
             return True
         if wait_s > 0:
             seconds = str(max(1, round(wait_s)))
-            said = f"too many attempts; wait {seconds} s"
-            raise RefusedError(429, said, {"retry-after": seconds})
+            text = f"too many attempts; wait {seconds} s"
+            raise RefusedError(429, text, {"retry-after": seconds})
         return False
 
     async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:

@@ -101,8 +101,8 @@ def list_recordings(
         if len(documents) == limit:
             return RecordingsDocument(1, documents, True)
         if (one := _recording(one_camera, one_kind, entry)) is not None:
-            beside = str(one.path.with_suffix(BOXES))
-            documents.append(one.document(has_boxes=beside in boxes))
+            side_car = str(one.path.with_suffix(BOXES))
+            documents.append(one.document(has_boxes=side_car in boxes))
     return RecordingsDocument(1, documents, False)
 
 

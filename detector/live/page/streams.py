@@ -124,7 +124,7 @@ class Streams:
         """Yield server-sent events: ``figures`` each second, ``event``, ``lost`` with the number
         that this client missed, and ``end``."""
         subscription = self.hub.subscribe(after)
-        told_s = -1.0
+        sent_s = -1.0
         try:
             yield b"retry: 1000\n\n"
             while not self.ending:
@@ -134,12 +134,12 @@ class Streams:
                     yield f'event: lost\ndata: {{"lost":{lost}}}\n\n'.encode()
                 for number, one in waiting:
                     yield _message("event", encode(as_document(one)), number)
-                if sampler.at_s != told_s and sampler.newest is not None:
-                    told_s = sampler.at_s
+                if sampler.at_s != sent_s and sampler.newest is not None:
+                    sent_s = sampler.at_s
                     document = live_document(sampler.newest, sampler.at_s, list(controllable()))
                     yield _message("figures", encode(document))
-                elif sampler.at_s != told_s:
-                    told_s = sampler.at_s
+                elif sampler.at_s != sent_s:
+                    sent_s = sampler.at_s
                     yield _message("silent", b"{}")
                 await _first(waited.wait(), sampled.wait())
             yield _message("end", b"{}")

@@ -57,7 +57,7 @@ def read_name(path: Path) -> Recorded | None:
     return Recorded(path, start.timestamp(), int(match[2] or 1), match[3] is not None)
 
 
-def beside(recording: Path) -> Path:
+def side_car(recording: Path) -> Path:
     return recording.with_suffix(SIDE_CAR)
 
 
@@ -93,7 +93,7 @@ def free_name(folder: Path, wanted: str) -> str:
 def finish_leftovers(folder: Path) -> list[str]:
     """Cut the files of killed runs to whole fragments and give them their final names; return a
     sentence for each. The caller holds the folder's lock. Raises OSError."""
-    said = []
+    lines = []
     for recorded in list_recordings(folder):
         if not recorded.partial:
             continue
@@ -103,12 +103,12 @@ def finish_leftovers(folder: Path) -> list[str]:
             whole = whole_length(file)
             if whole:
                 file.truncate(whole)
-        car = beside(recorded.path)
+        car = side_car(recorded.path)
         if not whole:
             if is_regular(car):
                 car.unlink()
             recorded.path.unlink()
-            said.append(f"{recorded.path}: removed; a killed run left it without a single frame")
+            lines.append(f"{recorded.path}: removed; a killed run left it without a single frame")
             continue
         # ``free_name`` would reject the name because of this partial file.
         final = recorded.path.with_name(recorded.path.name.replace(".partial", ""))
@@ -116,16 +116,16 @@ def finish_leftovers(folder: Path) -> list[str]:
             final = folder / f"{free_name(folder, time_name(recorded.start_s))}.mp4"
         os.rename(recorded.path, final)
         if is_regular(car):
-            os.rename(car, beside(final))
-        said.append(f"{final}: kept from a killed run; the last half second may be missing")
+            os.rename(car, side_car(final))
+        lines.append(f"{final}: kept from a killed run; the last half second may be missing")
     _finish_side_cars(folder)
-    return said
+    return lines
 
 
 def _finish_side_cars(folder: Path) -> None:
     """Give the newest side-cars their final names; drop an incomplete last line."""
     for recorded in list_recordings(folder)[-NEWEST:]:
-        final = beside(recorded.path)
+        final = side_car(recorded.path)
         partial = final.with_suffix(f".partial{SIDE_CAR}")
         if is_regular(partial) and not os.path.lexists(final):
             os.rename(partial, final)

@@ -44,7 +44,7 @@ class CameraRecorder:
         """``retention`` covers the run's ``folder`` by default. ``style``: of boxes in side-cars.
         ``notice`` may be called from any thread. Raises OutputError."""
         self._clock, self._notice, self._name = clock, notice, camera.name
-        self._told = False
+        self._reported = False
         self._folder = folder / camera.name / FOLDER
         self._retention = retention or Retention(folder, wishes.keep_days, wishes.keep_gb)
         self._lock = self._take_folder()
@@ -111,8 +111,8 @@ class CameraRecorder:
         self._inbox.close()
         self._thread.join(timeout_s)
         ended = not self._thread.is_alive()
-        if self._dropped and not self._told:
-            self._told = True
+        if self._dropped and not self._reported:
+            self._reported = True
             what, why = "packets", "the disk was too slow"
             if self.wants_pictures:
                 what, why = "frames", "encoding was too slow; try --preset ultrafast"

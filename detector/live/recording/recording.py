@@ -85,7 +85,7 @@ class Recording:
         self._changed_ns: int | None = None  # arrival when a size change last began a file
         self._is_new = True  # until the connection's size is known
         self._epoch = 0  # of the last drawn picture
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
 
     def handle(self, item: Item) -> None:
         if isinstance(item, Drawn):
@@ -121,8 +121,8 @@ class Recording:
 
     def _say(self, text: str) -> None:
         """Print each text only once: a camera may reconnect every minute."""
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._printed:
+            self._printed.add(text)
             self._notice(f"{self._camera}: {text}")
 
     def _open(self, connection: Connection) -> None:

@@ -28,7 +28,7 @@ from detector.core.stages.annotate import Style, lay_out
 from detector.core.types import Detections
 from detector.live.camera_folder import append_whole, open_file
 from detector.live.recording.mp4 import Mp4
-from detector.live.recording.names import RECORDINGS, beside
+from detector.live.recording.names import RECORDINGS, side_car
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 
 # Boxes stay until the next detected picture, for at most two of the last intervals.
@@ -269,7 +269,7 @@ class _SideCar:
 
     def _create(self) -> None:
         assert self.file.path is not None
-        path = beside(self.file.path)
+        path = side_car(self.file.path)
         self._fd = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_EXCL, RECORDINGS)
         self._path = str(path)
 
@@ -283,7 +283,7 @@ class _SideCar:
                     os.unlink(self._path)
             self.close()
             return
-        path = str(beside(self.file.path))
+        path = str(side_car(self.file.path))
         if self._path and self._path != path:
             with suppress(OSError):  # it may have been removed
                 os.rename(self._path, path)

@@ -36,7 +36,7 @@ SECRET_FROM = 8  # characters; shorter header values ("close") are not secrets
 LARGEST_SIDE = 16384  # pixels
 FASTEST = 1000  # pictures per second
 EXPANDED = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
-UNTOLD = ("options",)  # fields whose value may be secret: not in messages
+SECRET_FIELDS = ("options",)  # fields whose value may be secret: not in messages
 _WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -235,7 +235,7 @@ class _Reader:
         try:
             return None if value is None else reader(value)
         except (TypeError, ValueError, ArithmeticError) as error:
-            self._refuse(key, str(error) if key in UNTOLD else f"{quote(value)} {error}")
+            self._refuse(key, str(error) if key in SECRET_FIELDS else f"{quote(value)} {error}")
 
     def _name(self) -> str | None:
         name = self._fields.get("name")

@@ -88,7 +88,7 @@ class Watch:
         _watchers.pop(threading.get_ident(), None)
         _end()
 
-    def is_told(self) -> bool:
+    def receives_messages(self) -> bool:
         """Return whether messages arrive here: a reader of files may capture the whole log."""
         heard: list[str] = []
         mine = threading.get_ident()

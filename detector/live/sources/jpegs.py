@@ -15,7 +15,7 @@ BEGIN, SIGN = b"\xff\xd8", b"\xff\xd8\xff"
 MOST_BYTES = 64 << 20  # of one picture
 MOST_BEFORE = 1 << 20  # bytes of a response before its first picture
 CHUNK = 1 << 16
-TOLD = 60  # bytes reported of what precedes the first picture
+SHOWN = 60  # bytes reported of what precedes the first picture
 LOOK_S = 0.05  # between checks whether to stop
 ALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length
 SCAN, END, FILL = 0xDA, 0xD9, 0xFF
@@ -91,7 +91,7 @@ class Jpegs:
 
     def _note(self, length: int) -> None:
         if not self.before and not self._count:
-            self.before = self._data[: min(length, TOLD)].decode("ascii", "replace").strip()
+            self.before = self._data[: min(length, SHOWN)].decode("ascii", "replace").strip()
 
     def _walk(self) -> tuple[int, bool]:
         """Return the end of the first picture, and whether it has its end marker."""

@@ -94,7 +94,7 @@ class NetworkFeed(PacketFeed):
             self.stopping.wait((next_try_ns - self.clock()) / 1e9)
             self.receiving.resume()
 
-    def hear(self, message: str) -> None:
+    def handle_message(self, message: str) -> None:
         """Stop FFmpeg before it sends user and password to another host."""
         if message.startswith(("Expected boundary", "Unexpected Content-Type")):
             self._odd = message
@@ -106,7 +106,7 @@ class NetworkFeed(PacketFeed):
             self.receiving.cut()
 
     def _connection(self, epoch: int) -> Meaning:
-        if self._has_login and not self.watch.is_told():
+        if self._has_login and not self.watch.receives_messages():
             return NOT_NOW
         if (unknown := self._resolve()) is not None:
             return unknown

@@ -85,10 +85,10 @@ class PacketFeed(ThreadedFeed):
     # In the receiving thread.
 
     def _receive(self) -> None:
-        with self.receiving, Watch(self.hear) as self.watch:
+        with self.receiving, Watch(self.handle_message) as self.watch:
             self.receive_all()
 
-    def hear(self, message: str) -> None:
+    def handle_message(self, message: str) -> None:
         """Handle a message of FFmpeg in the receiving thread, which waits meanwhile."""
 
     def begin(self, streams: list[Any], held_back: bool) -> None:
@@ -132,7 +132,7 @@ class PacketFeed(ThreadedFeed):
                 if isinstance(item, Received):
                     number, self._reached = item.stamp.number, item.stamp.epoch
                     self._decode_or_leave(item, ears, track)
-                    self._tell_cpu()
+                    self._report_cpu()
                 elif item is not None:
                     self._hand_on(list(self._decoder.flush(item)), item.codec, track)
 
@@ -154,7 +154,7 @@ class PacketFeed(ThreadedFeed):
             shedding.cut()
             self.packets.leave_group()
 
-    def _tell_cpu(self) -> None:
+    def _report_cpu(self) -> None:
         before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
         self.terms.burden.add(self._cpu_ns - before)
 
