@@ -1,6 +1,6 @@
-"""What optical flow would bring in frames that are not inferred, in place of the tracks' motion:
-the boxes of the last look, each moved by the median way of 20 points in it (Lucas and Kanade, in
-pyramids, on pictures of half the size)."""
+"""The possible gain of optical flow over the tracks' motion, in frames that are not inferred: boxes
+of the last look are moved by the median motion of 20 points (Lucas and Kanade, in pyramids, on
+pictures of half the size)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from following.steady import watch
 
 HALF = 0.5
 COLUMNS, ROWS = np.linspace(0.25, 0.75, 4), np.linspace(0.2, 0.8, 5)  # of a box
-LEAST = 5  # points that are found again
+LEAST = 5  # least number of points that must be found again
 WAYS = ("as it stood", "tracks", "flow")
 
 
 def compare(footage: Footage, fps: float, every: int) -> list[tuple[str, float, float]]:
-    """How boxes are moved, HOTA, and CPU ms of the flow for each frame that is not inferred."""
+    """Yield how boxes are moved, HOTA, and CPU ms of the flow per frame without inference."""
     boxes = watch(footage.source, conf=LOW)
     pictures = _grey(footage.source)
     rows = []

@@ -1,4 +1,4 @@
-"""Ids from roboflow's ``trackers``: run by an interpreter that has it, and by nothing of ours.
+"""Ids from roboflow's ``trackers``, run by an interpreter that has it, without our code.
 
 Standard input: JSON, a list of frames, each a list of [x1, y1, x2, y2, score]; the first argument:
 the tracker; the second: the threshold; the third: frames a second. Standard output: the ids of each

@@ -1,4 +1,4 @@
-"""What drawing boxes, labels and trails costs: ours, an older version of ours, and supervision."""
+"""The cost of drawing boxes, labels and trails: ours, an older version of ours, and supervision."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from measuring.clips import made
 from measuring.environments import CACHE, MissingError, checkout, environment
 from measuring.rounds import ROOT, Row
 
-COMMIT = "3cb269d"  # the last one before the work on drawing
+COMMIT = "3cb269d"  # the last commit before the work on drawing
 JOB = Path(__file__).with_name("drawing_job.py")
-FRAMES, DRAWN = 160, 120  # the last ones; after two seconds trails are whole
+FRAMES, DRAWN = 160, 120  # DRAWN: the last ones; trails are complete after two seconds
 KEPT = ("boxes", "scores", "class_ids", "names", "track_ids", "trails")
 
 
 def objects_of(clip: Path) -> Path:
-    """The objects of the clip's last pictures, with tracks and trails; found once."""
+    """Return the objects of the clip's last pictures, with tracks and trails; cached."""
     path = CACHE / f"{clip.stem}-objects.pickle"
     if not path.is_file():
         from detector.core.api import Detector

@@ -27,7 +27,7 @@ from measuring.rounds import (
     spread,
 )
 
-COMMIT = "3fc2985"  # the last one that decoded one photo after the other, whole
+COMMIT = "3fc2985"  # the last commit that decoded photos one by one, in full size
 SIZE = (4000, 3000)  # 2.5 to 3 MB each, as phones and trail cameras write them
 ROWS, ANNOTATED = ("--save", "jsonl"), ("--save", "jsonl,pictures")
 BF16 = ("--engine", "openvino", "--precision", "bf16")
@@ -35,7 +35,7 @@ HEAD = ("job", "pictures/s", "beside", "ratio")
 
 
 def photos(count: int) -> Path:
-    """Frames of the demo's street, enlarged, with noise; made once."""
+    """Make frames of the demo's street, enlarged, with noise; cached."""
     import cv2
     import numpy as np
 
@@ -55,7 +55,7 @@ def photos(count: int) -> Path:
 
 
 def program_of(commit: str) -> Command:
-    """The command of an older version, with an environment of its own. Raises MissingError."""
+    """Return the command of an older version, in its own environment. Raises MissingError."""
     folder = checkout(ROOT, commit)
     constraints = folder / "constraints.txt"
     pinned = ["-c", str(constraints)] if constraints.is_file() else []

@@ -14,10 +14,10 @@ class Part:
     Profile coordinates: u forward along the vehicle, y up, in metres.
     """
 
-    # From the lower front over the top to the lower rear.
+    # Points from the lower front over the top to the lower rear.
     profile: tuple[tuple[float, float], ...]
     half: tuple[float, ...]
-    skins: tuple[str, ...]  # of the strip from point i to i + 1: paint, glass, trim, box, back
+    skins: tuple[str, ...]  # of each strip from point i to i + 1: paint, glass, trim, box, back
     # On both sides, in profile coordinates.
     windows: tuple[tuple[tuple[float, float], ...], ...] = ()
     paint: str = "paint"  # the skin of the sides
