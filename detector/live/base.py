@@ -139,9 +139,7 @@ class LiveFigures:
     uptime_s: float
     inference_fps: float | None
     end_to_end_fps: float | None  # over the last seconds, without outages
-    busy: Mapping[str, float] = field(
-        default_factory=dict
-    )  # stage -> busy share of the time, 0 to 1
+    busy: Mapping[str, float] = field(default_factory=dict)  # stage -> share of time, 0 to 1
     cpu_share: float | None = None  # share of all cores that this program uses
     computer_share: float | None = None  # the same for all programs; None if unknown
     capacity: float | None = None  # how many such cameras this machine could take

@@ -149,9 +149,7 @@ class _Recording:
 
     def __init__(self, recorder: CameraRecorder, camera: Camera, feed: Feed) -> None:
         self.recorder = recorder
-        self.wanted: Callable[[Event], bool] | None = (
-            None  # events that start a clip; None: every detection does
-        )
+        self.wanted: Callable[[Event], bool] | None = None  # events of clips; None: detections
         self._has_event = False
         # Zone and object of each presence; a clip goes on as long as there is one.
         self._there: set[tuple[str | None, int | str | None]] = set()

@@ -8,7 +8,7 @@ work. So for k cameras, all of whose pictures are detected,
     CPU:   k / N * (decoding / decoded share + rest / processed share)
                                                         <= 1 - share used by other programs
 
-The decoded share is 1, except for shed cameras: the decoding that they skip counts again here.
+The decoded share is below 1 only for shed cameras: dividing by it adds the decoding they skip.
 
 If pictures are dropped for lack of time, the estimate is at most the share that was not dropped,
 whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
@@ -25,13 +25,13 @@ from detector.core.timeline.order import INFERENCE, READING, WRITING, grouped
 
 NAMES = {READING: "Reading", INFERENCE: "Inference", WRITING: "Writing"}
 CPU = "The CPU"
-LEAST = 0.001  # smaller shares are not used
+LEAST = 0.001  # smaller shares count as unknown
 DROPPING = 0.02  # dropped share from which we report a limit
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was used in a span of time, as shares of it, 0 to 1.
+    """The resources used in a span of time, as shares, 0 to 1.
 
     ``stages``: busy time of each; for workers, their mean. ``cpu``: of all cores, by this process;
     ``decoding``: the part of it in feeds; ``others``: by other programs, 0 if unknown. Shares of

@@ -160,9 +160,7 @@ class LiveStatus:
         self._timeline: Timeline | OffTimeline = OffTimeline()
         self._samples: deque[Sample] = deque()
         self._sampled_ns: int | None = None
-        self._inferred_ns = self._idle_ns = (
-            self._started_ns
-        )  # when the engine last finished or was idle
+        self._inferred_ns = self._idle_ns = self._started_ns  # last result, last idle time
         self._of_day = Spent()  # while any camera was live
         self.live_ns = 0  # today's time with a live camera
 

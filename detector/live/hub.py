@@ -148,9 +148,7 @@ class Hub:
         channel = self._channel(camera)
         if not channel.answer:
             return
-        channel.answer = channel.asked = (
-            False  # first, so that a request from now on gets a later picture
-        )
+        channel.answer = channel.asked = False  # first: later requests get a later picture
         now = self._clock_ns()
         if not channel.number:  # the first picture of this camera or file: another may have ended
             for other in list(self._channels.values()):

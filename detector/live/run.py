@@ -207,9 +207,7 @@ class _LiveRun:
         self._parts: Parts  # of the current loop
         self._drawing = threading.Lock()
         self._over = threading.Event()
-        self._monitor = threading.Thread(
-            target=self._work, name="detect-video monitor", daemon=True
-        )
+        self._monitor = threading.Thread(target=self._work, name="live monitor", daemon=True)
         self._notes: list[str] = []
         max_age_s = asked.terms.max_age_s if asked.terms.every else None
         self._lines = CameraLines(around.state, around.say, max_age_s)
@@ -330,9 +328,7 @@ class _LiveRun:
         if day.run.error is None and not self._stop.is_set() and not was_live():
             day.run.error = SourceError(self._collector.failures())
         self._stop_monitor()
-        self._tell_events(
-            self.roster.states()
-        )  # of cameras that failed since the monitor's last turn
+        self._tell_events(self.roster.states())  # since the monitor's last turn
         last = {name: facts.error for name, facts in self.roster.states().items()}
         reported = (
             isinstance(day.run.error, SourceError)

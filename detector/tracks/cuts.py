@@ -43,9 +43,7 @@ def _thumbnail(frame: Frame) -> NDArray[np.int16]:
     height, width = frame.size
     down, right = max(1, height // SIDE), max(1, width // SIDE)
     picture = frame.picture
-    plane = (
-        picture.y if isinstance(picture, Planes) else picture[..., 1]
-    )  # green is close to brightness
+    plane = picture.y if isinstance(picture, Planes) else picture[..., 1]  # green: about as bright
     return plane[down // 2 :: down, right // 2 :: right].astype(np.int16)
 
 

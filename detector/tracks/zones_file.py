@@ -52,9 +52,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Lines and zones with their options. ``size``: width and height that the points refer to; (1,
-    1): shares; None: pixels. ``start``: the format of clips' names, which hold their start, for
-    ``strptime``."""
+    """Lines and zones with their options. ``size``: width and height that the points refer to;
+    (1, 1): shares; None: pixels. ``start``: the ``strptime`` format of clips' names."""
 
     shapes: tuple[Shape, ...] = ()
     size: tuple[float, float] | None = None

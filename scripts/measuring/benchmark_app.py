@@ -266,9 +266,7 @@ def memory_turn(name: str, precision: str, requests: int, threads: int, seconds:
     )
     picture = read_frames(str(STREET), network.input, 1).seen[:1]
     with engines.open("openvino", ready.network, ready.options) as engine:
-        runs = max(
-            requests, round(500 / turn(engine, picture, 10 * requests))
-        )  # runs of about half a second
+        runs = max(requests, round(500 / turn(engine, picture, 10 * requests)))  # of half a second
         turns, until = [], time.perf_counter() + seconds
         while not turns or time.perf_counter() < until:
             turns.append(turn(engine, picture, runs))

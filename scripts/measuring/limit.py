@@ -40,12 +40,7 @@ LEANEST = {  # one thread per request: in the plain loop, and overlapped with on
     PLAIN: ("--sync", "--threads", 1),
     LEAN: ("--concurrency", 1, "--threads", 1),
 }
-RANDOM = (
-    "--random-weights",
-    0,
-    "--conf",
-    0.95,
-)  # high, because random weights detect objects everywhere
+RANDOM = ("--random-weights", 0, "--conf", 0.95)  # high: random weights detect everywhere
 NETWORKS: dict[str, tuple[Any, ...]] = {
     "street@608x352": ("--model", "street"),
     "street-1@416x256": ("--model", "street-1"),
@@ -188,9 +183,7 @@ def _measured(
     title: str, arguments: Sequence[Any], frames: int, rounds: int, quick: bool
 ) -> tuple[list[Row], str]:
     """Return the rounds of one case, and what sets its limit in most of them."""
-    detect_video(
-        *arguments, "--frames", 2, "--no-video"
-    )  # exports and calibrates before the rounds
+    detect_video(*arguments, "--frames", 2, "--no-video")  # export, calibrate: before the rounds
     summaries: dict[str, list[dict[str, Any]]] = {RUN: [], **{name: [] for name in LEANEST}}
 
     def one(name: str, options: Sequence[Any]) -> Row:

@@ -48,9 +48,7 @@ class MqttTarget:
 
     name = "MQTT"
     subscribes = False
-    wanted: Callable[[Event], bool] = staticmethod(
-        lambda event: True
-    )  # whether to publish to TOPIC/CAMERA/event
+    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # for CAMERA/event
 
     def __init__(
         self,

@@ -24,9 +24,7 @@ class Snapshots:
     def __init__(self, folder: Path, complain: Callable[[str], None] = lambda _: None) -> None:
         self._folder = Path(folder)
         self._complain = complain
-        self.show: Callable[[str, bytes], None] = lambda camera, jpeg: (
-            None
-        )  # also gets each snapshot
+        self.show: Callable[[str, bytes], None] = lambda camera, jpeg: None  # gets each, too
         self._failing = False
         self._lost = 0
         # (camera, time) of the last snapshot, and its file.

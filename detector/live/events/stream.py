@@ -32,9 +32,7 @@ class EventStream(Courier):
         if spec == "-":
             return cls("standard output", os.dup(1), complain=complain)
         path = Path(spec)
-        flags = (
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
-        )  # else a pipe without a reader blocks
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK  # else a pipe may block
         try:
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
             os.set_blocking(descriptor, True)

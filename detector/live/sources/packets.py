@@ -63,9 +63,7 @@ class PacketQueue:
         self._changed = threading.Condition()
         self._items: deque[Received | End] = deque()
         self._bytes = 0
-        self._reason: str | None = (
-            NO_KEY  # why packets are dropped until a key frame; None: none are
-        )
+        self._reason: str | None = NO_KEY  # why packets are dropped until a key frame, if so
         self._keyless = 0
         self._closed = False
 
