@@ -90,7 +90,7 @@ class CameraTiles:
         self._places: dict[str, Place] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
         self._fill = cast("FrameTiles", plan.stages()[0])  # FrameTiles if cameras may differ
-        self._every = plan.following.every or 1  # 0: the schedule may choose every frame
+        self._every = plan.following.every or 1  # auto may infer every frame
 
     @property
     def differ(self) -> bool:

@@ -86,7 +86,7 @@ class Table(Protocol):
 class Around:
     """The parts around a live run. ``figures_to`` and ``controls_to`` are called once, before the
     first picture: with a function that returns the figures; with the controls and the folder of
-    outputs, if any. ``say`` prints a problem or change, ``state`` a camera's coming and going."""
+    outputs, if any. ``say`` prints a problem or change, ``state`` that a camera came or went."""
 
     table: Table | None = None
     watcher: Watcher | None = None

@@ -227,7 +227,7 @@ class Counter:
         margins: Floats,
         time_s: float,
     ) -> list[ZoneEvent]:
-        """Add tracks; only from the next sighting on can they cross a line."""
+        """Add tracks. They cross a line only after a clear side; in a zone they appear."""
         table, first = self._table, len(self._table.ids)
         table.add(len(ids))
         table.ids[first:], table.classes[first:] = ids, class_ids

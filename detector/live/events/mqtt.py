@@ -48,7 +48,7 @@ class MqttTarget:
 
     name = "MQTT"
     subscribes = False
-    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # for CAMERA/event
+    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # for TOPIC/CAMERA/event
 
     def __init__(
         self,

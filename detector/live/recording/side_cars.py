@@ -33,13 +33,13 @@ from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 
 # Boxes stay until the next detected picture, for at most two of the last intervals.
 INTERVALS, SHORTEST_NS = 2, NS
-# Boxes of a picture that is not in the file go to the packet before it, unless that is older.
+# Boxes of a picture missing in the file go to the packet before it, if at most this much older.
 FAR_NS = NS
 # Start lines this early, because ASS counts centiseconds and players round.
 EARLY_NS = 2_000_000
 CENTISECOND_NS = 10_000_000
 MOST_BYTES = 4_000_000  # of detections kept for a clip that has not begun
-MOST_LINES = 1000  # of pictures before the first fragment of their video
+MOST_LINES = 1000  # kept until the video's first fragment is written
 TRIMMED = 4096  # positions of pictures; beyond it the older half may be dropped
 
 # Of the video's bytes so far. We promise a tenth; the last lines may exceed this.
@@ -209,7 +209,7 @@ class _SideCar:
                 return max(self._at[number], 0), seen.hold_ns
             if seen.arrived_ns - self._arrived[number] > FAR_NS:
                 return None
-            # B-frames arrive out of order; at this time, decoding and display are level.
+            # B-frames arrive out of order, so use the decode time since the first picture.
             return self._decoded[number], seen.hold_ns
         if not self._arrived or seen.arrived_ns >= self._first_ns:
             return None  # too late: its position was dropped

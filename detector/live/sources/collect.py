@@ -450,7 +450,7 @@ class Collector:
             self._give_up_ns = None  # from now on, errors may be temporary
 
     def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
-        """Return whether it never sent a picture in time; an attempt may be pending."""
+        """Return whether it sent no picture in time, and no attempt is in progress."""
         if facts.connects or self._give_up_ns is None or facts.state not in (WAITING, ENDED):
             return False
         return self._clock() - member.began_ns >= self._give_up_ns

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
 PATIENCE_S = 3600.0  # PyAV's timeout of a read; without one it would not check its clock
-STILL_S = 1.0  # between requests of a still picture, if the camera has no rate:
+STILL_S = 1.0  # between requests of a still picture, without a ``rate``
 SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is treated as a still picture
 LOOK_UP_S = 0.1  # between checks of a look-up
 
