@@ -126,11 +126,11 @@ def benchmark_app(
     rounds: int,
     quick: bool,
 ) -> None:
-    """The openvino engine beside benchmark_app, on the very graph that the engine compiles.
+    """Compare the openvino engine with benchmark_app, on the graph that the engine compiles.
 
     benchmark_app has as many requests, streams and threads, and the same precision. Ours serves
-    pictures from memory, and then the whole loop with --no-video, in which the other stages use
-    the same cores.
+    pictures from memory, and then the whole loop with --no-video, whose other stages use the same
+    cores.
     """
     say_machine(quick)
     frames, rounds, seconds = (QUICK_FRAMES, 1, 2) if quick else (frames, rounds, seconds)

@@ -43,7 +43,7 @@ JOBS: dict[str, dict[str, Any]] = {  # options of the configuration
 def cores(
     path: Path | None, engine: str, precision: str, frames: int, rounds: int, quick: bool
 ) -> None:
-    """The loop pinned to 1, 2 ... cores by taskset, as many as this machine has."""
+    """Run the loop pinned to 1, 2 ... cores by taskset, up to all cores of this machine."""
     say_machine(quick)
     frames, rounds = (QUICK_FRAMES, 1) if quick else (frames, rounds)
     if shutil.which("taskset") is None:

@@ -41,8 +41,8 @@ def objects_of(clip: Path) -> Path:
 @click.option("--commit", default=COMMIT, show_default=True, help="The commit to compare with.")
 @click.option("--rounds", default=5, show_default=True)
 def drawing(commit: str, rounds: int) -> None:
-    """CPU milliseconds a frame of annotating a street in 1080p, 110 frames with about 20 objects:
-    now, at another commit, and with supervision's annotators.
+    """Measure CPU milliseconds per frame of annotating a 1080p street, 110 frames with about 20
+    objects: now, at another commit, and with supervision's annotators.
 
     Planes are YUV 4:2:0, as encoders take them. Labels have class and score; with trails, ids too.
     """

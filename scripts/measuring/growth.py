@@ -121,7 +121,7 @@ PARTS = ("size", "batch", "candidates", "classes", "frames")
 @click.option("--rounds", default=3, show_default=True)
 @quick_option
 def growth(only: tuple[str, ...], frames: int, longest: int, rounds: int, quick: bool) -> None:
-    """Cost a frame by size of picture, batch, candidates, classes and length; memory of long runs.
+    """Measure cost per frame by size, batch, candidates, classes, length; memory of long runs.
 
     Size and batch are whole runs of the command. Candidates and classes are NMS and the head alone.
     Long runs use the null engine on a clip of 160x90.

@@ -44,11 +44,12 @@ STEPS = (
 @click.command()
 @click.option("--mode", type=click.Choice(["plain", "tool"]), hidden=True)
 def instruments(mode: str | None) -> None:
-    """Cost of timeline and NVTX in the threaded loop: counts of steps times their costs.
+    """Measure the cost of timeline and NVTX in the threaded loop: counts of steps times their
+    costs.
 
-    Two runs are counted: in a usual one reading, inference and writing sleep, while libraries'
-    threads work for them, and the other stages compute; in the other one every stage sleeps, so
-    that each stretch ends with all looks there are, as on a machine that is full. Without a
+    Two runs are counted. In a usual one, reading, inference and writing sleep while libraries'
+    threads work for them, and the other stages compute. In the other, every stage sleeps, so that
+    each stretch ends with all possible clock reads, as on a busy machine. Both are priced without a
     profiler, and with an NVTX tool that does nothing.
     """
     if mode:

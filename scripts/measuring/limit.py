@@ -152,9 +152,9 @@ def limit(
     rounds: int,
     quick: bool,
 ) -> None:
-    """End-to-end FPS against max(longest serial stage, CPU seconds a frame / cores).
+    """Compare end-to-end FPS with max(longest serial stage, CPU seconds per frame / cores).
 
-    The CPU seconds are those of the leanest configuration of the same engine and precision. Every
+    The CPU seconds come from the leanest configuration of the same engine and precision. Every
     run writes its video.
     """
     say_machine(quick)

@@ -75,8 +75,8 @@ def program_of(commit: str) -> Command:
 @click.option("--network", default="yolov8n", show_default=True, help="Model of ultralytics.")
 @quick_option
 def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bool) -> None:
-    """Pictures a second of a folder of 12-megapixel JPEGs, rows alone and with annotated copies:
-    now, before, and ultralytics in torch and OpenVINO as it comes (rows alone)."""
+    """Measure pictures per second in a folder of 12-megapixel JPEGs, only rows and with annotated
+    copies: now, before, and ultralytics in torch and default OpenVINO (only rows)."""
     say_machine(quick)
     count, rounds = (4, 1) if quick else (count, rounds)
     folder = photos(count)

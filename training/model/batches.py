@@ -61,7 +61,7 @@ class Augmenter:
         return self.pictures[min(at, len(self.pictures) - 1)]
 
     def sample(self, rng: np.random.Generator, size: tuple[int, int], mosaic: float) -> Sample:
-        """``size``: height, width. ``mosaic``: the share of samples made of four pictures."""
+        """Make a sample. ``size``: height, width. ``mosaic``: the share made of four pictures."""
         height, width = size
         canvas = np.full((height, width, 3), GREY, np.uint8)
         if rng.random() < mosaic:

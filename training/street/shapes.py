@@ -38,7 +38,7 @@ class Shape:
 def _car(
     kind: str, length: float, height: float, belt: float, hood: float, cabin: tuple[float, ...]
 ) -> Shape:
-    """A car with a cabin on a lower body.
+    """Return a car with a cabin on a lower body.
 
     ``cabin``: u of the windscreen's lower edge, the front and rear edges of the roof, and the rear
     window's lower edge, as fractions of the length.
