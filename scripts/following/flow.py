@@ -31,7 +31,7 @@ def compare(footage: Footage, fps: float, every: int) -> list[tuple[str, float, 
     pictures = _grey(footage.source)
     rows = []
     for way in WAYS:
-        tracker, found, spent, spared = BytetrackTracker(CONF), list[Detections](), 0.0, 0
+        tracker, found, used_s, spared = BytetrackTracker(CONF), list[Detections](), 0.0, 0
         for at, one in enumerate(boxes):
             if at % every == 0 or at == 1:
                 ids = tracker.update(one.boxes, one.scores, one.class_ids, at / fps)
@@ -43,11 +43,11 @@ def compare(footage: Footage, fps: float, every: int) -> list[tuple[str, float, 
             elif way == "flow":
                 began = time.process_time()
                 found.append(_moved(found[-1], pictures[at - 1], pictures[at]))
-                spent += time.process_time() - began
+                used_s += time.process_time() - began
             else:
                 found.append(found[-1])
         hota = track_accuracy(footage.labels, found).hota or 0.0
-        rows.append((way, hota, 1e3 * spent / spared))
+        rows.append((way, hota, 1e3 * used_s / spared))
     return rows
 
 

@@ -75,7 +75,7 @@ def _theirs(
             text=True,
             check=True,
         )
-        for own, at, told in zip(ids, places, json.loads(done.stdout), strict=True):
-            found = np.array(told, np.int64)
+        for own, at, theirs in zip(ids, places, json.loads(done.stdout), strict=True):
+            found = np.array(theirs, np.int64)
             own[at] = np.where(found < 0, -1, found + EACH * kind)
     return [replace(one, track_ids=own) for one, own in zip(boxes, ids, strict=True)]

@@ -25,7 +25,7 @@ def make(name, conf, fps):
 
 def main():
     name, conf, fps = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-    tracker, told = make(name, conf, fps), []
+    tracker, all_ids = make(name, conf, fps), []
     for i, rows in enumerate(json.load(sys.stdin)):
         table = np.array(rows, np.float32).reshape(-1, 5)
         given = supervision.Detections(
@@ -38,8 +38,8 @@ def main():
         if found.tracker_id is not None and len(found):
             for at, one in zip(found.data["at"].tolist(), found.tracker_id.tolist(), strict=True):
                 ids[at] = one
-        told.append(ids)
-    json.dump(told, sys.stdout)
+        all_ids.append(ids)
+    json.dump(all_ids, sys.stdout)
 
 
 main()

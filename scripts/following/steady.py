@@ -105,11 +105,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def _row(footage: Footage, name: str, what: str, conf: float, found: list[Detections]) -> Row:
     seen = sightings(footage.labels, found, CLASSES[name])
-    told = steadiness.steadiness(seen, SEEN)
+    result = steadiness.steadiness(seen, SEEN)
     frames = sum(len(one) for one in seen.values())
     recall = steadiness.count_found(seen, SEEN) / frames
     shake = jitter(footage.labels, found, CLASSES[name])
-    return Row(footage.name, name, what, conf, len(seen), recall, told.flicker, shake)
+    return Row(footage.name, name, what, conf, len(seen), recall, result.flicker, shake)
 
 
 def jitter(
@@ -143,8 +143,8 @@ def unlabelled(clip: Path, other: str) -> list[Row]:
         tracks: list[steadiness.Track] = []
         for at, found in enumerate(watch(str(clip), conf=CONF, **options)):
             steadiness.link(tracks, found.boxes[found.class_ids == 0].astype(np.float64), at)
-        told = steadiness._flicker_row(clip.name, "person", tracks)
-        rows.append(Row(clip.name, "person", what, CONF, told["objects"], None, told["flicker"]))
+        row = steadiness._flicker_row(clip.name, "person", tracks)
+        rows.append(Row(clip.name, "person", what, CONF, row["objects"], None, row["flicker"]))
     return rows
 
 

@@ -70,13 +70,13 @@ def in_child(line: Sequence[str], name: str, seconds: float, tell: Callable[[Row
             child.stdout.close()
             child.wait()
         stderr.seek(0)
-        said = stderr.read().strip().splitlines()[-1:]
+        last = stderr.read().strip().splitlines()[-1:]
     if over.is_set():
         return False
     if code < 0:
         tell(row(name, f"crashed: {signal.Signals(-code).name}", False))
     elif code:
-        tell(row(name, f"failed: {said}", False))
+        tell(row(name, f"failed: {last}", False))
     return True
 
 

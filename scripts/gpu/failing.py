@@ -65,15 +65,15 @@ def asserted() -> Iterator[Row]:
         # No CUDA graph: it would replay its captured kernels, without the failing one.
         words = ("--frames", "80", "--no-video", "--quiet", "--engine-options", "graphs=0")
         code, _, err = _handicapped("assert", ASSERT_AT, folder, *words)
-        said = [line for line in err.splitlines() if line.startswith("detect-video:")]
+        lines = [line for line in err.splitlines() if line.startswith("detect-video:")]
         yield row("asserted: exit status", code, code == ENGINE_FAILED)
-        clean = len(said) == 1 and "Traceback" not in err
-        yield row("asserted: the message", said or err[-300:], clean)
+        clean = len(lines) == 1 and "Traceback" not in err
+        yield row("asserted: the message", lines or err[-300:], clean)
         known = ("assert", "out of bounds")
         yield row(
             "asserted: the first error is reported, not one from closing",
-            said[0] if said else "nothing",
-            bool(said) and any(word in said[0] for word in known),
+            lines[0] if lines else "nothing",
+            bool(lines) and any(word in lines[0] for word in known),
         )
         session = read_session(f"{folder}/run")
         written, least = session.document.frames.written, ASSERT_AT - IN_FLIGHT

@@ -74,8 +74,8 @@ def _tool(name: str) -> Row:
     if (found := shutil.which(name)) is None:
         return row(name, f"not on PATH: give --{name} FOLDER", None)
     done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60)
-    said = [line for line in done.stdout.splitlines() if "ersion" in line]
-    return row(name, said[-1].strip() if said else done.stderr[-200:], bool(said), real=True)
+    lines = [line for line in done.stdout.splitlines() if "ersion" in line]
+    return row(name, lines[-1].strip() if lines else done.stderr[-200:], bool(lines), real=True)
 
 
 def _doctor() -> Row:

@@ -119,11 +119,11 @@ def gil() -> Iterator[Row]:
     GPU computes. The method is tested first, on two waits with known results."""
     for name, library, released in (("CDLL", ctypes.CDLL, True), ("PyDLL", ctypes.PyDLL, False)):
         sleep = library(None).usleep
-        told = runs_meanwhile(lambda sleep=sleep: sleep(int(WAIT_S * 1e6)))
+        result = runs_meanwhile(lambda sleep=sleep: sleep(int(WAIT_S * 1e6)))
         word = "lets Python run" if released else "stops Python"
         found = {True: "lets Python run", False: "stops Python", None: "too short to tell"}
         what = f"the control: usleep by ctypes.{name}, which {word}"
-        yield row(what, found[told[0]], told[0] is released, real=True)
+        yield row(what, found[result[0]], result[0] is released, real=True)
     for name, provider in each_provider(slow_copies=True):
         if isinstance(provider, dict):
             yield provider

@@ -197,15 +197,15 @@ def included(tool: str, stage: str, some: bool, folder: str) -> Row:
     metrics = ["--metrics", "gpu__time_duration.sum", "--target-processes", "all"]
     words = ("--frames", "4", "--run-dir", f"{folder}/{stage}", "-o", f"{folder}/{stage}.jsonl")
     code, out, err = run([tool, *options, *metrics, *program(*words)], 45, cwd=folder)
-    said = (out + err).strip()
+    output = (out + err).strip()
     what = f"ncu --nvtx-include {include}"
-    if NO_RIGHT in said:
+    if NO_RIGHT in output:
         return row(what, f"{NO_RIGHT}: the driver lets only root read counters", None)
     kernels = kernels_of(out)
     if rehearsing():
-        ran = "No kernels were profiled" in said or bool(kernels)
-        return row(what, "accepted; no kernel ran" if ran else f"exit {code}: {said[-300:]}", ran)
-    value = f"{len(kernels)} kernels: {', '.join(kernels[:3])}" if kernels else said[-200:]
+        ran = "No kernels were profiled" in output or bool(kernels)
+        return row(what, "accepted; no kernel ran" if ran else f"exit {code}: {output[-300:]}", ran)
+    value = f"{len(kernels)} kernels: {', '.join(kernels[:3])}" if kernels else output[-200:]
     return row(what, value, bool(kernels) is some)
 
 

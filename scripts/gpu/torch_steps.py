@@ -242,18 +242,18 @@ def compared(figures: dict[Setting, list[float]]) -> Iterator[Row]:
         if usual is None:
             continue
         base = figures[usual]
-        said = []
+        texts = []
         for one in own:
             low, high = min(figures[one]), max(figures[one])
             middle = statistics.median(figures[one])
             sure = len(figures[one]) >= ROUNDS  # fewer may differ by chance
             apart = sure and one is not usual and (low > max(base) or high < min(base))
-            said.append(
+            texts.append(
                 f"channels_last={one.channels_last} benchmark={one.benchmark} {middle:.0f} FPS "
                 f"[{low:.0f} .. {high:.0f}], {middle / statistics.median(base):.2f} times"
                 + (", beyond the noise" if apart else "")
             )
-        yield row(f"torch {precision}: settings beside the default", "; ".join(said))
+        yield row(f"torch {precision}: settings beside the default", "; ".join(texts))
 
 
 def save_reference(folder: str) -> None:
@@ -271,8 +271,8 @@ def measure_apart(setting: Setting, folder: str) -> dict[str, Any]:
     rows = [json.loads(text) for text in out.splitlines() if text.startswith("{")]
     if code == 0 and rows:
         return dict(rows[-1])
-    said = (err.strip().splitlines() or [f"exit {code}"])[-1]
-    return {"fps": None, "value": f"failed: {said}", "ok": False}
+    last = (err.strip().splitlines() or [f"exit {code}"])[-1]
+    return {"fps": None, "value": f"failed: {last}", "ok": False}
 
 
 def measure_setting(setting: Setting, folder: str) -> dict[str, Any]:

@@ -142,20 +142,20 @@ def layers(engine: str, folder: str) -> Iterator[Row]:
     machine = here.opened(engine, folder, device="cuda:0", precision="fp16")
     with machine.engine:
         slots = [picture[None] for picture in here.pictures(machine)]
-    told = engines.time_layers(
+    timed = engines.time_layers(
         engine, machine.network, machine.options, slots, 2 if rehearsing() else 50
     )
-    total = sum(layer.median_ms for layer in told.layers)
-    forward = f"a forward pass {told.forward_ms:.3f} ms with its copies"
-    value = f"{len(told.layers)} take {total:.3f} ms, {forward}"
+    total = sum(layer.median_ms for layer in timed.layers)
+    forward = f"a forward pass {timed.forward_ms:.3f} ms with its copies"
+    value = f"{len(timed.layers)} take {total:.3f} ms, {forward}"
     yield row(f"{engine} fp16: layer times", value, bool(np.isfinite(total) and total > 0))
-    unknown = [layer.name for layer in told.layers if layer.precision == "unknown"]
+    unknown = [layer.name for layer in timed.layers if layer.precision == "unknown"]
     yield row(
         f"{engine} fp16: timed layers that the inspector does not know",
         ", ".join(unknown) or "none",
         not unknown,
     )
-    nodes = {node for layer in told.layers for node in layer.nodes}
+    nodes = {node for layer in timed.layers for node in layer.nodes}
     convolutions = {
         node.name for node in machine.network.graph.graph.node if node.op_type == "Conv"
     }

@@ -52,11 +52,11 @@ THEIRS, HINTED, MEMORY, LOOP = (
 )
 
 
-def read_fps(told: str) -> float:
+def read_fps(output: str) -> float:
     """Return the throughput. Raises ClickException if there is none."""
-    found = re.search(r"Throughput:\s*([\d.]+) FPS", told)
+    found = re.search(r"Throughput:\s*([\d.]+) FPS", output)
     if found is None:
-        raise click.ClickException(f"benchmark_app reported no throughput: {told[-300:]}")
+        raise click.ClickException(f"benchmark_app reported no throughput: {output[-300:]}")
     return float(found[1])
 
 

@@ -73,8 +73,8 @@ def _make(path: Path, arguments: list[str]) -> None:
 def size_of(path: Path) -> tuple[int, int]:
     """Return width and height, by ffprobe."""
     asked = ["-select_streams", "v:0", "-show_entries", "stream=width,height", "-of", "json"]
-    told = run(["ffprobe", "-v", "error", *asked, path]).stdout
-    stream = json.loads(told)["streams"][0]
+    output = run(["ffprobe", "-v", "error", *asked, path]).stdout
+    stream = json.loads(output)["streams"][0]
     return stream["width"], stream["height"]
 
 
@@ -94,15 +94,15 @@ def fidelity(written: Path, source: Path, frames: int, read: Sequence[str] = ())
     )
     apart = "[a]split[c][d];[b]split[e][f];[c][e]psnr;[d][f]ssim"
     command = ["ffmpeg", "-i", str(written), *read, "-i", str(source), "-lavfi", alike + apart]
-    told = subprocess.run(
+    output = subprocess.run(
         [*command, "-f", "null", "-"], capture_output=True, text=True, check=True
     ).stderr
-    return read_fidelity(told)
+    return read_fidelity(output)
 
 
-def read_fidelity(told: str) -> Row:
+def read_fidelity(output: str) -> Row:
     """Read the last output of ffmpeg's filters. Raises ClickException if there is none."""
-    psnr, ssim = re.search(r"PSNR y:(\S+)", told), re.search(r"SSIM .*All:(\S+)", told)
+    psnr, ssim = re.search(r"PSNR y:(\S+)", output), re.search(r"SSIM .*All:(\S+)", output)
     if psnr is None or ssim is None:
-        raise click.ClickException(f"ffmpeg compared nothing: {told[-300:]}")
+        raise click.ClickException(f"ffmpeg compared nothing: {output[-300:]}")
     return {"psnr": float(psnr[1]), "ssim": float(ssim[1])}

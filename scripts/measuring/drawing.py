@@ -51,8 +51,8 @@ def drawing(commit: str, rounds: int) -> None:
     objects = objects_of(clip)
 
     def cost(who: str, python: str | Path = sys.executable, root: Path = ROOT) -> Row:
-        told = rounds_of.run([python, JOB, who, clip, objects], around={"PYTHONPATH": str(root)})
-        row: Row = json.loads(told.stdout)
+        done = rounds_of.run([python, JOB, who, clip, objects], around={"PYTHONPATH": str(root)})
+        row: Row = json.loads(done.stdout)
         return row
 
     variants = {}

@@ -54,7 +54,7 @@ def supervision() -> Draw:
 
 
 def cost(who: str, clip: str, scene: list[dict[str, Any]]) -> float:
-    draw, reader, spent = (
+    draw, reader, seconds = (
         supervision() if who == "supervision" else ours(),
         cv2.VideoCapture(clip),
         [],
@@ -69,8 +69,8 @@ def cost(who: str, clip: str, scene: list[dict[str, Any]]) -> float:
             picture = planes_of(picture, Colours(1, 1, 1, False, (0.2126, 0.0722)))
         start = time.thread_time()
         draw(picture, found)
-        spent.append(time.thread_time() - start)
-    return sum(spent[WARM_UP:]) * 1e3 / len(spent[WARM_UP:])
+        seconds.append(time.thread_time() - start)
+    return sum(seconds[WARM_UP:]) * 1e3 / len(seconds[WARM_UP:])
 
 
 if __name__ == "__main__":

@@ -221,10 +221,10 @@ def flatness(frames: int, seen: Sequence[float]) -> str:
         return f"resident memory: the run of {frames} frames was too short to tell"
     early = statistics.median(seen[quarter : 2 * quarter])
     late = statistics.median(seen[-quarter:])
-    said = "flat" if late <= early * FLAT else "it grows"
+    verdict = "flat" if late <= early * FLAT else "it grows"
     return (
         f"resident memory of {frames} frames: second quarter {early:.1f} MB, last quarter "
-        f"{late:.1f} MB ({late / early - 1:+.1%}): {said}"
+        f"{late:.1f} MB ({late / early - 1:+.1%}): {verdict}"
     )
 
 

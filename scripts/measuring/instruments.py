@@ -64,10 +64,10 @@ def instruments(mode: str | None) -> None:
         costs = _in_process(environment)
         click.echo(f"{title}: us each: {_listed(costs, '.2f')}")
         for name, counts in runs.items():
-            spent = sum(counts[step] * costs[step] for step in STEPS)
-            share = spent / 1e3 / FRAME_MS
+            total_us = sum(counts[step] * costs[step] for step in STEPS)
+            share = total_us / 1e3 / FRAME_MS
             click.echo(
-                f"{title}, {name}: {spent:.1f} us a frame = {share:.2%} of {FRAME_MS:g} ms"
+                f"{title}, {name}: {total_us:.1f} us a frame = {share:.2%} of {FRAME_MS:g} ms"
                 f" ({'within' if share < AIM else 'ABOVE'} {AIM:.1%})"
             )
 
@@ -234,6 +234,6 @@ def _cost(step: Callable[[], Any]) -> float:
     start = time.thread_time_ns()
     for _ in range(CALLS):
         step()
-    spent = time.thread_time_ns() - start
+    used_ns = time.thread_time_ns() - start
     time.sleep(PAUSE_S / len(STEPS))
-    return spent / CALLS / 1e3
+    return used_ns / CALLS / 1e3

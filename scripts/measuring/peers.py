@@ -190,13 +190,13 @@ def ultralytics_python() -> tuple[Path, str]:
         "torch and torchvision of the index": (),
     }
     reasons = []
-    for number, (told, pinned) in enumerate(plans.items()):
+    for number, (how, pinned) in enumerate(plans.items()):
         name = f"ultralytics-peer-{number}"
         try:
             step = [*pinned, "ultralytics", openvino, *EXPORTERS]
-            return environment(name, step, check=[str(JOB), "check"]), told
+            return environment(name, step, check=[str(JOB), "check"]), how
         except MissingError as error:
-            reasons.append(f"{told}: {error}")
+            reasons.append(f"{how}: {error}")
             click.echo(f"environment {name}: {reasons[-1]}")
     raise MissingError("; ".join(reasons))
 
@@ -206,8 +206,8 @@ def theirs(python: Path, *arguments: Any) -> tuple[dict[str, Any], Finished]:
     with tempfile.TemporaryDirectory() as folder:
         around = {"YOLO_CONFIG_DIR": folder, "YOLO_OFFLINE": "true"}
         done = run([python, JOB, *map(str, arguments)], Path(folder), around)
-        told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return told, done
+        printed: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return printed, done
 
 
 def beside_ultralytics(asked: Asked) -> list[list[str]]:
@@ -249,8 +249,8 @@ def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) ->
         taken = ["-vf", every, "-vsync", "vfr", "-frames:v", PICTURES, "-q:v", 2]
         run(["ffmpeg", "-v", "error", "-y", "-i", source, *map(str, taken), pattern])
         click.echo(f"{network}: exporting in torch, ONNX and OpenVINO: minutes")
-        told, _ = theirs(python, "prepare", network, folder, *size, pictures)
-        record.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        printed, _ = theirs(python, "prepare", network, folder, *size, pictures)
+        record.write_text(json.dumps(printed, indent=1) + "\n", encoding="utf-8")
     exports: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
     return exports | {"height": size[0], "width": size[1]}
 
@@ -263,11 +263,11 @@ def _variants(python: Path, exports: dict[str, Any], source: Path) -> dict[str, 
     calibrated = ("--calibrate", pictures, "--calibrate-frames", PICTURES, "--budget", 0)
 
     def job(model: str, precision: str = "as it comes") -> Row:
-        told, done = theirs(python, "predict", exports[model], source, *size, precision)
-        if told["ran"]:
-            click.echo(f"  {model}: OpenVINO computes in {told['ran']}")
-        row = {key: float(told[key]) for key in ("fps", "cpu_ms", "boxes")}
-        return {**row, "MB": told["bytes"] / 1e6, "wall_s": done.wall_s, "peak_mb": done.peak_mb}
+        printed, done = theirs(python, "predict", exports[model], source, *size, precision)
+        if printed["ran"]:
+            click.echo(f"  {model}: OpenVINO computes in {printed['ran']}")
+        row = {key: float(printed[key]) for key in ("fps", "cpu_ms", "boxes")}
+        return {**row, "MB": printed["bytes"] / 1e6, "wall_s": done.wall_s, "peak_mb": done.peak_mb}
 
     def own(*options: Any) -> Row:
         return _ours(source, "--model", exports["onnx"], *AS_THEIRS, *options)
@@ -363,12 +363,12 @@ def transcode(source: Path, frames: int, options: Sequence[str]) -> Row:
     return read_benchmark(done.stderr, frames)
 
 
-def read_benchmark(told: str, frames: int) -> Row:
+def read_benchmark(output: str, frames: int) -> Row:
     """Read ffmpeg's own times, which exclude its start, as ours do."""
-    times = re.search(r"bench: utime=([\d.]+)s stime=([\d.]+)s rtime=([\d.]+)s", told)
-    counted = re.findall(r"frame=\s*(\d+)", told)
+    times = re.search(r"bench: utime=([\d.]+)s stime=([\d.]+)s rtime=([\d.]+)s", output)
+    counted = re.findall(r"frame=\s*(\d+)", output)
     if times is None or not counted:
-        raise click.ClickException(f"ffmpeg reported no times: {told[-300:]}")
+        raise click.ClickException(f"ffmpeg reported no times: {output[-300:]}")
     if int(counted[-1]) != frames:
         raise click.ClickException(f"ffmpeg took {counted[-1]} frames, not {frames}")
     user, system, real = map(float, times.groups())
@@ -418,8 +418,8 @@ def _lab_loop(source: Path, frames: int) -> Row:
     """Run the copy in scripts/bench. Its figures exclude loading."""
     bench = [sys.executable, ROOT / "scripts/bench", "lab-loop"]
     done = run([*bench, source, LAB_MODEL, str(frames), str(LAB_CONF)])
-    told = json.loads(done.stdout)
-    return {"fps": told["end_to_end"], "cpu_ms": told["cpu_ms"], "boxes": told["boxes"]}
+    printed = json.loads(done.stdout)
+    return {"fps": printed["end_to_end"], "cpu_ms": printed["cpu_ms"], "boxes": printed["boxes"]}
 
 
 LICENCE_HEAD = ("network", "engine", "precision executed", "agreement with fp32", "licence")
@@ -451,8 +451,8 @@ def licence_rows(name: str, document: Mapping[str, Any]) -> list[list[str]]:
         if found is None:
             made.append([name, row["engine"], row["precision_text"], "-", str(row["error"])])
             continue
-        said = f"given (>= {LICENCE:g})" if found >= LICENCE else f"refused (< {LICENCE:g})"
-        made.append([name, row["engine"], row["precision_text"], f"{found:.3f}", said])
+        verdict = f"given (>= {LICENCE:g})" if found >= LICENCE else f"refused (< {LICENCE:g})"
+        made.append([name, row["engine"], row["precision_text"], f"{found:.3f}", verdict])
     return made
 
 

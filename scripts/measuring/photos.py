@@ -62,9 +62,9 @@ def program_of(commit: str) -> Command:
     python = environment(f"{folder.name}-python", [*pinned, "-e", f"{folder}[openvino]"])
     own = [python, "-E"]  # PYTHONPATH may name this version
     where = [*own, "-c", "import detector; print(detector.__file__)"]
-    told = run(where, python.parent).stdout.strip()  # a folder from which nothing is imported
-    if not Path(told).is_relative_to(folder):
-        raise MissingError(f"{python} runs {told}, not {folder}: remove {python.parents[1]}")
+    location = run(where, python.parent).stdout.strip()  # a folder from which nothing is imported
+    if not Path(location).is_relative_to(folder):
+        raise MissingError(f"{python} runs {location}, not {folder}: remove {python.parents[1]}")
     return [*own, "-m", "detector"]
 
 
@@ -99,8 +99,8 @@ def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bo
         for name, model in (("torch", "torch"), ("OpenVINO as it comes", "openvino")):
 
             def other(model: str = model) -> Row:
-                told, _ = theirs(python, "predict", exports[model], folder, 640, 640, "as it comes")
-                return {key: float(told[key]) for key in ("fps", "cpu_ms")}
+                row, _ = theirs(python, "predict", exports[model], folder, 640, 640, "as it comes")
+                return {key: float(row[key]) for key in ("fps", "cpu_ms")}
 
             variants[f"ultralytics {name}"] = other
     except MissingError as error:
@@ -118,10 +118,10 @@ def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bo
         [
             ours,
             spread([row["fps"] for row in found[ours]]),
-            f"{beside}: {spread([row['fps'] for row in found[beside]])}",
-            spread(ratios(found[ours], found[beside], "fps")),
+            f"{rival}: {spread([row['fps'] for row in found[rival]])}",
+            spread(ratios(found[ours], found[rival], "fps")),
         ]
-        for ours, beside in pairs
-        if ours in found and beside in found
+        for ours, rival in pairs
+        if ours in found and rival in found
     ]
     click.echo("\n" + markdown(HEAD, table))

@@ -90,8 +90,8 @@ def hook() -> None:
         if self.folder.name == "1":
             asleep = Sleep()
             _sleep_in(type(self.machine.engine.requests[0]), asleep)
-            told = plant(asleep, share, lambda: _seconds_a_frame(self), random.Random())
-            Path(os.environ[TOLD]).write_text(json.dumps(asdict(told)))
+            measured = plant(asleep, share, lambda: _seconds_a_frame(self), random.Random())
+            Path(os.environ[TOLD]).write_text(json.dumps(asdict(measured)))
             self._mark_idle()
         return found
 

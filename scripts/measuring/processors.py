@@ -115,9 +115,9 @@ def main(what: str, *words: str) -> None:
         np.savez(out, **dict(stages(np.load(given[0]) if given else {}, int(frames))))
         return
     lines = compare_rows(*map(Path, words)) if what == "rows" else compare(*map(np.load, words))
-    told = list(lines)
-    print("\n".join(line for line, _ in told))
-    sys.exit(any(is_wrong for _, is_wrong in told))
+    results = list(lines)
+    print("\n".join(line for line, _ in results))
+    sys.exit(any(is_wrong for _, is_wrong in results))
 
 
 if __name__ == "__main__":

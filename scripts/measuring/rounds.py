@@ -145,8 +145,8 @@ def run(
             usage.ru_maxrss * 1024 / 1e6,
         )
     if done.code:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        last = "\n  ".join(said[-5:]) if said else "no output"
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        last = "\n  ".join(lines[-5:]) if lines else "no output"
         raise click.ClickException(
             f"{' '.join(map(str, command))}: exit code {done.code}\n  {last}"
         )
@@ -191,8 +191,8 @@ def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str]) -> Row:
         if stage not in summary["stages"]:
             continue
         own = summary["stages"][stage]["cpu_s"] / written
-        beside = libraries["stages"].get(stage, {"cpu_s": 0.0})["cpu_s"] / max(1, written - 1)
-        row[stage] = (own + beside) * 1e3
+        library_s = libraries["stages"].get(stage, {"cpu_s": 0.0})["cpu_s"] / max(1, written - 1)
+        row[stage] = (own + library_s) * 1e3
     return row
 
 

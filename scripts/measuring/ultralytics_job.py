@@ -297,17 +297,17 @@ def described(compiled: Sequence[Any]) -> str:
 def main(arguments: Sequence[str]) -> None:
     what, *rest = arguments
     if what == "check":
-        told = check()
+        result = check()
     elif what == "prepare":
         network, folder, height, width, pictures = rest
         listed = sorted(Path(pictures).glob("*.jpg"))
-        told = prepare(network, Path(folder), (int(height), int(width)), listed)
+        result = prepare(network, Path(folder), (int(height), int(width)), listed)
     elif what == "predict":
         model, clip, height, width, precision = rest
-        told = predict(Path(model), Path(clip), (int(height), int(width)), precision)
+        result = predict(Path(model), Path(clip), (int(height), int(width)), precision)
     else:
         raise SystemExit(f"no job {what!r}")
-    print(json.dumps(told), flush=True)
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Clips:
             self._end()
 
     def seen(self, arrived_ns: int, found: bool) -> None:
-        """Take the result of the picture that arrived then; ``found``: it belongs into a clip."""
+        """Take the result of the picture that arrived then; ``found``: it belongs in a clip."""
         self._seen_ns = max(self._seen_ns, arrived_ns)
         if found:
             until = arrived_ns + self._after_ns

@@ -71,7 +71,9 @@ class Retention:
         self._next_s = self._set_s = clock()
         self._offset_s = utc() - clock()
         self._ended: dict[Key, float] = {}  # when it was finished, by ``clock``
-        self._unsure: set[Key] | None = None  # found at the start, with unknown age
+        self._unsure: set[Key] | None = (
+            None  # found at the start, age unknown; None: not looked yet
+        )
 
     def look(self) -> None:
         """Remove recordings over the limits, at most every 30 s; return at once in between."""
