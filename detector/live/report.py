@@ -1,4 +1,4 @@
-"""The section of the HTML report about the cameras of a live run. A run of files has none."""
+"""The section of the HTML report about the cameras of a live run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from detector.core.analysis.summary import live_memory_text
 from detector.core.session.document import LiveMemory, SessionDocument, StreamSummary
 from detector.core.tables import Curve, Rounded, Rows, Section, Share
 
-SHOWN = 50  # cameras before the others are asked for
+SHOWN = 50  # cameras shown before "show all"
 
 
 def cameras(document: SessionDocument) -> Section | None:
     streams = document.streams
     if not isinstance(streams, list):
         return None
-    came = [
+    rows = [
         [
             stream.name,
             stream.url,
@@ -37,7 +37,7 @@ def cameras(document: SessionDocument) -> Section | None:
     errors = [f"{stream.name}: {stream.error}" for stream in streams if stream.error]
     pieces: list[str | Rows | Curve] = [
         "Rates cover only the time while the camera was live: averages exclude outages.",
-        Rows("cameras", columns, came, most=SHOWN, rest="cameras"),
+        Rows("cameras", columns, rows, most=SHOWN, rest="cameras"),
         *errors,
         "Age of frames, in milliseconds since arrival:",
         Rows("ages", ("camera", "until", "p50", "p90", "p99", "max"), aged),

@@ -1,4 +1,4 @@
-"""Which detections of a camera are kept: of its classes, outside its masks."""
+"""Selects the detections of a camera: of its classes, outside its masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Polygon = Sequence[tuple[float, float]]
 
 
 def inside(points: NDArray[np.float32], polygon: Polygon) -> NDArray[np.bool_]:
-    """Which of ``points`` [N, 2] lie in the polygon (even-odd rule)."""
+    """Return which of ``points`` [N, 2] lie in the polygon (even-odd rule)."""
     x, y = points[:, 0], points[:, 1]
     found = np.zeros(len(points), bool)
     for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):

@@ -1,4 +1,4 @@
-"""A run over files, as a watcher sees it. The loop pays for a copy of a picture, if at all."""
+"""A run over files as the page shows it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from detector.live.sources.cameras import unique_name
 from detector.live.zone_counts import ZoneCounts
 
 LIVE, ENDED = "live", "ended"
-RATES_OVER_S = 5.0  # rates and shares are of the last seconds
-BETWEEN_S = 0.5  # a question that comes earlier gets the last answer
-KEPT = 64  # files that have ended and are still shown
+RATES_OVER_S = 5.0  # window of rates and shares
+BETWEEN_S = 0.5  # figures are computed at most this often
+KEPT = 64  # finished files that are still shown
 
 
 @dataclass(slots=True)
@@ -27,8 +27,8 @@ class _Reading:
     at_s: float
     read: int
     written: int
-    inferred: int  # of those written
-    work_ns: dict[str, int]  # stage -> time in it, over all threads
+    inferred: int  # of the written ones
+    work_ns: dict[str, int]  # stage -> time, over all threads
     inferring_ns: int  # with at least one request inside the engine
     cpu_s: float
 
@@ -60,11 +60,9 @@ class WatchedFiles:
         self._ended: list[StreamFigures] = []
         self._names: set[str] = set()
         self._readings: list[_Reading] = []
-        self._inferred = (0, clock())  # spent inferring, and since when it is that much
+        self._inferred = (0, clock())  # time spent in inference, and when it last changed
         self._last: tuple[float, LiveFigures] | None = None
         hub.figures_from(self.figures)
-
-    # What a run calls, in its own threads.
 
     def start(self, info: SourceInfo, progress: Any, timeline: Any, frames: int | None) -> None:
         name = stream_name(info.path, self._names)
@@ -76,7 +74,7 @@ class WatchedFiles:
             self._now = _Now(name, info, progress, timeline, expected, self._clock())
             self._readings, self._last = [], None
             began_s = time.time()
-            self._zones = ZoneCounts(clock=lambda: began_s)  # else midnight would end its counts
+            self._zones = ZoneCounts(clock=lambda: began_s)  # so that counts do not end at midnight
             self._inferred = (0, self._clock())
         if self._line is not None:
             self._line.start(info, progress, timeline, frames)
@@ -92,15 +90,13 @@ class WatchedFiles:
             self._now, self._last = None, None
 
     def wants_pictures(self, camera: str = "") -> bool:
-        """``camera`` does not matter: there is one file at a time."""
+        """Tell whether to draw; ``camera`` is ignored, as there is one file at a time."""
         return self._hub.wants_pictures(self._name)
 
     def show(self, frame: Frame, detections: Detections) -> None:
         if detections.scene is not None:
             self._zones.follow(self._name, detections.scene)
         self._hub.keep(self._name, frame, time.time(), len(detections))
-
-    # What the page calls.
 
     def figures(self) -> LiveFigures:
         with self._lock:

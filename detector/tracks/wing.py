@@ -1,4 +1,4 @@
-"""What tracks add to the program: the stage ``track``, in stages/."""
+"""The wing of tracks: it adds the stages in stages/."""
 
 from __future__ import annotations
 

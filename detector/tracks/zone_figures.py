@@ -1,4 +1,4 @@
-"""What the session keeps of lines and zones: totals for the summary, and their way over time."""
+"""The session's figures of lines and zones: totals for the summary, and counts over time."""
 
 from __future__ import annotations
 
@@ -101,8 +101,7 @@ def _clock_of(counter: Counter) -> list[tuple[float, float]]:
 
 
 def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
-    """Each line and zone with its keys of each class. One that was moved while the run lasted is
-    one with what it counted before."""
+    """Yield each line and zone, at all its positions, with its keys per class."""
     shapes = counter.places.shapes
     for (name, is_line), shape in {(one.name, one.is_line): one for one in shapes}.items():
         keys: dict[str, list[Key]] = {}

@@ -87,7 +87,7 @@ class TestAges:
                 )
         assert ages.recent(24_100 * MS)[0].max == 20
         assert ages.result().max == 500, "the day remembers"
-        ages.begin_anew()
+        ages.reset()
         assert ages.result().max is None
 
 

@@ -482,10 +482,10 @@ def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
     heard: list[str] = []
     with Watch(heard.append) as watch:
         complaints = Complaints()
-        assert not watch.is_told()
+        assert not watch.receives_messages()
         complaints.close()
         av.logging.set_level(None)
-        assert watch.is_told()
+        assert watch.receives_messages()
         av.logging.set_level(None)
         with Ears() as ears:
             ears.listen()

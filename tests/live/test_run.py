@@ -137,7 +137,7 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
     monkeypatch.setattr(live, "make_feed", make)
     monkeypatch.setattr(roster, "Collector", make_collector)
     monkeypatch.setattr(plans, "load_model", lambda *_, **__: replace(loaded, notes=[]))
-    monkeypatch.setattr(live, "CLERK_S", 0.02)
+    monkeypatch.setattr(live, "MONITOR_S", 0.02)
     monkeypatch.setattr(live, "PATIENCE_S", PATIENCE_S)  # with feeds whose last pictures count
     monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # its end is seen soon
     monkeypatch.chdir(tmp_path)
@@ -215,7 +215,7 @@ def test_a_camera_that_is_not_there_is_said_once_and_when_it_is_tried_again(feed
 
 
 def test_an_error_that_no_line_of_state_told_is_told_at_the_end(feeds, monkeypatch):
-    monkeypatch.setattr(live, "CLERK_S", 60.0)
+    monkeypatch.setattr(live, "MONITOR_S", 60.0)
     result = run("rtsp://a/dead", duration="0.05")
     assert (result.exit_code, result.told) == (3, False)
     assert "nothing listens there" in str(result.errors[0])

@@ -87,11 +87,11 @@ class World:
             self.shedding.arrive(self.arrived * 40 * MS, place == 0)
             stamp = Stamp(self.arrived, self.epoch, self.arrived * 40 * MS, 0.0)
             self.arrived += 1
-            left_out = place > 0 and self.shedding.is_spent()  # the queue keeps it
+            left_out = place > 0 and self.shedding.is_exhausted()  # the queue keeps it
             if not left_out and self.shedding.admits(stamp, place == 0):
                 self.shedding.offer()
                 decoded += 1
-            if self.shedding.is_spent():
+            if self.shedding.is_exhausted():
                 self.shedding.cut()
         self.taken += min(taken, decoded)
         self.decoded.append(decoded)
@@ -198,7 +198,7 @@ class TestCourse:
     def test_a_stream_that_sends_no_key_frame_any_more_is_decoded(self) -> None:
         """The queue lets a packet in after hundreds without a key frame (intra refresh)."""
         world = shed()
-        assert world.shedding.is_spent()
+        assert world.shedding.is_exhausted()
         assert world.shedding.admits(Stamp(world.arrived + 400, 1, 0, 0.0), False)
         assert world.limit is None
 

@@ -29,7 +29,7 @@ from detector.core.run.quantize.calibrate import packaged
 from detector.core.run.reading import Reading
 from detector.core.stages.preprocess import input_of_shape
 from detector.live import run as live
-from detector.live.canvas import picture_of_cameras, told_size
+from detector.live.canvas import picture_of_cameras, reported_size
 from detector.live.sources.cameras import make_cameras
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
@@ -305,7 +305,7 @@ def test_cameras_share_the_canvas_of_most(
 
 def test_files_that_play_as_cameras_tell_their_size(clips: dict[str, str], tmp_path: Path) -> None:
     specs = [clips["square"], clips["wide"], str(tmp_path / "missing.mp4")]
-    told = [told_size(camera) for camera in make_cameras(specs, loop=True)]
+    told = [reported_size(camera) for camera in make_cameras(specs, loop=True)]
     assert told == [(240, 240), (640, 360), None]
 
 

@@ -1,8 +1,8 @@
-"""Events of single objects, of a camera whose objects have ids (--track): each one appears and
-leaves; with --zones it crosses, enters, leaves, stays.
+"""Events of single objects, for cameras whose objects have ids (--track).
 
-An object appears with its id, which it has when it is sure. It leaves when it was not seen for
-``GONE_NS``. Ids begin anew with each day: an object may then go on as one of the day before.
+An object appears when it gets its id and leaves when it was not seen for ``GONE_NS``. With --zones
+it also crosses, enters, leaves and stays. Ids restart each day, so an object may continue one of
+the day before.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Objects:
                 continue
             name = detections.name(i)
             known = self.there.get(track)
-            if known is not None and known.class_name != name:  # another day's, of the same number
+            if known is not None and known.class_name != name:  # an id of the day before
                 events.append(self._leave(track, now))
                 known = None
             if known is not None:
@@ -77,7 +77,7 @@ class Objects:
     def _leave(self, track: int, now: Moment, reason: str | None = None) -> Event:
         known = self.there.pop(track)
         return Event(
-            *(LEAVES, self.camera, now.utc_s, known.since.told_at(now), known.class_name),
+            *(LEAVES, self.camera, now.utc_s, known.since.unix_time_at(now), known.class_name),
             self._count(known.class_name),
             reason=reason,
             track=track,

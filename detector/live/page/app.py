@@ -1,4 +1,4 @@
-"""The addresses of the page, and what each answers."""
+"""The routes of the page, and their responses."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from detector.live.page.sampler import Sampler
 from detector.live.page.streams import EVENTS, MOST_STREAMS, MULTIPART, EndlessAnswer, Streams
 from detector.live.sources.base import NAME
 
-CHANGE_S = 5.0  # how long starting or stopping a camera may take to be accepted
-WRONG = b"<!--said-->"  # where the login page says what was wrong
+CHANGE_S = 5.0  # the longest wait until the run accepts a change
+WRONG = b"<!--said-->"  # replaced by what was wrong
 LOGOUT, BUTTON = b"<!--logout-->", b'<button type="submit">Log out</button>'
 ASSETS = {
     "/page.css": ("page.css", "text/css"),
@@ -50,7 +50,7 @@ ASSETS = {
 
 
 class Page:
-    """The answers of one server. Used in its thread alone."""
+    """The routes of one server. Used only in its thread."""
 
     def __init__(
         self, hub: Hub, access: Access, connections: Connections, executor: Executor, secure: bool
@@ -91,8 +91,6 @@ class Page:
             exception_handlers={RefusedError: _refused, HTTPException: _refused},
         )
 
-    # For people.
-
     async def index(self, request: Request) -> Response:
         body = _site("index.html")
         if request.scope.get("session"):
@@ -104,7 +102,6 @@ class Page:
         return Response(_site(name), media_type=media_type)
 
     async def login(self, request: Request) -> Response:
-        """GET: the form. POST: a session for the right token."""
         if not self.access.needed:
             return RedirectResponse("/", 303)
         if request.method != "POST":
@@ -130,7 +127,7 @@ class Page:
             path="/",
             httponly=True,
             samesite="strict",
-            # Behind a proxy that ends TLS only the browser knows that it came by https.
+            # If a proxy terminates TLS, only the Origin shows that the browser used https.
             secure=self._secure or request.headers.get("origin", "").startswith("https:"),
         )
         return answer
@@ -142,10 +139,8 @@ class Page:
         answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return answer
 
-    # For programs that watch the run.
-
     async def health(self, request: Request) -> Response:
-        """Says ok or not ok, and nothing else: it needs no login."""
+        """Return only ok or not ok, because no login is needed."""
         if documents.is_healthy(self.sampler.newest):
             return Response("ok\n", media_type="text/plain")
         return Response("not ok\n", 503, media_type="text/plain")
@@ -172,8 +167,6 @@ class Page:
             requests=self._guard.requests,
         )
 
-    # The run and its streams.
-
     async def all_streams(self, request: Request) -> Response:
         return _json(self._live())
 
@@ -193,7 +186,7 @@ class Page:
 
     def _camera(self, request: Request) -> str:
         camera = str(request.path_params["camera"])
-        # It goes into header fields: a name of another shape than cameras have is none.
+        # It goes into headers, so it must look like a camera's name.
         if camera not in self.sampler.names or not re.fullmatch(NAME, camera):
             raise RefusedError(404, "no such camera")
         return camera
@@ -202,7 +195,6 @@ class Page:
         return _json(self.sampler.history())
 
     async def counts(self, request: Request) -> Response:
-        """Of the days before today, from the files of counts."""
         count, cameras = int(_number(request, "days", 30, 1, 366)), sorted(self.sampler.names)
         days = zone_counts.days_before(time.time(), count)
         found = {}
@@ -236,7 +228,7 @@ class Page:
         return self._endless(request, [self._camera(request)])
 
     async def pictures(self, request: Request) -> Any:
-        """Several cameras in one answer: browsers keep only six connections to an address."""
+        """Stream several cameras in one response: browsers open only six per address."""
         named = request.query_params.get("cameras")
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")
@@ -267,7 +259,7 @@ class Page:
             )
 
     async def change(self, request: Request) -> Response:
-        """Starts or stops a camera of cameras.yaml: its name is all that a request can say."""
+        """Start or stop a camera of cameras.yaml. A request gives only its name."""
         asked = request.scope["path"].rpartition("/")[2]
         if _media_type(request) != "application/json":
             raise RefusedError(415, "send application/json with the body {}")
@@ -283,7 +275,7 @@ class Page:
         return _json(documents.ChangeDocument(1, camera, asked), 202)
 
     async def draw(self, request: Request) -> Response:
-        """Takes the lines and zones of a camera, as a section of the file of --zones."""
+        """Set a camera's lines and zones, given as a section of the file of --zones."""
         if _media_type(request) not in ("application/json", "application/yaml"):
             raise RefusedError(415, "send lines and zones as application/json or application/yaml")
         camera, drawing = self._camera(request), (await request.body()).decode("utf-8", "replace")
@@ -301,8 +293,6 @@ class Page:
         except DetectVideoError as error:
             status = status if isinstance(error, UsageError) else 409
             raise RefusedError(status, redact(str(error))) from error
-
-    # ------------------------------------------------------------------
 
     async def all_recordings(self, request: Request) -> Response:
         limit = int(_number(request, "limit", 100, 1, 500))
@@ -327,7 +317,7 @@ class Page:
         )
 
     async def _so_far(self, found: Recording, filename: str) -> Response:
-        """It grows while it is read, and an answer must not: its length is said before."""
+        """Return the playable part of a file that is being written, with its length fixed now."""
         try:
             size, data = await self._in_thread(found.read_so_far)
         except OSError:
@@ -353,14 +343,14 @@ class Page:
 
 
 def _site(name: str) -> bytes:
-    """A file of this page, or one that a wing shares."""
+    """Return a file of this page, or one that a wing shares."""
     places = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
     found = (place / "site" / name for place in places)
     return next((file.read_bytes() for file in found if file.is_file()), b"")
 
 
 def _login_page(said: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """``said`` is text of ours: nothing from outside stands on this page."""
+    """Return the login page. ``said`` must be our own text: it is not escaped."""
     note = f'<p class="wrong" role="alert">{said}</p>' if said else ""
     body = _site("login.html").replace(WRONG, note.encode())
     return Response(body, status, headers, "text/html")

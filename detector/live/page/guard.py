@@ -1,7 +1,7 @@
-"""What every request passes before it is answered, and what every answer carries.
+"""Checks of every request, and the headers of every response.
 
-In this order: method, lengths, Host and Origin (a page of another site must reach nothing, also by
-a name that it points at this address), the body with its bound and deadline, and the login.
+The order: method, lengths, Host and Origin (a page of another site must reach nothing, even under a
+name that it points at this address), the body with its limit and deadline, and the login.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 METHODS = ("GET", "HEAD", "POST")
-# Without a login: they say nothing about the run.
+# Open without a login: they reveal nothing about the run.
 OPEN = frozenset(("/healthz", "/login", "/page.css", "/icon.svg"))
 BODY_BYTES = 8 << 10
 BODY_S = 5.0
 TARGET_BYTES = 2048  # path and query
-RANGE_BYTES = 128  # of a Range header: libraries were slow with long ones
-STALLED_S = 20.0  # a reader that takes nothing for so long is cut off
+RANGE_BYTES = 128  # of a Range header: long ones have made libraries slow
+STALLED_S = 20.0  # a client that reads nothing for this long is cut off
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with no-referrer, browsers say Origin: null for our forms
+    "referrer-policy": "same-origin",  # no-referrer would make forms send Origin: null
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
@@ -49,7 +49,7 @@ HEADERS = {
 
 
 class RefusedError(Exception):
-    """An answer that ends a request. ``headers``: in addition to those of all answers."""
+    """A refused request. ``headers``: added to those of all responses."""
 
     def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
@@ -57,7 +57,7 @@ class RefusedError(Exception):
 
 
 class Guard:
-    """Lets a request through to ``app``, or answers it. One for each server."""
+    """Passes a request to ``app``, or answers it. One per server."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Guard:
     ) -> None:
         self._app, self._binding = app, binding
         self._access, self._connections = access, connections
-        self._say, self._said = say, False
+        self._say, self._reported = say, False
         self.body_s, self.stalled_s = BODY_S, STALLED_S
         self.requests: dict[int, int] = {}  # status -> answers
 
@@ -109,21 +109,19 @@ class Guard:
         self.requests[status] = self.requests.get(status, 0) + 1
 
     def _report(self, error: Exception) -> None:
-        """A bug is said once: a request that is repeated must not fill the terminal."""
-        if not self._said:
-            self._said = True
+        """Print an error only once: repeated requests must not fill the terminal."""
+        if not self._reported:
+            self._reported = True
             place = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
             self._say(f"error in the page: {redact(text)}")
-
-    # ------------------------------------------------------------------
 
     def _check_request(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         if scope["method"] not in METHODS:
             raise RefusedError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
         if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
             raise RefusedError(414, "the address is too long")
-        # uvicorn bounds a head that comes in pieces; this one came whole.
+        # uvicorn only limits a head that arrives in pieces.
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
             raise RefusedError(431, f"the headers may have at most {HEAD_BYTES} bytes")
         if len(headers.get("range", "")) > RANGE_BYTES:
@@ -145,7 +143,8 @@ class Guard:
                 raise RefusedError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Names, which may point anywhere, must be known; on loopback only loopback passes."""
+        """Accept known names (others may point anywhere) and addresses; only loopback on
+        loopback."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -165,7 +164,7 @@ class Guard:
         return True
 
     def _check_login(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Sets ``scope["session"]``: the id of the session, where there is one."""
+        """Require a login. Sets ``scope["session"]`` to the id of the session, or None."""
         scope["session"] = None
         if not self._access.needed:
             self._connections.knows(scope.get("client"))
@@ -189,7 +188,7 @@ class Guard:
         )
 
     def is_token(self, given: str, scope: Mapping[str, Any]) -> bool:
-        """Whether this is the token. Raises RefusedError after too many wrong ones."""
+        """Return whether this is the token. Raises RefusedError after too many wrong ones."""
         client = scope.get("client")
         address = str(client[0]) if client else ""
         wait_s = self._access.wait_s(address)
@@ -198,8 +197,8 @@ class Guard:
             return True
         if wait_s > 0:
             seconds = str(max(1, round(wait_s)))
-            said = f"too many attempts; wait {seconds} s"
-            raise RefusedError(429, said, {"retry-after": seconds})
+            text = f"too many attempts; wait {seconds} s"
+            raise RefusedError(429, text, {"retry-after": seconds})
         return False
 
     async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
@@ -233,7 +232,7 @@ class Guard:
 
 
 class _Sender:
-    """Sends an answer: with the headers of all answers, and no longer than its reader reads."""
+    """Sends a response with the headers of all responses; times out if the client stops reading."""
 
     def __init__(self, guard: Guard, peer: Any, send: Send) -> None:
         self._guard, self._peer, self._send = guard, peer, send
@@ -271,7 +270,7 @@ async def _refuse(refusal: RefusedError, send: _Sender) -> None:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Header names in lower case. Raises RefusedError where one that decides is given twice."""
+    """Return headers by lower-case name. Raises RefusedError for a duplicate that matters."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -282,12 +281,11 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether an Origin is the page itself. A proxy that ends TLS makes https of our http."""
+    """Return whether an Origin is the page itself; a proxy may have terminated TLS."""
     return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
 
 def cookie(header: str, name: str) -> str | None:
-    """The value of the first cookie of this name."""
     for part in header.split(";"):
         key, found, value = part.strip().partition("=")
         if found and key == name:

@@ -1,4 +1,4 @@
-"""Cameras and streams on the network, by PyAV."""
+"""Feeds of cameras and streams on the network, read by PyAV."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from detector.core.sources._answers import Rest
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
-PATIENCE_S = 3600.0  # PyAV's own limit of a read: it must have one, to ask us at all
-STILL_S = 1.0  # between two questions for a still picture, without a rate: of the camera
-SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is a still picture, or close to it
-LOOK_UP_S = 0.1  # between two looks at whether a name is found
+PATIENCE_S = 3600.0  # PyAV's timeout of a read; without one it would not check its clock
+STILL_S = 1.0  # between requests of a still picture, without a ``rate``
+SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is treated as a still picture
+LOOK_UP_S = 0.1  # between checks of a look-up
 
 
 BY_MARKERS = "pictures are found by JPEG's own markers"
@@ -65,7 +65,7 @@ class LookUp(threading.Thread):
     def run(self) -> None:
         try:
             self.found = bool(socket.getaddrinfo(self._host, None))
-        except (OSError, UnicodeError):  # UnicodeError: a part of more than 63 letters
+        except (OSError, UnicodeError):  # UnicodeError: a label longer than 63 characters
             self.found = False
 
 
@@ -73,10 +73,10 @@ class NetworkFeed(PacketFeed):
     may_shed = True
     _look_up: LookUp | None = None
     _kept: Rest | None = None
-    _led_to: str | None = None  # the host that the camera would have us log in at
-    _first: Bytes | None = None  # the beginning of what is opened under guard
+    _led_to: str | None = None  # another host to which the camera redirects
+    _first: Bytes | None = None  # the first response of a guarded opening
     _nested: NestedOpener | None = None
-    _odd = ""  # what FFmpeg says of a multipart that it does not read
+    _odd = ""  # FFmpeg's message about a malformed multipart
 
     def receive_all(self) -> None:
         self._opening = opening_of(self.camera.address.whole)
@@ -95,8 +95,8 @@ class NetworkFeed(PacketFeed):
             self.stopping.wait((next_try_ns - self.clock()) / 1e9)
             self.receiving.resume()
 
-    def hear(self, message: str) -> None:
-        """Stops FFmpeg before it sends user and password to another host."""
+    def handle_message(self, message: str) -> None:
+        """Stop FFmpeg before it sends user and password to another host."""
         if message.startswith(("Expected boundary", "Unexpected Content-Type")):
             self._odd = message
         match = REDIRECT.search(message)
@@ -107,7 +107,7 @@ class NetworkFeed(PacketFeed):
             self.receiving.cut()
 
     def _connection(self, epoch: int) -> Meaning:
-        if self._has_login and not self.watch.is_told():
+        if self._has_login and not self.watch.receives_messages():
             return NOT_NOW
         if (unknown := self._resolve()) is not None:
             return unknown
@@ -143,7 +143,7 @@ class NetworkFeed(PacketFeed):
         return self._open_with(self._opening, SOUND)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> Meaning | None:
-        """A connection by JPEG's own markers, or None. ``is_odd``: FFmpeg could not read it."""
+        """Read JPEGs by their markers; None if there are none. ``is_odd``: FFmpeg failed."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
@@ -170,7 +170,7 @@ class NetworkFeed(PacketFeed):
         return None
 
     def _take_kept(self) -> Rest | None:
-        """The connection by which the server was asked what it sends, where it takes no other."""
+        """Return the connection of an earlier probe, for servers that accept only one."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open
@@ -182,7 +182,7 @@ class NetworkFeed(PacketFeed):
 
     @property
     def _is_personal(self) -> bool:
-        """FFmpeg sends such options on after a redirect, but not user and password."""
+        """Whether options identify the user; FFmpeg sends such options on after a redirect."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
     def _options(self, opening: Opening, probing: dict[str, str]) -> dict[str, str]:
@@ -210,7 +210,7 @@ class NetworkFeed(PacketFeed):
             elif self._has_login:
                 return self._open_unled(options)
         if "io_open" in how:
-            options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
+            options["http_persistent"] = "0"  # else FFmpeg expects its own connection in ours
         container = av.open(
             **how,
             options=options,
@@ -221,7 +221,7 @@ class NetworkFeed(PacketFeed):
         return how["io_open"].keep(container) if "io_open" in how else container
 
     def _open_unled(self, options: dict[str, str]) -> Any:
-        """FFmpeg would take a cookie, by which the login is known, to where a redirect leads."""
+        """Open without redirects, to which FFmpeg would take a cookie that holds the login."""
         how = {
             "options": options | {"max_redirects": "0"},
             "timeout": (PATIENCE_S, PATIENCE_S),
@@ -241,14 +241,14 @@ class NetworkFeed(PacketFeed):
     def _guard(
         self, address: str, options: dict[str, str], follows: bool = False
     ) -> dict[str, Any]:
-        """How PyAV opens an address when login and options are for its own host alone."""
+        """Return how PyAV opens an address whose login and options are only for its own host."""
         if self._first is not None:
             self._first.close()
         self._nested = NestedOpener(address, options, PATIENCE_S, follows)
         first = self._first = self._nested.open_first()
         if not first.is_playlist():
             return {"file": first}
-        # Of bytes that we hand over FFmpeg does not know the type, which it wants for a playlist.
+        # FFmpeg does not get the content type of our bytes, so name the format.
         return {"file": address, "format": "hls", "io_open": self._nested}
 
     def _receive_from(self, container: Any, epoch: int) -> Meaning:
@@ -263,7 +263,7 @@ class NetworkFeed(PacketFeed):
             for packet in _demux(container, streams):
                 if self.stopping.is_set():
                     break
-                if not self.receiving.is_cut():  # else it may be the first part of a picture
+                if not self.receiving.is_cut():  # else it may be part of a picture
                     self.receive(packet, codec, epoch, video.index)
         finally:
             for listener in self.listeners:
@@ -285,7 +285,7 @@ class NetworkFeed(PacketFeed):
         return explain(failure or error, timed_out=self.was_cut)
 
     def _denied(self) -> Meaning | None:
-        """Where another host, which got no secrets, did not let us in, or no segment came."""
+        """Explain a refusal by another host, which got no secrets, or a missing segment."""
         nested = self._nested
         if nested is None or (nested.denied is None and not nested.given_up):
             return None
@@ -298,7 +298,7 @@ class NetworkFeed(PacketFeed):
         )
 
     def _resolve(self) -> Meaning | None:
-        """What is wrong with the host's name. A look-up cannot be ended: one thread may stay."""
+        """Return what is wrong with the host's name. A pending look-up thread may remain."""
         host = _host(self.camera.address.whole)
         if host is None:
             return None
@@ -318,10 +318,10 @@ def _demux(container: Any, streams: list[Any]) -> Iterator[Any]:
     while True:
         try:
             for packet in container.demux(streams):
-                if packet.size:  # an empty one stands for the end
+                if packet.size:  # an empty packet marks the end
                     yield packet
             return
-        except IndexError:  # another stream has appeared: PyAV knows it when it begins anew
+        except IndexError:  # a new stream: demux again to include it
             continue
 
 

@@ -1,4 +1,4 @@
-"""A live run on a terminal, while it lasts: a line for each camera."""
+"""The live table on a terminal: a line for each camera."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARKS = {"live": "green", "stalled": "yellow", "waiting": "red", "connecting": "
 
 
 class CameraTable:
-    """Draws the figures of a live run twice a second, from a thread of its own."""
+    """Draws the figures of a live run twice a second, from its own thread."""
 
     def __init__(self, console: SafeConsole) -> None:
         self._console = console
@@ -38,7 +38,6 @@ class CameraTable:
         self._thread.start()
 
     def stop(self) -> None:
-        """May be called twice."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -52,7 +51,7 @@ class CameraTable:
 
 
 def draw(figures: LiveFigures, width: int, height: int = 40) -> RenderableType:
-    """``width`` columns at most; cameras beyond ``height`` lines are counted."""
+    """Return the table: at most ``width`` columns; cameras beyond ``height`` lines are counted."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "left", "right", "right", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)
@@ -92,7 +91,7 @@ def _row(stream: StreamFigures) -> list[Text]:
 
 
 def _counts(zone: ZoneFigures) -> str:
-    """``door: in 3, out 2 today``."""
+    """Format as ``door: in 3, out 2 today``."""
     come, gone = zone.today
     inside = "" if zone.inside is None else f", {zone.inside} inside"
     into, out = zone.shape.sides
@@ -100,7 +99,7 @@ def _counts(zone: ZoneFigures) -> str:
 
 
 def _state(stream: StreamFigures) -> str:
-    """``live``, ``frozen``, ``stalled 12 s``, ``next try 5 s``."""
+    """Format as ``live``, ``frozen``, ``stalled 12 s`` or ``next try 5 s``."""
     if stream.state == "live":
         return "frozen" if stream.frozen else "live"
     if stream.next_try_s is not None:

@@ -31,7 +31,7 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrackSettings:
-    """``every``: the network sees one frame of so many; None: as many as tracks need."""
+    """``every``: the network infers one frame of this many; None: as many as tracks need."""
 
     kind: type[Tracker]
     trails_s: float
@@ -40,7 +40,7 @@ class TrackSettings:
 
 
 def _trail_seconds(text: str) -> float:
-    """Of --trails, 2s or 2. Raises UsageError."""
+    """Parse --trails: 2s or 2. Raises UsageError."""
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:
@@ -77,7 +77,7 @@ def _choose_every(options: Mapping[str, Any]) -> int | None:
 
 
 class TrackStage(Stage):
-    """Each camera has its own tracks, with ids from 1, which may give boxes (--infer-every)."""
+    """Tracks each camera separately, with ids from 1. Tracks may predict boxes (--infer-every)."""
 
     turned_on_by = ("tracking", "track")
     what = "Tracking"
@@ -104,7 +104,7 @@ class TrackStage(Stage):
         self, settings: TrackSettings, info: SourceInfo, names: Sequence[str], conf: float
     ) -> None:
         self._kind, self._conf, self._names = settings.kind, conf, tuple(names)
-        # Pictures of a folder have no times of their own: a frame each.
+        # Pictures of a folder have no times: one step each.
         self._ordered = info.kind == "pictures"
         self._by_camera: dict[str, _Place] = {}
         self._trails_s, self._smooth = settings.trails_s, settings.smooth

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ZonesSettings:
-    """``classes``: those of --classes. Runs with cameras ask ``zones_of``."""
+    """``classes``: those of --classes. Runs with cameras call ``zones_of``."""
 
     file: ZonesFile
     classes: Sequence[str] | None
@@ -79,5 +79,4 @@ class ZonesStage(Stage):
         return ()
 
     def findings(self) -> dict[str, Any]:
-        """``zones`` of the summary and ``scenes`` of the session's document."""
         return self._books.findings()

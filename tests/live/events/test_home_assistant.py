@@ -133,7 +133,7 @@ def test_lies_of_a_broker_are_ignored():
     target = HomeAssistant("mqtt://127.0.0.1:1/x", prefix="ha")
     for topic, payload in LIES:
         told = SimpleNamespace(topic=f"ha/device/x/{topic}", payload=payload, retain=True)
-        target._heard(None, None, told)
+        target._received(None, None, told)
     assert target._before == {}
     target.close()
 
