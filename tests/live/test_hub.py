@@ -32,7 +32,7 @@ def decoded(data: bytes):
     return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
 
 
-def test_nobody_watches_and_nothing_is_copied_or_encoded():
+def test_hub_without_viewers_copies_and_encodes_nothing():
     hub = Hub()
     assert [step(hub, number=i) for i in range(5)] == [False] * 5
     assert hub.newest("door") is None
@@ -67,7 +67,7 @@ def test_a_picture_is_encoded_once_for_each_width_and_shared():
     watch.close()
 
 
-def test_the_copy_is_no_view_of_the_pool_s_picture():
+def test_hub_copies_the_picture_of_the_pool():
     hub = Hub()
     hub.ask("door")
     hub.wants_pictures("door")
@@ -126,7 +126,7 @@ def test_jitter_costs_no_pictures():
     assert taken >= 245
 
 
-def test_a_picture_that_nobody_asks_for_any_more_is_given_back():
+def test_unrequested_picture_is_released():
     clock = Clock()
     hub = Hub(clock)
     hub.ask("door")
@@ -168,7 +168,7 @@ def event(number: int) -> Event:
     return Event(APPEARS, "door", float(number), float(number), "person", number)
 
 
-def test_a_slow_subscriber_loses_the_oldest_and_delays_nobody():
+def test_slow_subscriber_loses_its_oldest_events_only():
     hub = Hub()
     slow, quick = hub.subscribe(), hub.subscribe()
     seen = []

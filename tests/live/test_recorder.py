@@ -326,7 +326,7 @@ def test_a_folder_that_is_taken_away(tmp_path: Path) -> None:
     assert all_numbers(files) == list(range(75, 100))
 
 
-def test_what_nobody_foresaw_reaches_neither_feed_nor_loop(tmp_path: Path) -> None:
+def test_unexpected_error_in_a_recorder_is_reported_and_counted(tmp_path: Path) -> None:
     said: list[str] = []
     recorder = CameraRecorder(tmp_path, camera(), Wish(), said.append, clock=still)
     strange: Any = [object()]
