@@ -269,7 +269,7 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_labels_there_is_none(tmp_path):
+def test_compare_without_labels_has_no_average_precision(tmp_path):
     labels, ap, _ = ap_of(compare(tmp_path, "--engine", "null", "--json"))
     assert labels is None
     assert ap == {"null fp32": None}
