@@ -58,7 +58,7 @@ def assert_equal(ours: list[Frame], theirs: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_planes_are_those_of_the_stream(plain: Path, decoder: str) -> None:
+def test_planes_equal_the_decoded_stream(plain: Path, decoder: str) -> None:
     frames, source = read_all(plain, decoder=decoder)
     assert (source.pixels, source.no_planes, source.decoder) == ("yuv420p", "", "av")
     with av.open(str(plain)) as container:
@@ -233,7 +233,7 @@ def test_damage_in_the_first_packet(folder: Path) -> None:
     assert source.counts == exact.counts
 
 
-def test_damage_behind_a_start(folder: Path) -> None:
+def test_damage_after_a_start_keeps_frame_numbers(folder: Path) -> None:
     path = hurt(write_video(folder / "late.mp4", 60, g="12", bf="0"), 50)
     expected = {frame.index: frame for frame in read_bgr(path)}
     with sources.open(str(path), pixels="yuv420p") as source:
@@ -262,7 +262,7 @@ def test_frames_that_are_missing_at_the_end_are_looked_for(
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
-def test_cut_off_is_said(folder: Path, suffix: str) -> None:
+def test_truncated_file_counts_as_ended_early(folder: Path, suffix: str) -> None:
     path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
     frames, source = read_all(path)
     alone, exact = read_all(path, decoder="av")
@@ -283,7 +283,7 @@ def test_a_source_that_is_forgotten_in_mid_file_ends(damaged: Path) -> None:
         gc.collect()
 
 
-def test_nobody_draws_into_what_the_decoder_refers_to(plain: Path) -> None:
+def test_planes_are_read_only(plain: Path) -> None:
     frames, _ = read_all(plain, frames=2)
     planes = frames[0].picture
     assert isinstance(planes, Planes)
@@ -373,7 +373,7 @@ def test_each_picture_has_its_own_colours(decoder: str, name: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_change_of_size_is_said_once(tmp_path: Path) -> None:
+def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
     """Also where another reader takes over behind it, begins at the start and meets it again."""
     clip = write_parts(tmp_path / "both.ts", H264, (), LARGER)
     with sources.open(str(clip), pixels="yuv420p", decoder="auto") as source:
@@ -389,7 +389,7 @@ def test_a_change_of_size_is_said_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ODDITIES)
-def test_a_healthy_oddity_is_no_damage(folder: Path, name: str) -> None:
+def test_valid_oddity_is_not_damage(folder: Path, name: str) -> None:
     path = folder / f"odd-{name}"
     count = ODDITIES[name](path)
     frames, source = read_all(path)

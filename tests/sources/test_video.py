@@ -206,7 +206,7 @@ def test_close_twice_and_read_after(plain, decoder, pixels):
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
-def test_cut_off_is_said(folder, decoder, suffix):
+def test_truncated_file_is_damaged_with_a_note(folder, decoder, suffix):
     path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
     frames, source = read_all(path, decoder=decoder)
     assert 20 < len(frames) < 50
@@ -215,7 +215,7 @@ def test_cut_off_is_said(folder, decoder, suffix):
     assert any("its end is missing" in note for note in source.notes)
 
 
-def test_limit_before_the_cut_is_no_damage(folder):
+def test_frame_limit_before_the_cut_is_not_damage(folder):
     path = cut(write_video(folder / "limit.mp4", 50), 0.6)
     frames, source = read_all(path, frames=5)
     assert (len(frames), source.damaged) == (5, False)
