@@ -189,7 +189,7 @@ def test_two_graphs_that_changed_places_are_built_again(folder):
     assert UNPROVED in line
 
 
-def test_a_graph_under_another_name_is_not_run_and_is_said(folder):
+def test_renamed_graph_is_not_used_and_reported(folder):
     path = Path(export(plus_one(), folder).path)
     tamper_both(path)
     digest = store.read_manifest(path)["file_sha256"][: proof.NAMED]
@@ -217,7 +217,7 @@ def test_a_folder_from_elsewhere_is_built_again(folder, tmp_path, monkeypatch):
     assert UNPROVED in line
 
 
-def test_the_same_graph_of_another_key_is_sealed_anew_without_a_word(folder, tmp_path, monkeypatch):
+def test_same_graph_of_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
     """It is compared with the graph that was just built. So older versions' files are taken."""
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
