@@ -248,7 +248,7 @@ def test_a_failure_leaves_what_can_be_played(clip: Path, tmp_path: Path) -> None
     assert len(packets(left)) >= 15
 
 
-def test_without_a_frame_there_is_no_overlay(tmp_path: Path) -> None:
+def test_overlay_without_frames_raises_and_leaves_no_file(tmp_path: Path) -> None:
     source = write_clip(tmp_path / "in.mp4")
     sink = sinks.open("overlay", tmp_path / "x.mkv")
     sink.open(make_info(str(source)))
@@ -265,7 +265,7 @@ def test_o_means_the_overlay_where_save_names_it() -> None:
     assert sinks.find_by_suffix(".mp4", ["overlay"]) is sinks.find("video")
 
 
-def test_a_row_that_is_damaged_is_told_from_none() -> None:
+def test_damaged_row_raises_and_foreign_row_is_none() -> None:
     text = f"0,0,Boxes,,0,0,0,,{encode_row(7, -3, one_person())}".encode()
     row = decode_row(text, 40, ("person",))
     assert row is not None
@@ -284,7 +284,7 @@ def test_a_row_that_is_damaged_is_told_from_none() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no video", b"\x1aE\xdf\xa3" + bytes(400)])
-def test_a_file_that_is_no_overlay_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_an_overlay_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.mkv").write_bytes(content)
     with pytest.raises(SourceError):
         Overlay(tmp_path / "x.mkv")
@@ -463,7 +463,7 @@ def test_a_rate_of_an_overlay_fits_a_container():
             carried._ratio(pair)
 
 
-def test_sound_without_a_time_of_storage_is_stored_as_it_is_shown():
+def test_sound_without_dts_is_stored_by_pts():
     copying = Copying.__new__(Copying)
     copying._dts, copying._shift = {}, {1: 2}
     stream = SimpleNamespace(type="audio")

@@ -156,7 +156,7 @@ def test_a_gif_loops(tmp_path: Path) -> None:
     assert data[at + 11 : at + 16] == b"\x03\x01\0\0\0"  # 0 times: for ever
 
 
-def test_a_picture_that_stands_still_is_no_lost_frame(tmp_path: Path) -> None:
+def test_identical_pictures_are_all_written(tmp_path: Path) -> None:
     for suffix in CODECS:
         frames = [Frame(i, i * 512, i / 25, np.full((48, 64, 3), 90, np.uint8)) for i in range(9)]
         write_video(tmp_path / f"x{suffix}", frames)

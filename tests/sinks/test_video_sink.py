@@ -169,7 +169,7 @@ def test_stamps_that_no_container_takes(
 
 
 @pytest.mark.slow
-def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
+def test_long_pause_is_kept_in_mp4_and_dropped_in_ts(tmp_path: Path) -> None:
     """A slide that stands for 30 s is one frame of a recorded talk; in MPEG-TS such a gap is a new
     clock. (FFmpeg looks into this one too briefly to learn the size: cv2 grabs its frames, and
     cannot make one.)
@@ -231,7 +231,7 @@ def test_a_pause_that_mp4_cannot_hold_is_shortened(
 
 
 @pytest.mark.slow
-def test_a_wide_stride_is_no_jump(tmp_path: Path) -> None:
+def test_wide_stride_keeps_its_times(tmp_path: Path) -> None:
     sink = write_video(
         tmp_path / "x.mp4", at([i * 300 * 512 for i in range(4)], step=300)
     )  # 12 s apart
