@@ -194,7 +194,7 @@ def test_a_session_that_was_asked_for_is_not_replaced(read_only: Path) -> None:
     assert list((read_only / "open").iterdir()) == []
 
 
-def test_what_is_in_the_way_of_a_session_is_said(
+def test_file_named_runs_raises_output_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
