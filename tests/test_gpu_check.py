@@ -272,7 +272,7 @@ def test_a_recording_of_nsys_is_read():
 # ---- checks that can fail
 
 
-def test_a_wait_that_holds_the_interpreter_is_told_from_one_that_does_not():
+def test_wait_that_holds_the_interpreter_is_recognised():
     import ctypes
 
     released = memory_steps.runs_meanwhile(lambda: ctypes.CDLL(None).usleep(80_000))

@@ -152,7 +152,7 @@ def test_what_is_beyond_the_limits_names_the_key(tmp_path, text, key):
 
 
 @pytest.mark.parametrize("document", ["eval", "evaluation", "compare"])
-def test_documents_tell_the_score_from_which_a_box_is_shown(document: str) -> None:
+def test_schemas_state_the_default_confidence_threshold(document: str) -> None:
     """Their recall and precision are said to be those of what detect shows."""
     schema = (CHECKOUT / "docs/schema" / f"{document}.json").read_text(encoding="utf-8")
     assert f"score {Config().selection.conf} or more" in schema
