@@ -15,11 +15,11 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from probing import make_info, one_person, probe, write_clip
+from probing import one_person, probe, write_clip
 
 from detector.core import sinks
 from detector.core.config.schema import Config
-from detector.core.errors import OutputError, SourceError, UsageError
+from detector.core.errors import SourceError, UsageError
 from detector.core.run.reading import Reading
 from detector.core.sinks.overlay import ass, carried, fonts
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
@@ -246,16 +246,6 @@ def test_a_failure_leaves_what_can_be_played(clip: Path, tmp_path: Path) -> None
     assert left == tmp_path / "x.partial.mkv"
     assert 15 <= len(rows(left)) <= 20
     assert len(packets(left)) >= 15
-
-
-def test_overlay_without_frames_raises_and_leaves_no_file(tmp_path: Path) -> None:
-    source = write_clip(tmp_path / "in.mp4")
-    sink = sinks.open("overlay", tmp_path / "x.mkv")
-    sink.open(make_info(str(source)))
-    with pytest.raises(OutputError, match="gave no frame"):
-        sink.close()
-    sink.abort()
-    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_o_means_the_overlay_where_save_names_it() -> None:

@@ -60,19 +60,6 @@ def test_the_index_comes_before_the_pictures(tmp_path: Path) -> None:
     assert 0 < data.index(b"moov") < data.index(b"mdat")
 
 
-@pytest.mark.parametrize("suffix", [".mp4", ".m4v", ".mov", ".mkv", ".MP4"])
-def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / f"x{suffix}"
-    write_video(path, [make_frame(i) for i in range(40)])
-    pictures = decode(path, 64, 48)
-    assert [round(float(p.mean())) for p in pictures] == pytest.approx(
-        [brightness(i) for i in range(40)], abs=3
-    )
-    assert read_stamps(path) == [
-        Fraction(i, 25) for i in range(40)
-    ]  # 40 ms: exact in Matroska's milliseconds too
-
-
 def test_the_callers_buffer_is_used_again_at_once(tmp_path: Path) -> None:
     sink = sinks.open("video", tmp_path / "x.mp4")
     sink.open(make_info())
@@ -296,22 +283,14 @@ def decode_with_cv2(path: Path) -> np.ndarray:
     return picture
 
 
-def test_a_picture_of_another_size_is_fitted_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".mp4", ".webm", ".avi", ".gif"])
+def test_a_picture_of_another_size_is_fitted_whole(suffix: str, tmp_path: Path) -> None:
     frames = [make_frame(0), make_frame(1, size=(96, 64)), make_frame(2)]
-    write_video(tmp_path / "x.mp4", frames)
-    pictures = decode(tmp_path / "x.mp4", 64, 48)
+    write_video(tmp_path / f"x{suffix}", frames)
+    pictures = decode(tmp_path / f"x{suffix}", 64, 48)
     assert len(pictures) == 3
     assert pictures[1][:, :12].max() <= 8  # black at the sides: 64x96 became 32x48
     assert abs(float(pictures[1][:, 20:44].mean()) - brightness(1)) < 4
-
-
-def test_no_frame_no_video(tmp_path: Path) -> None:
-    sink = sinks.open("video", tmp_path / "x.mp4")
-    sink.open(make_info())
-    with pytest.raises(OutputError, match="gave no frame"):
-        sink.close()
-    assert sink.abort() is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_frames_that_do_not_arrive_are_noticed(tmp_path: Path) -> None:
