@@ -5,6 +5,7 @@ import random
 import shutil
 import threading
 from fractions import Fraction
+from itertools import product
 from types import SimpleNamespace
 
 import av
@@ -36,8 +37,8 @@ def test_valid_oddity_is_not_damage(folder, name):
     path = folder / name
     count = ODDITIES[name](path)
     assert count_by_ffmpeg(path) == count
-    for decoder in ("auto", "av"):
-        frames, source = read_all(path, decoder=decoder)
+    for decoder, pixels in product(("auto", "av"), ("bgr", "yuv420p")):
+        frames, source = read_all(path, decoder=decoder, pixels=pixels)
         assert (len(frames), source.counts.bad, source.counts.corrupt) == (count, 0, 0), decoder
         assert not source.damaged, source.notes
         times = [frame.time_s for frame in frames]
@@ -111,8 +112,9 @@ def test_pyav_takes_over_in_front_of_the_damage(patched_up):
     assert all((a.image == b.image).all() for a, b in zip(frames, alone, strict=True))
 
 
-def test_a_limit_in_front_of_the_damage_is_none(patched_up):
-    frames, source = read_all(patched_up, frames=5)
+@pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
+def test_a_limit_in_front_of_the_damage_is_none(patched_up, pixels):
+    frames, source = read_all(patched_up, pixels=pixels, frames=5)
     assert (len(frames), source.damaged) == (5, False)
 
 

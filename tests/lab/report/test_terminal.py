@@ -15,14 +15,13 @@ from detector.core.session.codec import from_builtins
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.models import progress_bar
 from detector.core.terminal.progress import LiveLine, line, shorten
-from detector.core.terminal.run import DROPPED, print_run
+from detector.core.terminal.run import print_run
 from detector.core.terminal.tables import print_pieces
 from detector.core.timeline import Timeline
 from detector.lab.commands.report import _print_tables
 from detector.lab.report.parts.loop import what_if_says
 from detector.lab.session.passes import WhatIfFacts
 from detector.lab.session.read import read_session
-from detector.live.sources.base import REASONS
 from tests.lab.report.sessions import PASSES, ran
 from tests.session.documents import DOCUMENT, document
 from tests.waiting import wait_for
@@ -244,10 +243,6 @@ def test_frames_without_a_picture_of_them_were_detected_and_not_written():
     ):
         text = printed(outputs=outputs, partial_outputs=[])
         assert f"11 read, 10 {word}, 1 dropped" in text, outputs
-
-
-def test_every_reason_of_a_dropped_picture_has_words():
-    assert DROPPED.keys() == set(REASONS)
 
 
 def test_classes_that_are_cut_are_counted():

@@ -505,19 +505,3 @@ def test_a_bounded_socket_counts_what_is_closed():
         accepted.close()
         accepted.close()
         assert bounded.open == 0
-
-
-@pytest.mark.parametrize(
-    ("header", "value"),
-    [
-        ("session=x", "x"),
-        ("theme=dark; session=x; session=y", "x"),
-        ("session=a=b", "a=b"),
-        ("session=", ""),
-        ("session; theme=dark", None),
-        ("my_session=x", None),
-        ("", None),
-    ],
-)
-def test_a_cookie_is_found_by_its_whole_name(header: str, value: str | None) -> None:
-    assert guard.cookie(header, "session") == value
