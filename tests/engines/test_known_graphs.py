@@ -103,14 +103,6 @@ def test_other_layers_names_or_code_are_another_graph(cfg, folder, monkeypatch):
     assert opened(cfg, folder).path is None
 
 
-def test_a_damaged_file_is_built_again_and_said(cfg, folder):
-    path = Path(export(opened(cfg, folder), folder).path)
-    path.write_bytes(path.read_bytes()[:-1])
-    network = opened(cfg, folder)
-    assert network.path is None
-    assert "its manifest" in export(network, folder).notes[0]
-
-
 @pytest.mark.parametrize(
     "change",
     [{"output_shapes": "no"}, {"macs": None}, {"peak_bytes": "x"}, {"sensitive": None}],

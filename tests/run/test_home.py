@@ -120,7 +120,7 @@ def test_the_default_folder_is_named_whatever_home_is(
     assert not store.is_writable(Path("/dev/null/x"))
 
 
-def test_a_home_that_is_unknown_becomes_no_folder_named_tilde(
+def test_unknown_home_does_not_create_tilde_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user id without account and HOME, as in `docker run --user 1234`."""

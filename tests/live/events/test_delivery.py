@@ -14,7 +14,6 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +32,7 @@ from detector.live.events.snapshots import Snapshots
 from detector.live.events.stream import EventStream
 from detector.live.events.webhook import Webhook, find_address
 from detector.live.events.wording import as_document
-from tests.sources.web_server import make_certificate, serving, web_server
+from tests.sources.web_server import Handler, Server, make_certificate, serving, web_server
 from tests.waiting import PATIENCE_S, wait_for
 
 TIME_S = 1_795_339_800.25
@@ -216,18 +215,18 @@ def test_closed_event_stream_loses_events_without_blocking():
 # Webhooks.
 
 
-class Receiver(HTTPServer):
+class Receiver(Server):
     def __init__(self) -> None:
         self.got: queue.Queue = queue.Queue()
         self.answers: list[int] = []
         self.drip = False
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Answers)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Answers(Handler):
     server: Receiver
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got.put((self.path, dict(self.headers), body))
         status = self.server.answers.pop(0) if self.server.answers else 200
@@ -240,19 +239,16 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(0.05)
         self.send_response(status)
         if status == 302:
-            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+            self.send_header("Location", self.server.url("/elsewhere"))
         self.send_header("Content-Length", "0")
         self.end_headers()
-
-    def log_message(self, *_) -> None:
-        pass
 
 
 @contextmanager
 def receiver():
     server = Receiver()
     with serving(server):
-        yield server, f"http://127.0.0.1:{server.server_port}"
+        yield server, server.url("")
 
 
 def test_a_signed_post():
