@@ -155,7 +155,7 @@ def test_a_closed_detector_has_closed_every_input_shape_and_refuses_more(monkeyp
     [np.zeros((4, 4, 3), np.uint8), [np.zeros((4, 4, 3), np.uint8)], None, True, 2.5, 93],
     ids=lambda source: type(source).__name__,
 )
-def test_a_stream_of_what_is_no_source_is_refused(source):
+def test_stream_of_an_invalid_source_is_refused(source):
     said = "/dev/video93" if type(source) is int else r"detector\(picture\)"  # a webcam
     with Detector(engine="null") as detector, pytest.raises(DetectVideoError, match=said):
         next(detector.stream(source))

@@ -74,7 +74,7 @@ def test_dict_is_a_row_of_the_jsonl():
     assert str(rows[2]["box"]) == "[1.0, 2.0, 3.0, 0.0]"
 
 
-def test_drawing_leaves_the_picture_as_it_is():
+def test_drawing_does_not_change_the_picture():
     image = np.zeros((40, 60, 3), np.uint8)
     drawn = three().draw(image, labels=False)
     assert not image.any()

@@ -125,7 +125,7 @@ def test_a_lost_worker_is_replaced(pool, tmp_path, name, says):
 
 
 @pytest.mark.slow
-def test_there_are_no_more_workers_than_items(pool, tmp_path):
+def test_workers_are_limited_to_the_number_of_items(pool, tmp_path):
     made = pool(3, most=2)
     assert len(made.states()) == 2
     assert {one.state for one in made.states()} <= {"loading", "idle"}

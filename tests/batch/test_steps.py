@@ -204,7 +204,7 @@ def test_what_is_not_divided_is_done_at_once(clip, model, outputs, piece, option
     assert os.listdir(outputs.place) == ["files"]
 
 
-def test_a_source_that_changes_is_no_part(clip, model, outputs, tmp_path):
+def test_changed_source_raises_and_leaves_no_part(clip, model, outputs, tmp_path):
     path = tmp_path / "changing.mp4"
     path.write_bytes(clip.read_bytes())
     task = task_of(path)

@@ -292,7 +292,7 @@ def test_no_numpy_buffer_above_64_kb_is_allocated_in_steady_state(name):
     assert peak < 64 * 1024, f"{peak} bytes at the peak"
 
 
-def test_a_graph_that_is_no_graph_is_our_error(computing):
+def test_invalid_graph_raises_engine_error(computing):
     network = plus_one()
     network.graph.graph.node[2].input[0] = "nowhere"
     with pytest.raises(EngineError, match=rf"^engine {computing}: .*(nowhere|0\.conv)") as caught:

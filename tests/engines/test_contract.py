@@ -54,7 +54,7 @@ def test_a_graph_that_cannot_be_loaded_is_one_line(tmp_path, capfd, name):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_engine_is_said(tmp_path, monkeypatch):
+def test_file_without_its_own_engine_class_raises(tmp_path, monkeypatch):
     """Its name decides, so that listing reads no file. Another engine's class is not its own."""
     monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
     (tmp_path / "_shared.py").write_text("")

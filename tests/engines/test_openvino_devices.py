@@ -210,7 +210,7 @@ def test_the_executed_type_is_read_back(precision, hint, told, said):
 
 
 @pytest.mark.parametrize("kind", ["gpu", "npu"])
-def test_what_is_missing_for_a_device_is_told(tmp_path, monkeypatch, kind):
+def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(hardware, "DEV", tmp_path / "dev")
     monkeypatch.setattr(hardware, "SYS", tmp_path / "sys")
     about = hardware.KINDS[kind]

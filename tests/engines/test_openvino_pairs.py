@@ -165,7 +165,7 @@ def test_what_a_convolution_reads_too_stays():
     assert found == ["x", "c", "sum"]
 
 
-def test_weights_and_what_leaves_the_graph_stay_as_they_are():
+def test_weight_pairs_and_graph_outputs_are_kept():
     nodes = [pair("x"), conv("x_dq", "c"), pair("c", name="out"), node("Relu", ["out"], "y")]
     found, after = left(*nodes, outputs=("out", "y"))
     assert found == ["x", "c"]

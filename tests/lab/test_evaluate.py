@@ -179,7 +179,7 @@ def test_what_a_run_takes_is_judged_too(monkeypatch):
         assert evaluation.with_usual(config) == [config]
 
 
-def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
+def test_missing_engine_raises_before_any_run(monkeypatch):
     from detector.core import engines
 
     def load(name):

@@ -157,7 +157,7 @@ def test_the_defaults_stand_where_nothing_beats_them():
     assert "50.0 FPS" in line
 
 
-def test_what_wins_only_sometimes_is_no_winner():
+def test_settings_that_win_only_sometimes_are_not_chosen():
     """The same settings are once faster and once slower than the defaults."""
     speeds = itertools.cycle([60.0, 60.0, 45.0])
     found = Job(lambda settings: next(speeds) if settings else 50.0).find()
@@ -165,7 +165,7 @@ def test_what_wins_only_sometimes_is_no_winner():
     assert found.rounds >= 3
 
 
-def test_what_fails_is_said_and_does_not_end_the_search():
+def test_failed_settings_are_noted_and_the_search_continues():
     found = Job(lambda s: None if s.get("engine") == "torch" else by_rules(s)).find()
     assert found.settings["precision"] == "int8"
     assert any("--engine torch --precision fp32" in note for note in found.notes)
@@ -192,7 +192,7 @@ def test_it_ends_in_time():
     assert job.now < 60
 
 
-def test_a_third_of_a_step_of_agreement_is_no_cost(monkeypatch):
+def test_small_agreement_loss_is_not_a_cost(monkeypatch):
     for name, found in (("_tried", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
         monkeypatch.setattr(Search, name, lambda *_, found=found: found)
     assert not Job(by_rules).search()._costs(Change("engine", {}))
@@ -428,7 +428,7 @@ def test_another_target_is_refused(text):
         parse_target(text)
 
 
-def test_settings_are_shown_as_they_are_typed_and_in_short():
+def test_settings_print_as_options_and_in_short():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert in_words(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")

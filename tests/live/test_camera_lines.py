@@ -33,7 +33,7 @@ def dropped(lag: int) -> dict[str, FeedFacts]:
     return {"door": replace(UP, dropped={LAG: lag, NEWER: 7})}
 
 
-def test_a_state_is_told_once(every: CameraLines, states: list[str]) -> None:
+def test_camera_state_is_printed_once(every: CameraLines, states: list[str]) -> None:
     down = FeedFacts(WAITING, 0, error="nothing listens", next_try_ns=5 * SECOND)
     every.look({"door": FeedFacts(CONNECTING, 0)}, 0)
     for now_s in (0, 1):

@@ -208,7 +208,7 @@ def test_lists_and_addresses_together(tmp_path: Path) -> None:
         make_cameras([path, path])
 
 
-def test_what_is_no_camera(tmp_path: Path) -> None:
+def test_source_that_is_not_a_camera_is_refused(tmp_path: Path) -> None:
     assert is_live("0")
     assert is_live("rtsp://h")
     assert not is_live("./0")

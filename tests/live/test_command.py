@@ -166,7 +166,7 @@ def test_no_camera_at_all(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_webcam_that_is_not_there_is_told_once(tmp_path):
+def test_missing_webcam_is_reported_once(tmp_path):
     process = detect_video("/dev/video99", "--duration", 4, "--engine", "null", cwd=tmp_path)
     assert process.returncode == 3
     state, end = process.stderr.splitlines()

@@ -154,7 +154,7 @@ class TestCapacity:
         assert capacity(shed) == pytest.approx(capacity(whole))
 
     @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
-    def test_nothing_is_said_where_nothing_is_known(self, more):
+    def test_capacity_without_load_is_unknown(self, more):
         assert capacity(self.load(**more)) is None
         assert "capacity is unknown" in sentence(self.load(**more))
 
@@ -172,7 +172,7 @@ class TestSelection:
             ("person", "vehicle"),
         )
 
-    def test_what_lies_in_a_mask_is_left_out(self):
+    def test_detections_inside_a_mask_are_dropped(self):
         kept = keep(self.found(), 100, 100, [self.LEFT], None)
         assert kept.class_ids.tolist() == [1]
         assert kept.names == ("person", "vehicle")

@@ -185,7 +185,7 @@ def test_udp_and_a_size_that_changes(clip: Path, tmp_path: Path) -> None:
             assert image.shape == (picture.height, picture.width, 3)
 
 
-def test_wrong_password_wrong_path_and_nobody(clip: Path) -> None:
+def test_connection_error_names_login_path_or_listener(clip: Path) -> None:
     """What it means, in a line; a wrong login is left alone for minutes."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
@@ -213,7 +213,7 @@ def test_a_feed_may_be_stopped_before_it_starts_and_twice(spec: str) -> None:
     assert (feed.facts().state, feed.take()) == (ENDED, None)
 
 
-def test_a_name_that_nobody_has_and_a_look_up_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_host_and_hanging_lookup_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with started("rtsp://no-such-host.invalid/x") as feed:
         wait_for(lambda: feed.facts().error)
         assert "no-such-host.invalid" in (feed.facts().error or "")
@@ -296,7 +296,7 @@ class Accelerator:
             raise av.error.PermissionError(1, "Operation not permitted")
 
 
-def test_a_slow_loop_is_no_reason_to_connect_anew(web: HttpServer) -> None:
+def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
     """Nobody takes pictures; the camera comes back; its start is not given up meanwhile."""
     with started(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
         wait_for(lambda: feed.facts().received >= 20)
@@ -625,7 +625,7 @@ def test_the_log_of_ffmpeg_has_no_secrets(
     assert caplog.records
 
 
-def test_the_process_ends_with_a_feed_that_nobody_stopped() -> None:
+def test_process_ends_although_a_feed_still_runs() -> None:
     """The threads are no reason to stay."""
     with servers.silent_listener() as port:
         code = (

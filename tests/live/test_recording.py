@@ -105,7 +105,7 @@ def test_drawn_pictures_in_files_of_n_minutes(tmp_path: Path) -> None:
     assert bench.said == []
 
 
-def test_times_of_drawn_pictures_are_those_of_their_arrival(tmp_path: Path) -> None:
+def test_drawn_pictures_keep_their_arrival_times(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     for number, at in enumerate((100.0, 100.04, 101.5, 101.52, 104.0)):
         bench.draw(range(number, number + 1), at)
@@ -470,7 +470,7 @@ def test_a_clip_of_drawn_pictures(tmp_path: Path) -> None:
     assert 110 - 25 - 50 <= kept[0] <= 110 - 25  # key frames are 2 s apart
 
 
-def test_without_detections_there_is_no_clip(tmp_path: Path) -> None:
+def test_run_without_detections_writes_no_clip(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=50)
     bench = clips_bench(tmp_path, "none")  # --clips alone copies
     assert bench.recording.mode == "copy"

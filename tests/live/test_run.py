@@ -193,7 +193,7 @@ def accounted(stream) -> bool:
     return stream.received == stream.processed + sum(stream.dropped.values())
 
 
-def test_a_camera_that_is_not_there_is_said_once_and_when_it_is_tried_again(feeds):
+def test_missing_camera_is_reported_once_per_error(feeds):
     """The next try, at another time, is no news; a new error is."""
     lines: list[str] = []
 
@@ -339,7 +339,7 @@ def test_no_camera_was_ever_live(feeds):
     assert os.listdir() == []  # nothing was written, so no folder stays
 
 
-def test_cameras_that_never_answer_end_the_run_and_are_told_as_down(feeds, tmp_path):
+def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
     """Exit 3 after the time for the first picture; who is told of events knows, and no file of a
     wrong address stays."""
     told: list[Event] = []
@@ -354,7 +354,7 @@ def test_cameras_that_never_answer_end_the_run_and_are_told_as_down(feeds, tmp_p
     assert os.listdir() == ["ev"]
 
 
-def test_one_dead_camera_of_two_is_told_as_down_and_up_when_it_comes(feeds):
+def test_dead_camera_sends_down_and_later_up_event(feeds):
     told: list[Event] = []
 
     def come() -> None:

@@ -341,7 +341,9 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "b_frames", "open"])
-def test_what_is_decoded_behind_a_cut_is_whole(clips: dict[str, Path], kind: str) -> None:
+def test_pictures_decoded_after_a_skipped_group_are_intact(
+    clips: dict[str, Path], kind: str
+) -> None:
     """Each picture shows the number of its time, also where the group before it was left."""
     feed = Played(clips[kind])
     dropped = watch(feed)
@@ -419,6 +421,6 @@ def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> Non
             output.sink.close()
 
 
-def test_every_reason_is_said_in_words_and_has_its_place_in_the_capacity() -> None:
+def test_every_drop_reason_has_words_and_a_capacity_kind() -> None:
     assert set(DROPPED) == set(REASONS)
     assert sorted((*NO_TIME, *NOT_WANTED)) == sorted(REASONS)

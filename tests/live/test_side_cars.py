@@ -273,7 +273,7 @@ def test_an_empty_result_ends_the_boxes(
     assert [n for at_s, n in pictures(path) if shown_at(lines, at_s)] == [10, 11, 12]
 
 
-def test_nothing_found_is_no_file(tmp_path: Path) -> None:
+def test_recording_without_detections_writes_no_boxes_file(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", options=QUICK)
     for name, bench in (
         ("empty", bench_with_boxes(tmp_path / "empty")),
@@ -622,7 +622,9 @@ def test_the_inbox_is_bounded_in_bytes_of_boxes_too() -> None:
         ({"record": "annotated", "clips": True}, False),
     ],
 )
-def test_who_has_boxes_beside_it(wishes: dict[str, Any], expected: bool, tmp_path: Path) -> None:
+def test_only_copied_recordings_with_overlay_want_boxes(
+    wishes: dict[str, Any], expected: bool, tmp_path: Path
+) -> None:
     config = resolve_config(None, {"engine": "null", **wishes})
     feed = NetworkFeed(camera(), Terms())
     made = CameraOutputs(

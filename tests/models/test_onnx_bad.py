@@ -363,7 +363,7 @@ def test_damaged_bytes_are_refused_or_read_but_never_a_crash(tmp_path, cut):
         assert open_network(str(tmp_path / "m.onnx")).names
 
 
-def test_external_data_beside_it_is_read_and_part_of_the_digest(tmp_path):
+def test_external_data_is_read_and_part_of_the_digest(tmp_path):
     (tmp_path / "a").mkdir()
     whole = open_network(exports.yolox().save(tmp_path / "m.onnx"))
     apart = open_network(external(tmp_path / "a", keep=True))

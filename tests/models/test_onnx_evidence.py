@@ -282,7 +282,7 @@ LOGISTIC = [(0, 0.881), (2, 0.731)]  # 1 / (1 + e^-2), 1 / (1 + e^-1)
         ("moved inside", 7, "conditional-detr", LOGISTIC),
     ],
 )
-def test_transformers_are_told_apart_by_how_their_boxes_are_made(
+def test_transformer_family_follows_from_how_boxes_are_computed(
     tmp_path, head, kernel, family, wanted
 ):
     """What adds a place to boxes computes it from constants, so folding leaves no operator of it:
@@ -406,7 +406,7 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("case", LEVELS)
-def test_no_level_by_itself_is_suggested_as_boxes(tmp_path, case):
+def test_single_level_is_not_suggested_as_boxes(tmp_path, case):
     path = levels(*LEVELS[case]).save(tmp_path / "levels.onnx")
     for ask in (open_network, lambda path: describe(ModelRequest(path))):
         with pytest.raises(ModelError, match="there is an output for each stride") as caught:
@@ -414,7 +414,7 @@ def test_no_level_by_itself_is_suggested_as_boxes(tmp_path, case):
         assert "suggests" not in str(caught.value)
 
 
-def test_tables_of_one_length_are_no_levels(tmp_path):
+def test_tables_of_one_length_are_not_read_as_levels(tmp_path):
     both = levels({"boxes": 4, "scores": 3}, (64,)).save(tmp_path / "two.onnx")
     assert "tensor: boxes_64  # guessed" in describe(ModelRequest(both))
 
@@ -571,7 +571,7 @@ def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
         ([1 / 255, 1 / 255, 1 / 127], True),
     ],
 )
-def test_what_makes_fractions_of_pixels_is_no_deviation(factor, divides):
+def test_scaling_to_fractions_is_not_normalisation(factor, divides):
     inside = Inside(np.array(factor), np.zeros(1))
     assert (inside.divides, inside.normalises) == (divides, divides)
 

@@ -228,13 +228,13 @@ def test_priors_equal_their_own_arithmetic(tmp_path, case):
         ("  cells: {kind: distances, strides: [8, 16], anchors: 3}\n", "", "needs outputs.cells"),
     ],
 )
-def test_levels_that_do_not_fit_are_said(tmp_path, old, new, said):
+def test_levels_that_do_not_fit_are_refused(tmp_path, old, new, said):
     path = levels({"box": (4, ""), "score": (2, "")}, (8, 16), 3, "maps").save(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=said):
         open_network(path, describe=described(tmp_path, DESCRIBED.replace(old, new)))
 
 
-def test_levels_that_nobody_described_are_refused_with_families_that_fit(tmp_path):
+def test_undescribed_levels_are_refused_with_matching_families(tmp_path):
     """No hint calls scores boxes."""
     heads = {"4": (1, "Sigmoid"), "45": (4, "Relu"), "46": (10, "")}
     path = levels(heads, anchors=2, form="flat").save(tmp_path / "model.onnx")

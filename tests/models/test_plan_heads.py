@@ -290,7 +290,7 @@ def test_keys_of_names_are_numbers_not_texts(machine, tmp_path):
 @pytest.mark.parametrize(
     "text", [b"{" * 100_000, b'{"names": \xff}', b'{"names": [' + b"[" * 100_000]
 )
-def test_a_header_that_is_no_json_is_damaged(machine, tmp_path, text):
+def test_plan_header_that_is_not_json_is_damaged(machine, tmp_path, text):
     file = tmp_path / "x.engine"
     file.write_bytes(len(text).to_bytes(4, "little") + text + b"ftrt....")
     with pytest.raises(ModelError, match=r"JSON header .* damaged"):

@@ -158,7 +158,7 @@ def test_a_wrong_file_is_removed_and_one_without_end_is_cut_off(describe, page, 
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_shorter_file_than_what_is_there_starts_anew(describe, server, page):
+def test_download_restarts_if_the_partial_file_is_longer(describe, server, page):
     """The server has another file by now: it refuses the range, and the whole is asked for."""
     target = describe()
     target.parent.mkdir(parents=True)

@@ -124,7 +124,7 @@ def test_a_wrong_description_is_named(tmp_path, values, message):
         ),
     ],
 )
-def test_a_file_that_is_no_description(tmp_path, text, message):
+def test_invalid_yaml_description_is_refused_briefly(tmp_path, text, message):
     path = tmp_path / "t.yaml"
     path.write_text(text)
     with pytest.raises(ModelError) as caught:

@@ -149,7 +149,7 @@ def test_other_models_and_files_keep_their_own(tmp_path: Path) -> None:
         assert Reading.of(config).picture_size([str(STREET)]) is None
 
 
-def test_a_size_that_is_said_overrides_the_shape(clips: dict[str, str]) -> None:
+def test_given_size_overrides_the_shape(clips: dict[str, str]) -> None:
     for size, expected in (("416x256", AT), ("320", (256, 320)), ("64x96", (96, 64))):
         config = configured(size=size)
         picture = Reading.of(config).picture_size([clips["classic"]])
@@ -176,7 +176,7 @@ def test_a_run_has_the_canvas_of_its_video(
     assert len(told) == (expected != OWN)
 
 
-def test_a_turned_video_counts_as_it_is_shown(tmp_path: Path) -> None:
+def test_rotated_video_counts_in_its_displayed_size(tmp_path: Path) -> None:
     """96x64 in the file with pixels of 4:3; the letterbox gets 64x96 of them."""
     path = str(write_video(tmp_path / "turned.mp4", 2, rotation=90))
     picture = Reading.of(configured()).picture_size([path])
@@ -422,7 +422,7 @@ def test_a_worker_keeps_the_latest_canvases_open(monkeypatch: pytest.MonkeyPatch
     assert engines[4, 3].closed == engines[9, 16].closed == engines[3, 4].closed == 1
 
 
-def test_a_size_that_is_said_is_that_of_all_items(clips: dict[str, str]) -> None:
+def test_given_size_applies_to_all_items(clips: dict[str, str]) -> None:
     config, _ = ask([], {"engine": "null", "size": "320"}, None)
     model, facts = open_model(as_plain(config), [clips["classic"]], resolves=True)
     try:

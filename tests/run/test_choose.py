@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_absent(tmp_path, content):
     assert chosen(tmp_path)[0] == "torch"
 
 
-def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
+def test_changed_record_is_ignored_with_a_note(tmp_path):
     compared(tmp_path, DEFAULT, FASTER)
     path = tmp_path / measurements.FILE
     assert take(tmp_path).notes == ()
@@ -217,7 +217,7 @@ def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
     assert re.match(f"{path}: .* lacks proof ", line)
 
 
-def test_a_file_of_another_version_is_said_and_kept(tmp_path):
+def test_file_of_another_version_is_noted_and_kept(tmp_path):
     path = tmp_path / measurements.FILE
     path.write_text(json.dumps(proof.seal(path.name, {"schema": 1, "comparisons": []})))
     (line,) = take(tmp_path).notes
@@ -278,7 +278,7 @@ def test_what_is_never_picked(tmp_path, other):
     assert chosen(tmp_path)[:2] == ("ort", "fp32")
 
 
-def test_that_nothing_was_better_is_said(tmp_path):
+def test_default_is_chosen_with_the_reason_if_nothing_was_faster(tmp_path):
     compared(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
     assert chosen(tmp_path)[2].startswith("engine ort, fp32: nothing")
 

@@ -26,7 +26,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_nothing_is_said_where_nothing_happened(system: Path) -> None:
+def test_undisturbed_run_reports_none(system: Path) -> None:
     assert disturbances.Watch().end() is None
 
 
@@ -39,7 +39,7 @@ def test_nothing_is_said_where_nothing_happened(system: Path) -> None:
         ("group/cpu.stat", "throttled_usec 2501000", "throttled_s", 2.5),
     ],
 )
-def test_what_happened_during_the_run_is_told(system, file, text, field, value) -> None:
+def test_disturbance_during_the_run_is_reported(system, file, text, field, value) -> None:
     watch = disturbances.Watch()
     (system / file).write_text(f"{text}\n")
     found = watch.end()

@@ -93,7 +93,7 @@ def test_a_folder_of_both_kinds(place: Path) -> None:
     assert second == {"jsonl": "v-null-detected.jsonl"}
 
 
-def test_videos_that_runs_wrote_are_no_sources(place: Path) -> None:
+def test_videos_written_by_runs_are_not_gathered(place: Path) -> None:
     picture("P/a.png")
     (place / "P/v-ort-detected.mp4").touch()
     try:

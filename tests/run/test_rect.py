@@ -76,7 +76,7 @@ def test_the_summary_counts_shapes_and_pixels(pictures: Path, tmp_path: Path, sy
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch", "openvino"])
-def test_detections_are_those_of_the_picture_alone(
+def test_detections_with_rect_equal_a_run_of_the_picture_alone(
     pictures: Path, tmp_path: Path, engine: str
 ) -> None:
     for library in {"torch": ["torch"], "openvino": ["openvino"]}.get(engine, []):

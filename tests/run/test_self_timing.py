@@ -290,7 +290,7 @@ def test_on_a_gpu_only_what_builds_no_plan_is_timed(foreign, ticks, tmp_path, mo
     assert runtime.precision == ("fp16" if engine == "ort" else "fp32")
 
 
-def test_networks_whose_loss_nobody_knows(street, ticks, tmp_path):
+def test_networks_of_unknown_loss_are_not_timed(street, ticks, tmp_path):
     assert timed(replace(street, sha256="ab" * 32), settings(tmp_path)) is None
     assert timed(replace(street, random_seed=0), settings(tmp_path)) is None
     assert timed(street, settings(tmp_path, model="street.cfg")) is None

@@ -53,7 +53,7 @@ WRONG = ["", "x", "-1", "1:60", "1:99:00", "1:2:3:4", "1e3", "nan", ":10", "10:"
 
 
 @pytest.mark.parametrize("text", WRONG, ids=ascii)
-def test_what_is_no_time_is_refused(text: str, tmp_path: Path) -> None:
+def test_invalid_time_is_refused(text: str, tmp_path: Path) -> None:
     for name in ("start", "duration"):
         with pytest.raises(UsageError):
             run(tmp_path, CLIP, **{name: text})

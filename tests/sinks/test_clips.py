@@ -93,7 +93,7 @@ def test_the_clips_follow_each_other(suffix: str, tmp_path: Path) -> None:
     assert means == pytest.approx([brightness(i) for i in wanted], abs=4)
 
 
-def test_nothing_found_is_no_file(tmp_path: Path) -> None:
+def test_clips_without_detections_write_no_file(tmp_path: Path) -> None:
     sink = write_clips(tmp_path / "x.mp4", set())
     assert sink.close() is None
     assert len(sink.notes) == 1
@@ -159,7 +159,7 @@ def test_rows_and_pictures_hold_frames_with_detections(tmp_path: Path) -> None:
         assert names == {"frame_000001", "frame_000004"}
 
 
-def test_one_picture_without_a_detection_is_no_file(tmp_path: Path) -> None:
+def test_only_detections_writes_no_picture_without_one(tmp_path: Path) -> None:
     (sink,) = sinks.open_all(
         {"pictures": tmp_path / "x.png"}, make_info(), {"only_detections": True}
     )

@@ -15,11 +15,11 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from probing import make_info, one_person, probe, write_clip
+from probing import one_person, probe, write_clip
 
 from detector.core import sinks
 from detector.core.config.schema import Config
-from detector.core.errors import OutputError, SourceError, UsageError
+from detector.core.errors import SourceError, UsageError
 from detector.core.run.reading import Reading
 from detector.core.sinks.overlay import ass, carried, fonts
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
@@ -248,16 +248,6 @@ def test_a_failure_leaves_what_can_be_played(clip: Path, tmp_path: Path) -> None
     assert len(packets(left)) >= 15
 
 
-def test_without_a_frame_there_is_no_overlay(tmp_path: Path) -> None:
-    source = write_clip(tmp_path / "in.mp4")
-    sink = sinks.open("overlay", tmp_path / "x.mkv")
-    sink.open(make_info(str(source)))
-    with pytest.raises(OutputError, match="gave no frame"):
-        sink.close()
-    sink.abort()
-    assert list(tmp_path.iterdir()) == [source]
-
-
 def test_o_means_the_overlay_where_save_names_it() -> None:
     assert sinks.find_by_suffix(".mkv") is sinks.find("video")
     assert sinks.find_by_suffix(".mkv", ["jsonl"]) is sinks.find("video")
@@ -265,7 +255,7 @@ def test_o_means_the_overlay_where_save_names_it() -> None:
     assert sinks.find_by_suffix(".mp4", ["overlay"]) is sinks.find("video")
 
 
-def test_a_row_that_is_damaged_is_told_from_none() -> None:
+def test_damaged_row_raises_and_foreign_row_is_none() -> None:
     text = f"0,0,Boxes,,0,0,0,,{encode_row(7, -3, one_person())}".encode()
     row = decode_row(text, 40, ("person",))
     assert row is not None
@@ -284,7 +274,7 @@ def test_a_row_that_is_damaged_is_told_from_none() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no video", b"\x1aE\xdf\xa3" + bytes(400)])
-def test_a_file_that_is_no_overlay_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_an_overlay_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.mkv").write_bytes(content)
     with pytest.raises(SourceError):
         Overlay(tmp_path / "x.mkv")
@@ -463,7 +453,7 @@ def test_a_rate_of_an_overlay_fits_a_container():
             carried._ratio(pair)
 
 
-def test_sound_without_a_time_of_storage_is_stored_as_it_is_shown():
+def test_sound_without_dts_is_stored_by_pts():
     copying = Copying.__new__(Copying)
     copying._dts, copying._shift = {}, {1: 2}
     stream = SimpleNamespace(type="audio")

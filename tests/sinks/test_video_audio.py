@@ -174,7 +174,7 @@ def test_a_start_that_is_near_is_not_sought() -> None:
 
 
 @pytest.mark.slow
-def test_sound_lies_beside_its_frames_in_the_file(tmp_path: Path) -> None:
+def test_sound_packets_are_interleaved_with_frames(tmp_path: Path) -> None:
     """Sound is written as it comes: packets are at most the encoder's look-ahead apart."""
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
     rewrite(source, tmp_path / "out.mp4")

@@ -73,7 +73,7 @@ def test_what_the_note_says(tmp_path: Path) -> None:
     assert f"{begins:.3f} s: --start 0.400 s is {begins + 0.4:.3f}" in notes[0]
 
 
-def test_a_start_behind_the_end_is_refused_on_both_clocks(clip: Path) -> None:
+def test_start_after_the_end_is_refused_on_both_clocks(clip: Path) -> None:
     with pytest.raises(SourceError) as caught:
         read(clip, "auto", "bgr", start="3601.5")
     assert "1.960 s" in str(caught.value)

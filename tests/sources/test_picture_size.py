@@ -129,7 +129,7 @@ def test_what_claims_more_than_there_is_is_not_decoded(tmp_path, monkeypatch, na
         picture_size(str(path))
 
 
-def test_bytes_behind_the_end_of_a_png_do_not_matter(tmp_path):
+def test_bytes_after_the_end_of_a_png_are_ignored(tmp_path):
     path = tmp_path / "p.png"
     path.write_bytes(content("p.png") + b"more")
     assert read_picture(str(path)) is not None

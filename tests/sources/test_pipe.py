@@ -108,7 +108,7 @@ def box(name: bytes, length: int, *, wide: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_an_index_behind_the_pictures_is_seen_past_other_boxes(wide: bool) -> None:
+def test_index_after_the_pictures_is_refused_past_other_boxes(wide: bool) -> None:
     before = box(b"ftyp", 24) + box(b"free", 8) + box(b"free", 40, wide=wide)
     with fed(before + box(b"mdat", 64)) as descriptor, pytest.raises(SourceError, match="index"):
         StandardInput(descriptor).rewind()
@@ -116,7 +116,7 @@ def test_an_index_behind_the_pictures_is_seen_past_other_boxes(wide: bool) -> No
         StandardInput(descriptor).rewind()
 
 
-def test_what_lies_inside_of_an_endless_box_is_no_box() -> None:
+def test_content_of_an_endless_box_is_not_parsed() -> None:
     head = b"\0\0\0\x01free" + ((1 << 56) + 40).to_bytes(8, "big")
     with fed(head + bytes(24) + box(b"mdat", 64)) as descriptor:
         StandardInput(descriptor).rewind()
@@ -180,7 +180,7 @@ def test_damage_counts_as_in_files(tmp_path: Path, pipe: Any) -> None:
         assert (frames, source.counts) == (wanted, of_file.counts), path.name
 
 
-def test_what_cannot_be_checked_is_said(clip: Path, pipe: Any) -> None:
+def test_truncated_standard_input_is_noted(clip: Path, pipe: Any) -> None:
     with pipe(cut(clip, 0.7).read_bytes()):
         frames, source = read("-")
     assert 10 < len(frames) < 24
@@ -369,7 +369,7 @@ SOUNDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sound", "window"), SOUNDS, ids=[row[0] for row in SOUNDS])
-def test_the_sound_comes_along(
+def test_sound_of_standard_input_is_written_like_a_files(
     name: str, sound: tuple[str, ...], window: dict[str, str], tmp_path: Path, pipe: Any
 ) -> None:
     """As it does where the file is read beside the frames."""

@@ -78,7 +78,7 @@ def test_dv_has_the_rate_of_television(
         ("a.obu", ["-c:v", "libaom-av1", "-cpu-used", "8", "-f", "obu"]),
     ],
 )
-def test_where_none_is_stated_the_guess_is_said_and_the_rate_can_be_given(
+def test_guessed_rate_is_noted_and_a_given_rate_applies(
     name: str, options: list[str], tmp_path: Path
 ) -> None:
     path = make(tmp_path / name, Fraction(10), *options)
@@ -110,7 +110,7 @@ def test_rates_as_one_writes_them(text: str, rate: Fraction) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "x", "1/0", "nan", "1e9", ""])
-def test_what_is_no_rate_is_refused(text: str) -> None:
+def test_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"30, 29\.97 or 30000/1001"):
         Reading.of(resolve_config(None, {"rate": text}))
 

@@ -198,7 +198,7 @@ def test_cv2_ends_in_front_of_the_frames_that_an_open_group_loses(folder: Path) 
 
 
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_a_landing_elsewhere_begins_anew(
+def test_missed_landing_decodes_from_the_beginning(
     decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that does not get where it wanted to decodes from the beginning."""
@@ -218,7 +218,7 @@ def test_a_landing_elsewhere_begins_anew(
     assert (frames, source.damaged) == (wanted, False)
 
 
-def test_damage_behind_the_start_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_after_the_start_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """cv2 gives up, and PyAV goes on, with the numbers of a whole run."""
     whole = encode(folder, "plain.mp4")
     data = bytearray(whole.read_bytes())

@@ -131,7 +131,7 @@ def test_which_packets_are_needed() -> None:
     assert np.flatnonzero(sparse.decoded).tolist() == sorted(fed)
 
 
-def test_what_refers_to_pictures_before_a_key_frame_is_no_border() -> None:
+def test_open_group_is_not_a_border_for_skipping() -> None:
     stored = list(range(10))
     open_gop = choose_packets(survey([key(0), key(5, Promise.OPEN)], stored, set()), 9)
     assert open_gop is None  # all is needed for number 9

@@ -139,7 +139,7 @@ def test_a_connection_that_breaks_for_good_keeps_what_came(web, tmp_path, end):
 
 
 @pytest.mark.parametrize("end", ["ranges", "plain"])
-def test_a_connection_that_breaks_is_made_anew(web, tmp_path, end):
+def test_broken_connection_is_reopened(web, tmp_path, end):
     path = write_video(tmp_path / "clip.mp4", 50, g="5")
     data = path.read_bytes()
     url = web.put("/clip.mp4", data, cut=len(data) // 2, **HOW[end])
@@ -202,7 +202,7 @@ def test_a_run_that_is_to_stop_waits_for_no_server(web, monkeypatch):
     silent.set()
 
 
-def test_a_run_that_is_over_cuts_off_nothing_of_another(web):
+def test_finished_run_does_not_stop_anothers_stream(web):
     """Of two streams at once, or of one behind the other."""
     place = _web.WebPlace(web.put("/clip.mp4", bytes(9)))
     with _web.keep_open():

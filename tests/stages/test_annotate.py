@@ -128,7 +128,7 @@ def test_in_a_crowd_a_label_shows_its_corner_where_it_could_be_anothers(
     assert cornered([row[:4] for row in few], [row[4] for row in few]) == [False] * 2
 
 
-def test_the_places_of_a_label_in_the_order_in_which_people_look() -> None:
+def test_label_places_are_tried_above_below_beside_inside() -> None:
     box = np.array([(100, 100, 160, 160)], np.float32)
     places = Places(300, 300, box, 0)
     label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))
@@ -139,7 +139,7 @@ def test_the_places_of_a_label_in_the_order_in_which_people_look() -> None:
     assert [at and at[:2] for at in placed] == [*wanted, None]
 
 
-def test_a_label_touches_its_box_and_lies_at_the_corner_that_it_shows() -> None:
+def test_label_touches_its_box_at_its_corner() -> None:
     numbers = np.random.default_rng(4)
     corners = numbers.uniform(0, (600, 440), (120, 2))
     boxes = np.hstack([corners, corners + numbers.uniform(3, 160, (120, 2))])
@@ -176,7 +176,7 @@ def test_text_and_lines_grow_with_the_picture() -> None:
     assert heights[2] == pytest.approx(heights[1] * 4, rel=0.25)
 
 
-def test_the_best_score_lies_on_top() -> None:
+def test_best_score_is_drawn_last() -> None:
     image = grey()
     best = Detections(
         np.array([[100, 100, 300, 300]] * 2, np.float32),
@@ -225,7 +225,7 @@ def test_buffers_stay_small_in_a_crowd() -> None:
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (90, 160), (720, 1280)])
-def test_a_remark_stands_at_the_bottom_left_without_any_detection(shape):
+def test_remark_is_drawn_bottom_left_without_detections(shape):
     image = np.zeros((*shape, 3), np.uint8)
     annotate(image, Detections.empty(), Style(remark="random weights: boxes are meaningless"))
     assert image[-4:, :8].any()

@@ -75,7 +75,7 @@ def test_what_does_not_divide_is_not_lost():
     assert given + a._booking._rest_ns == 21
 
 
-def test_threads_that_spin_behind_an_inference_are_that_ones():
+def test_threads_spinning_after_an_inference_are_booked_to_it():
     engine = Engine(t1="")
     a, b = engine.workers()
     a.enter()
@@ -154,7 +154,7 @@ def test_the_rows_of_two_workers_add_up_to_what_the_thread_used(monkeypatch):
     assert twice.stages[INFER].figures(None, INFER).library_cpu_s == 2 * 438 / 1e9
 
 
-def test_what_nobody_told_is_not_zero(monkeypatch):
+def test_unknown_library_time_is_none_and_not_zero(monkeypatch):
     def refuse(clock: int) -> int:
         raise OSError("a sandbox hides it")
 

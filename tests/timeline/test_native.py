@@ -60,7 +60,7 @@ def test_a_thread_belongs_to_the_stage_that_was_being_opened_or_called_when_it_c
     assert burnt.others_ns == 8 * MS
 
 
-def test_a_thread_that_came_behind_the_first_mark_has_all_of_its_time():
+def test_thread_started_after_the_first_mark_has_all_its_time():
     system = System()
     natives = system.natives()
     first = mark(system, {READ: 0}, process=0)
@@ -128,7 +128,7 @@ def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again(
 
 
 @pytest.mark.parametrize(("took", "chosen"), [((1,), 0), ((9, 1), 1), ((9, 7, 5, 6), 2)])
-def test_a_mark_in_which_the_caller_lost_its_core_is_made_again(monkeypatch, took, chosen):
+def test_mark_is_repeated_if_the_caller_lost_its_core(monkeypatch, took, chosen):
     walls, cpu = iter([at * MS for look in took for at in (0, look)]), iter(range(len(took)))
     clocks = SimpleNamespace(perf_counter_ns=walls.__next__, process_time_ns=cpu.__next__)
     monkeypatch.setattr("detector.core.timeline.native.time", clocks)
@@ -235,7 +235,7 @@ def test_a_timeline_counts_calls_between_its_marks():
     assert track.spans[READ, "work"].calls == 4
 
 
-def test_a_system_that_tells_nothing_is_no_failure():
+def test_system_without_thread_times_reports_none():
     timeline = Timeline(nvtx=False, natives=Natives(set, lambda task: None, lambda task: ""))
     with timeline.book_threads(READ), timeline.track("main") as track, track.span(READ, 0):
         timeline.mark()

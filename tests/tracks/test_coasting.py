@@ -45,7 +45,7 @@ def test_a_moved_box_crosses_nothing() -> None:
 
 
 @pytest.mark.parametrize("shade", [0, 15])  # two steps at once would be a cut
-def test_what_is_seen_again_behind_the_line_has_crossed(shade: int) -> None:
+def test_object_seen_again_past_the_line_has_crossed(shade: int) -> None:
     walk = ((20, False), (25, True), (30, False), (50, True), (80, False))
     assert crossings(*walk, shade=shade) == [(pytest.approx(0.4), "crosses")]
 

@@ -119,7 +119,7 @@ def test_a_cut_ends_all_tracks() -> None:
 
 
 @pytest.mark.parametrize("error_s", [-1e-9, 0.0])
-def test_who_stays_is_told_in_the_frame_in_which_the_time_is_over(error_s: float) -> None:
+def test_stay_is_reported_in_the_frame_that_completes_its_time(error_s: float) -> None:
     """Also where the times of two frames are a little less apart, as floats are."""
     times = (1.0, 1.5, 2.0, 2.5, 3.0 + error_s)
     _, events, _ = walk([(0.5, 300.0, 200.0), *((t, 300.0, 400.0) for t in times)], YARD)
@@ -177,7 +177,7 @@ def test_shares_of_the_picture_follow_its_size() -> None:
     assert counter.total[0, 0].counts["in"] == 1
 
 
-def test_a_clock_that_begins_anew_ends_tracks_and_counts_on() -> None:
+def test_clock_set_back_ends_tracks_and_keeps_counting() -> None:
     way = [*straight(350, 400, 1), (1000.0, 300.0, 400.0), (1.0, 300.0, 400.0), (1.5, 300.0, 400.0)]
     _, events, rows = walk(way, YARD, every_s=10.0)
     assert names(events).count("yard ends") == 3

@@ -124,7 +124,7 @@ def test_average_precision_sorts_over_all_pictures():
     assert ap.average_precision([first, second]) == pytest.approx(1.0)
 
 
-def test_without_a_box_there_is_no_figure():
+def test_figures_without_boxes_are_nan():
     empty = [judged([WRONG], 0)]
     assert np.isnan(ap.average_precision(empty))
     assert np.isnan(ap.recall(empty))
@@ -154,7 +154,7 @@ def test_interval_of_equal_pictures_is_a_point():
     assert ap.interval([judged([RIGHT], 1)] * 5, ap.average_precision) == (1.0, 1.0)
 
 
-def test_figures_at_a_score_are_at_the_one_from_which_detect_shows_a_box():
+def test_figures_at_a_score_use_the_default_confidence():
     assert SelectionConfig().conf == ap.SHOWN_SCORE == SURE
     names = {field.name for field in dataclasses.fields(ClassAccuracy)}
     assert f"recall_conf{ap.SHOWN_SCORE * 100:.0f}" in names

@@ -60,7 +60,7 @@ def test_a_long_file_is_read_in_part(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
-def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
+def test_folder_or_pipe_as_rows_is_left_out_without_waiting(tmp_path, kind):
     path = tmp_path / "detections.jsonl"
     path.mkdir() if kind == "folder" else os.mkfifo(path)
     assert read_rows(tmp_path).left_out is not None

@@ -125,7 +125,7 @@ def test_what_was_not_recorded_is_not_guessed(name):
     assert (told.boxes, told.key, told.faults) == (None, None, None)
 
 
-def test_a_thread_of_which_nothing_was_recorded_was_not_blocked():
+def test_unrecorded_thread_has_unknown_cause():
     calls, made, known = plant_disk(12)
     known = replace(known, moments=replace(known.moments, threads={}))
     told = Explanation(calls, made, known).explain(12)

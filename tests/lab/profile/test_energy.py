@@ -225,7 +225,7 @@ def test_a_gpu_alone_will_do(tmp_path, powered, monkeypatch):
     assert "package" not in to_builtins(facts.rows[1])
 
 
-def test_a_counter_that_stops_answering_is_said(tmp_path):
+def test_vanished_energy_counter_raises_not_here(tmp_path):
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)
     with Meter(rapl_counters(tmp_path), None) as meter:
         file.unlink()
@@ -233,7 +233,7 @@ def test_a_counter_that_stops_answering_is_said(tmp_path):
         meter.metered()
 
 
-def test_what_may_not_be_read_is_no_counter_and_says_why(tmp_path, monkeypatch):
+def test_unreadable_energy_counter_is_skipped_with_the_reason(tmp_path, monkeypatch):
     assert rapl_counters(tmp_path) == []
     assert "no RAPL counters" in explain_absence(tmp_path)
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)

@@ -289,7 +289,7 @@ def described(folder, varies, *seen):
     return occasion.describe_ran(varies)
 
 
-def test_what_ran_is_said(tmp_path):
+def test_description_names_what_ran_and_its_differences(tmp_path):
     assert described(tmp_path, NOTHING).text.startswith("openvino int8, ")
     assert described(tmp_path, NOTHING, RUN, RUN).text.endswith(", like the run")
     nothing = SavedSession(tmp_path, replace(PLAIN, engine="null", precision="none"), {})

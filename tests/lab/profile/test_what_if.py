@@ -58,7 +58,7 @@ def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
 # Turns
 
 
-def test_each_change_runs_between_two_runs_as_they_are():
+def test_each_change_runs_between_two_unchanged_runs():
     """A computer that gets slower by the same step each run: the gains within a round do not."""
     tried: list[str] = []
 
@@ -265,7 +265,7 @@ def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
 
 
 @pytest.mark.slow
-def test_every_change_is_measured_or_it_is_said_why_not(tmp_path, monkeypatch):
+def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
     flags = {"frames": 40, "engine": "ort", "save": ("jsonl",), "size": "160x96", "no_video": True}
     session = ran(tmp_path, **flags)
     plain = read_session(session)

@@ -73,7 +73,7 @@ def test_each_phase_adds_up(works):
         assert sum(row.share for row in own) == pytest.approx(1)
 
 
-def test_without_the_gpus_work_nobody_is_said_to_wait():
+def test_calls_without_gpu_work_have_no_waiting_time():
     rows = call_rows(CALLS, [], EDGES)
     assert all(row.waiting_s == 0 for row in rows)
     assert by_phase(rows)["steady state"]["cudaEventSynchronize"] == (17, 0)

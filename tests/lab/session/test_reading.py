@@ -38,7 +38,7 @@ def test_what_was_written_is_read(tmp_path):
     assert len(found.spans["start_ns"]) == len(found.spans["kind"])
 
 
-def test_a_document_is_written_as_it_is_read():
+def test_written_document_keeps_key_order_and_omits_absent_keys():
     """The keys in their order; what a run does not have is absent, and not null."""
     written = json.loads(to_json(document()))
     assert [key for key in written if key in DOCUMENT] == list(DOCUMENT)

@@ -81,7 +81,7 @@ def test_other_defaults(tmp_path: Path) -> None:
     assert zoned.line() == "events held back: 1 of clips by filter"
 
 
-def test_hours_are_those_of_the_wall(tmp_path: Path, local_time) -> None:
+def test_hours_of_a_filter_follow_local_time(tmp_path: Path, local_time) -> None:
     """The night of 22:00-06:00 has seven hours when summer time begins, and nine when it ends."""
     local_time("Europe/Berlin")
     made = filters(tmp_path, "webhook: {hours: 22:00-06:00}")

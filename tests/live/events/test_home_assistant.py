@@ -139,7 +139,7 @@ def test_lies_of_a_broker_are_ignored():
 
 
 @pytest.mark.parametrize("prefix", ["", "a/", "a/#", "$x"])
-def test_prefixes_that_are_no_topic(prefix):
+def test_invalid_discovery_prefix_is_refused(prefix):
     with pytest.raises(UsageError, match="--mqtt-discovery"):
         HomeAssistant("mqtt://127.0.0.1:1/x", prefix=prefix)
 

@@ -135,7 +135,15 @@ def test_nothing_but_http_reaches_the_application():
 
 @pytest.mark.parametrize(
     ("header", "value"),
-    [("a=1; b=2", "2"), ("b=2;b=3", "2"), ("b", None), ("xb=1", None), ("b=", ""), ("", None)],
+    [
+        ("a=1; b=2", "2"),
+        ("b=2;b=3", "2"),
+        ("b", None),
+        ("xb=1", None),
+        ("b=c=d", "c=d"),
+        ("b=", ""),
+        ("", None),
+    ],
 )
 def test_the_value_of_a_cookie(header, value):
     assert guard.cookie(header, "b") == value
