@@ -104,7 +104,7 @@ def test_only_what_is_read_is_asked_for(web, tmp_path, monkeypatch):
 
 def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
     url = web.put("/clip.mp4", write_video(tmp_path / "clip.mp4").read_bytes(), ranges=False)
-    with sources.keeping([url]):
+    with sources.keep_open([url]):
         assert len(read_all(url)[0]) == len(read_all(url)[0]) == 24
     assert len(web.requests) == 2  # one for what it is
     assert len(read_all(url)[0]) == 24

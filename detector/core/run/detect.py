@@ -119,7 +119,7 @@ def detect(
     """
     timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
-    with guarded(), sources.keeping(specs):
+    with guarded(), sources.keep_open(specs):
         plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to)
         with plan.loaded, stop_on_signals() as stop:
             if hooks.loaded is not None:

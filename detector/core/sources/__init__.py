@@ -78,14 +78,14 @@ def refuse_pipe(spec: str, why: str) -> None:
 
 
 @contextmanager
-def keeping(specs: Sequence[str]) -> Iterator[None]:
-    """During the block, what has come of an address is kept for its next opening."""
+def keep_open(specs: Sequence[str]) -> Iterator[None]:
+    """Keep what was received from an address during the block, for its next opening."""
     if not any(map(is_web, specs)):
         yield
         return
     from detector.core.sources import _web
 
-    with _web.keeping():
+    with _web.keep_open():
         yield
 
 

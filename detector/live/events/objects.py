@@ -15,18 +15,18 @@ from detector.core.types import Detections, Frame, ZoneEvent
 from detector.live.base import APPEARS, LEAVES, Event
 
 GONE_NS = 2_000_000_000
-# Between two looks at the two clocks a busy machine may stand still; a jump is more than that.
+# A busy machine may pause between reading the two clocks; a larger difference is a clock jump.
 JUMP_S = 1.0
 
 
 class Moment(NamedTuple):
-    """By two clocks: decisions use the monotonic one, events tell the wall's."""
+    """A time on two clocks: rules use the monotonic clock, events the wall clock."""
 
     ns: int  # monotonic
     utc_s: float
 
-    def told_at(self, now: Moment) -> float:
-        """This moment's Unix time, for an event of ``now``."""
+    def unix_time_at(self, now: Moment) -> float:
+        """Return its Unix time for an event at ``now``, though the wall clock may have jumped."""
         passed_s = (now.ns - self.ns) / 1e9
         jumped_s = now.utc_s - self.utc_s - passed_s
         if abs(jumped_s) <= JUMP_S and self.utc_s <= now.utc_s:
