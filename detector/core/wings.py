@@ -96,7 +96,7 @@ def commands() -> Mapping[str, str]:
     return {name.replace("_", "-"): place for name, place in places.items()}
 
 
-# What wings contribute to a run.
+# Contributions of wings to a run.
 
 
 def guest() -> Any:

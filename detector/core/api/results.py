@@ -47,10 +47,10 @@ class Detections(AnswersAttributes, types.Detections):
     lines and in zones in this frame (``zones``). Iterating yields ``Detection``; so does
     ``found[0]``. A mask and ``of`` select some; ``==`` compares all values.
 
-    >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
-    >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))
-    >>> found[found.scores > 0.5].of("vehicle").boxes.tolist()
-    [[60.0, 20.0, 80.0, 90.0]]
+        >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
+        >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))
+        >>> found[found.scores > 0.5].of("vehicle").boxes.tolist()
+        [[60.0, 20.0, 80.0, 90.0]]
 
     It does not keep its picture alive: ``plot``, ``save`` and a notebook find the picture while the
     caller has it, and a file's while the file exists.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from detector.core.run.reading import Reading
 
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # set to 0 in the environment to turn it off
-ON_GPU = ("ort", "torch")  # without those that would build a plan for minutes
+ON_GPU = ("ort", "torch")  # without engines that build plans for minutes
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # share of the total time after which no further engine is opened
 ROUNDS, ROUND_S = 7, 0.03  # of each engine

@@ -125,7 +125,7 @@ class Tiling:
         if info.kind != "live":
             self.check((info.width, info.height), network)
 
-    # What the loop calls.
+    # Parts that the loop calls.
 
     def requests(self, requests: Sequence[BatchRequest]) -> Sequence[BatchRequest]:
         if self.grid is None and not self.most:

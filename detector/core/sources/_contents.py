@@ -35,7 +35,7 @@ VIDEOS = tuple(
 PICTURE, VIDEO = "picture", "video"
 HEAD_BYTES = 512
 FIRST_JPEG_WITHIN = 1 << 20  # bytes
-# Signatures of files. Without one, the name decides.
+# Signatures of files. If there is none, the name decides.
 _PICTURES = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF.{4}WEBP|8BPS|qoif|#\?RADIANCE|"
     rb"v/1\x01|SDPX|XPDS|\xff\x4f\xff\x51|.{4}jP  .{12}(?!mjp2)|"

@@ -37,7 +37,7 @@ RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
 TRIALS = 16  # units that step 3 tries at most
 SMALLEST_SHARE = 1e-3  # of all MACs: the least that any unit counts as when units are ranked
 ENGINE = "ort"  # runs the compared graphs
-OPENVINO = "openvino"  # runs those that ONNX Runtime refuses, and mixes int8 and bf16
+OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
 # The default thresholds, independent of a run's options: one calibration serves many runs.
 SELECTION = SelectionConfig()
 
