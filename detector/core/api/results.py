@@ -25,10 +25,12 @@ WIDEST = 1280  # pixels; a notebook stores every picture that it shows
 
 
 class Detection(AnswersAttributes, types.Detection):
-    """One object: ``box`` (x1, y1, x2, y2 in pixels), ``score``, ``class_id`` and ``name``.
+    """One object of a picture. Iterating over ``Detections`` yields them.
 
-    >>> Detection((10.0, 20.0, 50.0, 90.0), 0.9, 0, "person").name
-    'person'
+    ``box``: x1, y1, x2, y2 in pixels of the picture. ``score``: 0 to 1.
+
+        >>> Detection((10.0, 20.0, 50.0, 90.0), 0.9, 0, "person").name
+        'person'
     """
 
     __slots__ = ()
