@@ -24,7 +24,7 @@ def parse_every(text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """``every``: the option --infer-every (``text``), parsed by ``parse_every``."""
+    """Tracking options. ``every``: --infer-every (``text``), parsed by ``parse_every``."""
 
     text: str | None
     every: int | None

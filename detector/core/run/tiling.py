@@ -25,7 +25,7 @@ NONE, AUTO = "none", "auto"
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """``grid``: columns and rows of tiles; None: one input. ``auto``: not decided yet
+    """A division into tiles. ``grid``: columns and rows; None: one input. ``auto``: not decided yet
     (first_look.py). ``most``: inputs that a frame may have (cameras); 0: all have as many."""
 
     grid: tuple[int, int] | None = None

@@ -96,5 +96,5 @@ class Sink:
         raise NotImplementedError
 
     def abort(self) -> Path | None:
-        """After a failure: keep what is whole under the temporary name; return that, if any."""
+        """Keep what is whole after a failure, under the temporary name; return that, if any."""
         raise NotImplementedError

@@ -14,8 +14,7 @@ from detector.core.errors import SourceError
 from detector.core.errors.writing import is_output
 
 # Files read in folders, patterns and batches, by suffix in lower case. Any other file named
-# explicitly is tried as a video. Omitted are suffixes that rarely mean video: .dat, .mod, .ogg,
-# .ico.
+# explicitly is tried as a video. Omitted, as rarely videos: .dat, .mod, .ogg, .ico.
 FFMPEG_PICTURES = tuple(  # pictures that OpenCV does not decode
     ".dpx .exr .heic .heif .hif .jls .pcx .psd .qoi .sgi .tga .xbm .xwd".split()
 )

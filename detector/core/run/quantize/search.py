@@ -177,8 +177,7 @@ def choose_float_units(
     budget: float,
     progress: Progress = lambda *_: None,
 ) -> Choice:
-    """Return the units to keep float for an ``agreement`` of ``budget``. ``ranking``: worst
-    first."""
+    """Return the units to keep float for an agreement of ``budget``. ``ranking``: worst first."""
     choice = Choice([], 0.0, 0.0)
     runs = 1 + len(ranking).bit_length() + TRIALS
 

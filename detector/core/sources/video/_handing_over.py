@@ -29,7 +29,7 @@ class HandingOver(SteppingSource):
         return found
 
     def note_handing_over(self, stopped: str, found: bool, how: str = "") -> None:
-        """``stopped``: why the first reader ended. ``how``: the way in which PyAV reads."""
+        """Note it. ``stopped``: why the first reader ended. ``how``: the way PyAV reads."""
         if found:
             self.notes.append(f"{stopped}; PyAV continues from there{how}")
         else:

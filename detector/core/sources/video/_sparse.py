@@ -27,7 +27,8 @@ MOST_DECODED = 0.9  # share of the frames above which the plan is not worthwhile
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """``shown``: pts, rising. ``fed``: packets to decode, as stored; ``decoded``: frames."""
+    """A plan. ``shown``: pts, rising. ``fed``: packets to decode, as stored. ``decoded``:
+    frames."""
 
     stride: int
     shown: Sequence[int]
