@@ -39,7 +39,7 @@ MOST_READS = 3  # the headers may take as long as this many reads without data
 LARGEST = 2**63 - 1  # bytes: the largest position that FFmpeg accepts
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
 _LENGTH = re.compile(r"\d{1,20}", re.ASCII)
-# Characters that stay as they are in an address; spaces and non-ASCII letters become %XX.
+# Characters that stay unchanged in an address; spaces and non-ASCII letters become %XX.
 _AS_SENT = "".join(chr(code) for code in range(33, 127))
 
 Login = tuple[str, str]

@@ -89,9 +89,9 @@ class CameraTiles:
         self._lock = threading.Lock()
         self._places: dict[str, Place] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
-        self._fill = cast("FrameTiles", plan.stages()[0])  # where cameras differ, it is one
+        self._fill = cast("FrameTiles", plan.stages()[0])  # FrameTiles if cameras may differ
         spared = plan.spared
-        self._every = (spared and spared.every) or 1  # auto may want all of them
+        self._every = (spared and spared.every) or 1  # auto may infer every frame
 
     @property
     def differ(self) -> bool:

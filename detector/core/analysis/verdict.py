@@ -69,7 +69,7 @@ class FrameTimes:
     period_s: float  # run seconds / frames
     apart_s: float  # of it, outside the loop's threads: opening the source, closing the files
     stages: dict[str, float]  # needed; for infer, the time with at least one call running
-    # Time in which the stage ran: its threads' busy times, with waits for a core, and what
+    # How long the stage ran: its threads' busy times, with waits for a core, and what
     # libraries' threads did while these were elsewhere.
     ran: dict[str, float]
     # What each stage needs, divided by its threads: its time if nothing waits.

@@ -103,12 +103,12 @@ class Detector(AnswersAttributes):
     UsageError that suggests the nearest known option, ModelError and EngineError. Close it, or use
     ``with``:
 
-    >>> import numpy as np
-    >>> from detector import Detector
-    >>> with Detector(conf=0.4) as detector:
-    ...     found = detector(np.zeros((720, 1280, 3), np.uint8))
-    >>> len(found), detector.names
-    (0, ('person', 'vehicle'))
+        >>> import numpy as np
+        >>> from detector import Detector
+        >>> with Detector(conf=0.4) as detector:
+        ...     found = detector(np.zeros((720, 1280, 3), np.uint8))
+        >>> len(found), detector.names
+        (0, ('person', 'vehicle'))
 
     ``track``: "bytetrack" (True), "ocsort" or "sort" gives the objects of ``stream`` stable ids
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
@@ -143,7 +143,7 @@ class Detector(AnswersAttributes):
             if self._tracker is not None and config.tracking.infer_every is not None:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its picture, so one request on all threads gives the lowest latency.
-            # With concurrency=N a stream runs N requests.
+            # A stream runs concurrency=N requests.
             self._given, self._as_measured = given, (as_measured := engine == "auto")
             self._plan = resolve(
                 config,

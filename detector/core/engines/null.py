@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from detector.core.models.base import Network
 
-# As a raw objectness, a probability of 4e-44. Zeros would become 0.5 after a logistic: thousands of
+# A raw objectness: probability 4e-44. Zeros would become 0.5 after a logistic: thousands of
 # boxes, and NMS would be measured instead of the loop.
 NOTHING_HERE = -100.0
 

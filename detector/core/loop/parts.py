@@ -116,7 +116,7 @@ class Parts:
     still: Stillness | None = None
     # Decides which frames are inferred. The others get detections from the stages between.
     schedule: Schedule | None = None
-    # Whether each frame records its stages' times (``Frame.times``).
+    # Each frame records its stages' times (``Frame.times``).
     timed: bool = False
     # Set if pictures decide the input's shape; batches then hold one picture.
     shapes: InputShapes | None = None

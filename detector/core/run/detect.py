@@ -69,7 +69,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class Result:
-    """``summary``: as in summary.json; ``session``: its folder, None if no source was opened."""
+    """The result of a run. ``session``: its folder, None if no source was opened."""
 
     summary: Summary
     session: Path | None

@@ -38,7 +38,7 @@ SURE = 0.25  # least score of an object that counts, if a command keeps lower on
 
 @dataclass(slots=True)
 class Seen:
-    """``sides``: of objects, pixels of the whole picture's input; ``input_s``: median time."""
+    """Objects seen. ``sides``: pixels of the whole picture's input. ``input_s``: median time."""
 
     info: SourceInfo
     frames: int

@@ -212,7 +212,7 @@ class Plan:
         selection = self.selection.changed(conf, classes, self.network.names)
         return replace(self, selection=selection)
 
-    # What the loop calls.
+    # Parts that the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
         """Return the network's head with --conf. ``lowest_conf``: lower scores that a stage after
@@ -308,7 +308,7 @@ class Plan:
             schedule=schedule,
         )
 
-    # Where results go.
+    # Sinks.
 
     def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:
         return open_sinks(paths, info, self.writing, self.drawing)

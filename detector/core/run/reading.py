@@ -145,7 +145,7 @@ class Reading:
 
         return Stillness(self.still[1])
 
-    # What a source reports before it is run.
+    # Facts about a source before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
         """Return (width, height) of the first source that opens, if the input follows it."""

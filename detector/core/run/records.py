@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Written:
-    """``folder``: of the session; None if no source opened. ``errors``: unwritten files."""
+    """Records of a run. ``folder``: None if no source opened. ``errors``: unwritten files."""
 
     summary: Summary
     folder: Path | None
@@ -42,8 +42,7 @@ def write_records(
 ) -> Written:
     """Write summary and session files; remove the session if no source opened.
 
-    ``seconds``: of each phase. ``stop_code``: of an interruption. ``finish`` adds to the
-    summary.
+    ``seconds``: of each phase. ``stop_code``: if interrupted. ``finish`` adds to the summary.
     """
     from detector.core.analysis.summary import summarize
     from detector.core.session.codec import from_builtins

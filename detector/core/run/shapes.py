@@ -69,7 +69,7 @@ class ShapedRequest(Request):
 
 @dataclass(slots=True)
 class ShapeCounts:
-    """``seen``: of all pictures. ``made``: models loaded beyond the first, in ``made_s``."""
+    """Counters. ``seen``: of all pictures. ``made``: models beyond the first, in ``made_s``."""
 
     seen: set[Size] = field(default_factory=set)
     made: int = 0
@@ -82,7 +82,7 @@ class Shapes:
     """The open models by height and width of the input. ``longest``: their longest side, pixels."""
 
     def __init__(self, first: Opened, config: Config, load: Callable[[Config], Opened]) -> None:
-        """``first`` stays open, and its owner closes it. ``load`` opens the others."""
+        """Take over ``first``, which its owner closes. ``load`` opens the others."""
         self.longest = longest_side(first.network, config)
         self.counts = ShapeCounts()
         self._network, self._config, self._load = first.network, config, load

@@ -91,7 +91,7 @@ _seen = _Seen()
 
 
 def leave_on_signals() -> None:
-    """From here on a signal ends the process: one line, its exit code, no traceback."""
+    """Let signals end the process from here on: one line, its exit code, no traceback."""
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
     if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
         # Not SIG_IGN, which programs that we start would inherit.

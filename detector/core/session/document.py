@@ -32,8 +32,7 @@ def statistic(title: str, unit: str) -> Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """One source. Values that only an open source can tell are null, or absent, if it did not
-    open."""
+    """One source. Values that only an open source can tell are null, or absent, if it failed."""
 
     path: str
     width: Size | None  # displayed pixels, after rotation
@@ -476,7 +475,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """``cores``: cores that this process may use."""
+    """The CPU. ``cores``: those that this process may use."""
 
     model: str | None = None
     flags: list[str] = field(default_factory=list)
@@ -497,8 +496,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCounts:
-    """Spans in spans.npz, which drops some of a very long run. Absent if it could not be
-    written."""
+    """Spans in spans.npz, which drops some of very long runs. Absent if it is not written."""
 
     seen: Count | UnsetType = UNSET
     kept: Count | UnsetType = UNSET

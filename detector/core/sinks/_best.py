@@ -38,7 +38,7 @@ SIDE, SHARP = 64, 100.0
 
 @dataclass(slots=True)
 class Track:
-    """``box``: xyxy in the best frame. ``worth``: whether it is whole, then what is compared."""
+    """A finished track. ``box``: xyxy in its best frame. ``worth``: whether whole, then a value."""
 
     id: int
     class_id: int

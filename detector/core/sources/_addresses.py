@@ -26,7 +26,7 @@ class Addressed(Protocol):
 
 
 class Place(NamedTuple):
-    """``host``: a bucket, or a server with its port. ``key``: what follows the first slash."""
+    """A parsed address. ``host``: a bucket, or server and port. ``key``: after the first slash."""
 
     scheme: str
     host: str

@@ -14,8 +14,7 @@ from detector.core.errors import SourceError
 from detector.core.errors.writing import is_output
 
 # Files read in folders, patterns and batches, by suffix in lower case. Any other file named
-# explicitly is tried as a video. Omitted are suffixes that rarely mean video: .dat, .mod, .ogg,
-# .ico.
+# explicitly is tried as a video. Omitted, as rarely videos: .dat, .mod, .ogg, .ico.
 FFMPEG_PICTURES = tuple(  # pictures that OpenCV does not decode
     ".dpx .exr .heic .heif .hif .jls .pcx .psd .qoi .sgi .tga .xbm .xwd".split()
 )
@@ -35,7 +34,7 @@ VIDEOS = tuple(
 PICTURE, VIDEO = "picture", "video"
 HEAD_BYTES = 512
 FIRST_JPEG_WITHIN = 1 << 20  # bytes
-# Signatures of files. Without one, the name decides.
+# Signatures of files. If there is none, the name decides.
 _PICTURES = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF.{4}WEBP|8BPS|qoif|#\?RADIANCE|"
     rb"v/1\x01|SDPX|XPDS|\xff\x4f\xff\x51|.{4}jP  .{12}(?!mjp2)|"

@@ -30,7 +30,7 @@ LIMITED = 1  # FFmpeg's AVCOL_RANGE: 16 is black, 235 white
 
 
 class Item(NamedTuple):
-    """``tiles``: numbers of items, by row. ``turns``: rotations and mirrorings, in order."""
+    """A picture. ``tiles``: its items, by row. ``turns``: rotations and mirrorings, in order."""
 
     width: int
     height: int

@@ -36,7 +36,7 @@ SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 class About(NamedTuple):
-    """``version``: size and ETag, generation or date, which identify the content."""
+    """Facts about an object. ``version``: size and ETag, generation or date: its identity."""
 
     size: int
     version: str

@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 Tasks = Callable[[], Mapping[int, str]]
-"""The engine's threads by the kernel's numbers, each with the name of the thread that made it; ""
-if unknown. Another mapping where they are others."""
+"""The engine's threads by the kernel's numbers, each with the name of its creator; "" if unknown.
+A changed set of threads is another mapping."""
 
 
 def clock_of(task: int) -> int:

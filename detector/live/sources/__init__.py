@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 1920, 1080
 
 class LiveSource(Source):
     form = r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*|.*\.ya?ml"
-    order = -100  # asked first: an address is no file
+    order = -100  # first: an address is not a file
     arrives = True
 
     def __init__(self, collector: Collector, path: str) -> None:

@@ -78,7 +78,7 @@ class CudaRequest(Request):
         finished: Callable[[float], None],
         benchmark: bool = False,
     ) -> None:
-        """``finished`` is called after each run with its milliseconds on the device."""
+        """Create it. ``finished`` is called after each run with its milliseconds on the GPU."""
         self._stream = torch.cuda.Stream(device)
         self._pinned = pinned(network.input_shape, torch.uint8)  # [B, H, W, 3] RGB
         self.slot = self._pinned.numpy()

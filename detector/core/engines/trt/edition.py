@@ -77,7 +77,7 @@ class Edition:
     measures = False
     """Whether a build measures kernels, and so has a timing cache."""
     records_graphs = False
-    """Whether a context can run the network as a CUDA graph by itself."""
+    """Whether a context itself can run the network as a CUDA graph."""
 
     def unsupported(self, found: tuple[int, int]) -> str | None:
         """Return why no GPU of this compute capability can run it, or None."""

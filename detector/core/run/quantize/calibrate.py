@@ -64,7 +64,7 @@ class Calibration:
 
     source: str
     method: str
-    seen: int  # frames from which the ranges are measured
+    seen: int  # frames used to measure the ranges
     held_out: int  # frames that agreement was measured on
     apart: bool  # whether the held-out frames differ from those
     frames_sha256: str

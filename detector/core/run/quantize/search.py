@@ -37,7 +37,7 @@ RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
 TRIALS = 16  # units that step 3 tries at most
 SMALLEST_SHARE = 1e-3  # of all MACs: the least that any unit counts as when units are ranked
 ENGINE = "ort"  # runs the compared graphs
-OPENVINO = "openvino"  # runs those that ONNX Runtime refuses, and mixes int8 and bf16
+OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
 # The default thresholds, independent of a run's options: one calibration serves many runs.
 SELECTION = SelectionConfig()
 
@@ -177,8 +177,7 @@ def choose_float_units(
     budget: float,
     progress: Progress = lambda *_: None,
 ) -> Choice:
-    """Return the units to keep float for an ``agreement`` of ``budget``. ``ranking``: worst
-    first."""
+    """Return the units to keep float for an agreement of ``budget``. ``ranking``: worst first."""
     choice = Choice([], 0.0, 0.0)
     runs = 1 + len(ranking).bit_length() + TRIALS
 

@@ -25,8 +25,7 @@ class Clips:
         self._gap = False  # a frame was omitted after the last one written
 
     def take(self, frame: Frame, found: bool) -> Iterator[tuple[Frame, bool]]:
-        """Yield the frames to write now, in order, and whether a gap precedes each. Copies
-        frames."""
+        """Yield the frames to write now (copies), in order, and whether a gap precedes each."""
         at_s = frame.pts * self._time_base
         self._forget_before(at_s)
         if found:

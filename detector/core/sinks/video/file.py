@@ -41,7 +41,7 @@ class VideoFile:
         crf: int | None,
         audio: bool,
     ) -> None:
-        """``quality``, ``preset``, ``crf``: as the user gave them; None: the default."""
+        """Prepare it. ``quality``, ``preset``, ``crf``: as the user gave them, or None."""
         self.sent = 0  # frames given to the encoder
         self.notes: list[str] = []
         self.muxer_options: dict[str, str] = {}

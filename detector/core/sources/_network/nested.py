@@ -2,8 +2,8 @@
 
 FFmpeg passes a playlist's options on to everything that it names: variants, keys, ``EXT-X-MAP``,
 segments, on any host, at every refresh. So PyAV asks here for each of these addresses
-(``io_open``). FFmpeg's demuxer ``data``, which returns its input unchanged, reads them with options
-chosen for this one address.
+(``io_open``). FFmpeg's demuxer ``data``, which passes bytes on, reads them with options chosen for
+this one address.
 
 PyAV stores an exception in a callback until the next call in this thread, which may belong to
 another container. So we raise none there: what cannot be opened is empty, and ``denied`` says
@@ -86,7 +86,7 @@ class Bytes:
     def __init__(
         self, container: Any = None, arrived: Callable[[bool], None] = lambda _: None
     ) -> None:
-        """``arrived`` is called once when bytes arrive, with whether they are a segment's."""
+        """Open it. ``arrived`` is called when bytes arrive, with whether of a segment."""
         self._container, self._arrived = container, arrived
         self._packets = iter(()) if container is None else container.demux()
         self._rest = b""

@@ -39,7 +39,7 @@ class VideoSource(Source):
             source: Source = module.open(spec, **how)
             return source
         with ExitStack() as stack:
-            # With its suffix FFmpeg would take some files for one picture.
+            # FFmpeg would take some files for one picture by their suffix.
             stack.enter_context(hold(spec, suffix=""))
             source = module.open(spec, **how)
             weakref.finalize(source, stack.pop_all().close)

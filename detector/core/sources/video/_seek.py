@@ -70,7 +70,7 @@ class Landing:
 
 @dataclass(slots=True)
 class Key:
-    """``leads``: the first pts of all stored after it. ``at``: pictures stored before it."""
+    """A key frame. ``leads``: first pts of all stored after it. ``at``: pictures stored before."""
 
     pts: int
     dts: int
@@ -88,8 +88,7 @@ class DoubtError(Exception):
 class Survey:
     """The pictures of a file according to its packets: rising pts, and key frames.
 
-    ``stored``: the same pts in the file's order, and ``spare`` 1 if no other picture refers to
-    it.
+    ``stored``: the same pts in the file's order, ``spare`` 1 if no other refers to it.
     """
 
     shown: Sequence[int]

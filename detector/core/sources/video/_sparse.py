@@ -26,7 +26,8 @@ MOST_DECODED = 0.9  # share of the frames from which the plan is not worth it
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """``shown``: pts, rising. ``fed``: packets to decode, as stored; ``decoded``: frames."""
+    """A plan. ``shown``: pts, rising. ``fed``: packets to decode, as stored. ``decoded``:
+    frames."""
 
     stride: int
     shown: Sequence[int]

@@ -56,14 +56,14 @@ class Stage(ABC):
     by name. A stage that can skip inference for some frames has a ``schedule``: for skipped frames
     it gets no detections.
 
-    >>> class BestStage(Stage):
-    ...     what = "Keeping the best object"
-    ...     @classmethod
-    ...     def settings(cls, options):
-    ...         return True
-    ...     def __init__(self, settings, info, names, conf): ...
-    ...     def __call__(self, frame, detections):
-    ...         return detections[:1]
+        >>> class BestStage(Stage):
+        ...     what = "Keeping the best object"
+        ...     @classmethod
+        ...     def settings(cls, options):
+        ...         return True
+        ...     def __init__(self, settings, info, names, conf): ...
+        ...     def __call__(self, frame, detections):
+        ...         return detections[:1]
     """
 
     turned_on_by: ClassVar[tuple[str, str] | None] = None
