@@ -13,6 +13,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from typing import Any, Required, TypedDict, Unpack
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urljoin
@@ -205,7 +206,9 @@ def address_to_send(whole: str) -> str:
 
 
 def _refusal(url: str, answer: BaseHTTPResponse, more: str = "") -> HTTPError:
-    return HTTPError(url, answer.status, f"{answer.reason}{more}", answer.headers, None)  # type: ignore[arg-type]
+    error = HTTPError(url, answer.status, f"{answer.reason}{more}", answer.headers, BytesIO())  # type: ignore[arg-type]
+    error.close()  # Python 3.14 warns of one that was not closed
+    return error
 
 
 def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) -> BaseHTTPResponse:
