@@ -52,7 +52,7 @@ HEADERS = {
 }
 
 
-class How(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     timeout_s: Required[float]
     login: Login | None
     checked: bool
@@ -109,7 +109,7 @@ class Answer:
             self._response.close()
 
 
-def open_from(url: str, start: int, **how: Unpack[How]) -> Answer:
+def open_from(url: str, start: int, **how: Unpack[RequestOptions]) -> Answer:
     """Request a file from byte ``start`` on. Raises what ``open_url`` raises."""
     try:
         response = open_url(url, {"Range": f"bytes={start}-"}, **how)

@@ -233,12 +233,12 @@ def test_frames_that_are_missing_at_the_end_are_looked_for(
 ) -> None:
     """A decoder that swallows a picture without a word."""
 
-    class Swallowing(_threaded.Trial):
+    class Swallowing(_threaded.TrialTally):
         def end(self, last_pts: int | None = None) -> None:
             self._due += 1
             super().end(last_pts)
 
-    monkeypatch.setattr(_threaded, "Trial", Swallowing)
+    monkeypatch.setattr(_threaded, "TrialTally", Swallowing)
     frames, source = read_all(plain)
     assert (len(frames), source.damaged) == (24, False)
     assert "1 packet" in source.notes[0]

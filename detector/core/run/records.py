@@ -15,9 +15,9 @@ from detector.core.errors.machine import usable_cores
 from detector.core.run.environment import environment
 
 if TYPE_CHECKING:
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.session.document import SessionDocument, Summary
-    from detector.core.session.outcome import RunFacts, SourceRun
+    from detector.core.session.outcome import RunSettings, SourceRun
     from detector.core.session.store import Session
 
 
@@ -33,7 +33,7 @@ class Written:
 def write_records(
     session: Session,
     runs: list[SourceRun],
-    plan: Plan,
+    plan: RunPlan,
     command: Sequence[str],
     *,
     seconds: dict[str, float],
@@ -80,7 +80,7 @@ def write_records(
 def _write_spans(
     session: Session,
     runs: list[SourceRun],
-    plan: Plan,
+    plan: RunPlan,
     command: Sequence[str],
     unwritten: list[DetectVideoError],
 ) -> Callable[..., SessionDocument]:
@@ -113,14 +113,14 @@ def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
         errors.append(error)
 
 
-def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
+def _run_facts(plan: RunPlan, more_notes: Sequence[str]) -> RunSettings:
     from detector.core.analysis.verdict import given_encoding
-    from detector.core.session.outcome import RunFacts
+    from detector.core.session.outcome import RunSettings
 
     loaded, network, engine = plan.loaded, plan.network, plan.loaded.engine
     shapes = None if loaded.shapes is None else loaded.shapes.figures()
     said = [] if loaded.shapes is None or shapes is None else [loaded.shapes.describe(shapes)]
-    return RunFacts(
+    return RunSettings(
         model=network.name,
         family=network.family,
         engine=engine.name,

@@ -76,7 +76,7 @@ class Stop(threading.Event):
     exit_code: int | None = None
 
 
-class _Seen:
+class _SignalHistory:
     """The signals that this command received. ``code``: of the one that was raised."""
 
     code: int | None = None
@@ -87,7 +87,7 @@ class _Seen:
         return self.last - before < REPEAT_S
 
 
-_seen = _Seen()
+_seen = _SignalHistory()
 
 
 def leave_on_signals() -> None:
@@ -104,7 +104,7 @@ def leave_on_signals() -> None:
 def raise_on_signals() -> Iterator[None]:
     """Let a signal raise ``Stopped`` in the block."""
     global _seen
-    _seen = _Seen()
+    _seen = _SignalHistory()
     with _handled_by(_raise):
         yield
 

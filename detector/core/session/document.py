@@ -87,7 +87,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class ThreadTime:
     """How a thread spent some of its time, which the three add up to: on a core; runnable, but
     waiting for one; asleep in a call (a file, a lock, threads that work for it)."""
 
@@ -111,7 +111,7 @@ class StageFigures:
     p90_ms: Duration | None = None
     p99_ms: Duration | None = None
     max_ms: Duration | None = None
-    split: Split | None = None
+    split: ThreadTime | None = None
     library_cpu_s: Duration | None = None
     library_ready_s: Duration | None = None
 
@@ -146,9 +146,9 @@ class ThreadFigures:
     cpu_s: Duration
     ready_s: Duration | None = None  # runnable, but waiting for a core; None if unknown
     waits: dict[str, Duration] = field(default_factory=dict)  # what it waited for -> seconds
-    busy_split: Split | None = None
-    wait_split: Split | None = None
-    other_split: Split | None = None
+    busy_split: ThreadTime | None = None
+    wait_split: ThreadTime | None = None
+    other_split: ThreadTime | None = None
     unplaced_s: Duration | None = None
     foreign_share: Amount | None = None
 

@@ -51,7 +51,7 @@ _UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")  # sequences, r
 _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
 
 
-class Contents(NamedTuple):
+class Folder(NamedTuple):
     """Files, folders that are not entered, and names that lead to neither (dead links, pipes)."""
 
     files: list[str]
@@ -121,7 +121,7 @@ def holds_jpegs(data: bytes) -> bool:
     return size is not None and claimed_size(data[end + 2 :]) == size
 
 
-def list_folder(folder: str) -> Contents:
+def list_folder(folder: str) -> Folder:
     try:
         with os.scandir(folder) as entries:
             paths = [entry.path for entry in entries if not entry.name.startswith(".")]
@@ -132,7 +132,7 @@ def list_folder(folder: str) -> Contents:
     # DirEntry.is_file raises for a link to itself; isfile returns False.
     files = [path for path in paths if os.path.isfile(path)]
     folders = [] if len(files) == len(paths) else [path for path in paths if os.path.isdir(path)]
-    return Contents(files, folders, len(paths) - len(files) - len(folders))
+    return Folder(files, folders, len(paths) - len(files) - len(folders))
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from detector.core.errors import SourceError, UsageError
 from detector.core.types import Background, Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.timeline import OffTrack, Track
+    from detector.core.timeline import OffTrack, ThreadTrack
 
 
 class GreyRange(NamedTuple):
@@ -107,7 +107,7 @@ def parse_rate(text: str) -> Fraction:
     return rate
 
 
-class How(TypedDict, total=False):
+class OpenOptions(TypedDict, total=False):
     """Keywords of ``open``. Their defaults are those of ``sources.open``."""
 
     decoder: str
@@ -183,7 +183,7 @@ class Source:
         """Open a source that ``arrives``, with a ``reading.Reading``. Raises as ``open``."""
         raise NotImplementedError
 
-    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
+    def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
         """Wait for a picture; see ``loop.parts.Parts.arrive``."""
         raise NotImplementedError
 

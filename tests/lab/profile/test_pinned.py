@@ -19,7 +19,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors.machine import NotHereError
 from detector.core.run import measurements
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.session.measured import Interval, MeasuredCalibration
 from detector.core.session.store import Session
 from detector.lab import profile
@@ -126,7 +126,7 @@ def keep_tuned(place, engine, precision):
         model_input=SIZE,
         rounds=3,
         calibration=MeasuredCalibration(PACKAGED, "minmax", 128, 0.95),
-        input_kind=Reading.of(config).kind_of(str(STREET)),
+        input_kind=SourceReading.of(config).kind_of(str(STREET)),
     )
     measurements.keep(made, config)
 

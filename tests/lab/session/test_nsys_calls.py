@@ -16,7 +16,7 @@ from detector.core.session.codec import from_builtins, to_json
 from detector.lab.analysis.loop.calls import HAND_OVER, OTHER, PHASES, call_rows
 from detector.lab.analysis.loop.recorded import recorded_facts
 from detector.lab.session.nsys import CudaCall, DeviceWork, read_nsys
-from detector.lab.session.profile import RecordingDocument
+from detector.lab.session.profile import NsysDocument
 from detector.lab.terminal.profile import print_recorded
 from tests.lab.session.test_nsys import ONE, PROCESS, export
 
@@ -162,7 +162,7 @@ def add_cuda(path, last, gpu=True):
 
 def recorded(path):
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
-    from_builtins(facts, RecordingDocument, path)
+    from_builtins(facts, NsysDocument, path)
     return facts
 
 
@@ -191,9 +191,7 @@ def test_an_export_with_cuda_calls(made, gpu, capsys):
     waits = rows["steady state", "cudaStreamSynchronize"]
     assert (waits["waiting_s"] > 0.015) is gpu  # 2 ms of each of the ten
     assert (("steady state", "conv_kernel") in rows) is gpu
-    print_recorded(
-        terminal(piped_width=100), from_builtins(facts, RecordingDocument, "the document")
-    )
+    print_recorded(terminal(piped_width=100), from_builtins(facts, NsysDocument, "the document"))
     printed = capsys.readouterr().out
     assert all(f"by CUDA call: {one}" in printed for one in ("start-up", "steady state"))
 
@@ -202,7 +200,7 @@ def test_an_export_without_cuda_has_no_such_table(tmp_path, capsys):
     export(tmp_path / "a.sqlite", ONE)
     facts = recorded(tmp_path / "a.sqlite")
     assert facts["calls"] == []
-    print_recorded(terminal(piped_width=100), from_builtins(facts, RecordingDocument, "it"))
+    print_recorded(terminal(piped_width=100), from_builtins(facts, NsysDocument, "it"))
     assert "by call of CUDA" not in capsys.readouterr().out
 
 

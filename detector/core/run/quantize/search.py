@@ -159,7 +159,7 @@ def rank_units(
 
 
 @dataclass(slots=True)
-class Choice:
+class FloatChoice:
     """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement with
     none of them kept; ``reached``: with all of them. ``agreements``: every measured choice in
     order, as number of float units and agreement."""
@@ -176,9 +176,9 @@ def choose_float_units(
     agreement: Score,
     budget: float,
     progress: Progress = lambda *_: None,
-) -> Choice:
+) -> FloatChoice:
     """Return the units to keep float for an agreement of ``budget``. ``ranking``: worst first."""
-    choice = Choice([], 0.0, 0.0)
+    choice = FloatChoice([], 0.0, 0.0)
     runs = 1 + len(ranking).bit_length() + TRIALS
 
     def measure(kept: Sequence[Unit]) -> float:
@@ -211,7 +211,7 @@ def _bisect(
 
 
 def _return_expensive_units(
-    choice: Choice, measure: Callable[[Sequence[Unit]], float], budget: float
+    choice: FloatChoice, measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> None:
     """Try the most expensive kept units in int8 again, and leave them so within the budget."""
     for unit in sorted(choice.kept, key=lambda unit: -unit.macs)[:TRIALS]:

@@ -12,7 +12,7 @@ from detector.core.types import Frame
 MOST_WAITING = 512 << 20  # bytes of pictures: 2 s of 1920x1080 at 40 FPS
 
 
-class Clips:
+class ClipFilter:
     """Holds frames back until a detection follows within ``lead_s``, or none does."""
 
     def __init__(self, lead_s: Fraction, time_base: Fraction) -> None:

@@ -11,7 +11,7 @@ from typing import Unpack
 from detector.core import wings
 from detector.core.errors.holding import hold
 from detector.core.sources._contents import PICTURE, kind_of_name
-from detector.core.sources.base import How, Source, check_file
+from detector.core.sources.base import OpenOptions, Source, check_file
 
 
 def decoders() -> list[str]:
@@ -32,7 +32,7 @@ class VideoSource(Source):
         return os.path.exists(spec) and not os.path.isdir(spec)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         check_file(spec)
         module = importlib.import_module(f"{__name__}.{how.pop('decoder', 'auto')}")
         if kind_of_name(spec) != PICTURE or spec.lower().endswith(".avif"):

@@ -136,7 +136,7 @@ def find(name: str) -> type[Stage]:
     return made
 
 
-class Wanted(NamedTuple):
+class ChosenStage(NamedTuple):
     """A stage of a run."""
 
     name: str
@@ -144,11 +144,11 @@ class Wanted(NamedTuple):
     settings: Any
 
 
-def wanted(options: Mapping[str, Any]) -> tuple[Wanted, ...]:
+def wanted(options: Mapping[str, Any]) -> tuple[ChosenStage, ...]:
     """Return the stages of a run in calling order. Raises UsageError."""
     asked = [name for name, place in places().items() if _is_turned_on(place, options)]
     kinds = sorted(((name, find(name)) for name in asked), key=lambda one: (one[1].order, one[0]))
-    found = (Wanted(name, kind, kind.settings(options)) for name, kind in kinds)
+    found = (ChosenStage(name, kind, kind.settings(options)) for name, kind in kinds)
     return tuple(one for one in found if one.settings is not None)
 
 
