@@ -80,6 +80,7 @@ class Request:
     prune: bool = False
     split: Split = AUTO
     one_csv: bool = False
+    sort: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,12 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--one-csv", is_flag=True, help="Write all detections of the job to OUT/detections.csv."
 )
+@click.option(
+    "--sort",
+    metavar="empty,CLASS,...",
+    help="Link each file into OUT/sorted/CLASS, by the first of these classes that is in it; "
+    "others into OUT/sorted/other.",
+)
 @click.option("--status", is_flag=True, help="Show the progress of the job in OUT.")
 @click.option("--prune", is_flag=True, help="Delete results whose source no longer exists.")
 def command(
@@ -112,6 +118,7 @@ def command(
     item_timeout: float | None,
     progress_to: str | None,
     one_csv: bool,
+    sort: str | None,
     status: bool,
     prune: bool,
     config_file: str | None,
@@ -131,6 +138,7 @@ def command(
     from detector.batch.job import Request
     from detector.batch.listing import parse_shard
     from detector.batch.long_items import parse_split
+    from detector.batch.sorting import parse_order
     from detector.batch.start import prune_batch
 
     with errors_as_documents(as_json):
@@ -150,6 +158,7 @@ def command(
             prune=prune,
             split=parse_split(split),
             one_csv=one_csv,
+            sort=parse_order(sort),
         )
         if status:
             return _show_status(output, as_json)
