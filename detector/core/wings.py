@@ -50,6 +50,7 @@ def additions() -> tuple[Adds, ...]:
     return tuple(importlib.import_module(f"detector.{name}.wing").ADDS for name in names())
 
 
+@cache
 def load(place: str) -> Any:
     """What "MODULE:NAME" names."""
     module, name = place.split(":")

@@ -28,6 +28,7 @@ from detector.core.run.plan import Asked, Plan
 from detector.core.run.records import write_records
 from detector.core.run.signals import Stop, stop_on_signals
 from detector.core.sources._addresses import is_web
+from detector.core.sources._contents import PICTURE, kind_of
 from detector.core.sources.web import keeping
 
 if TYPE_CHECKING:
@@ -347,7 +348,9 @@ def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
                 from detector.core.sources import _web
 
                 stack.enter_context(_web.heeding(job.stop.is_set))
-            yield stack.enter_context(hold(spec))
+            # A picture is decoded at once: only its digest needs the file again.
+            once = not job.hashes and kind_of(spec) == PICTURE
+            yield None if once else stack.enter_context(hold(spec))
         return
     standard_input().stopped = job.stop.is_set
     yield standard_input()
