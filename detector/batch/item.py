@@ -25,6 +25,7 @@ from detector.core import __version__
 from detector.core.errors import EXIT_DONE, DetectVideoError, SourceError, UsageError
 from detector.core.session.document import Exit
 from detector.core.sources._addresses import StoredVideo, is_address
+from detector.core.sources._contents import PICTURE, kind_of
 from detector.core.sources._storage import ObjectInfo
 
 if TYPE_CHECKING:
@@ -98,9 +99,12 @@ class OpenModel:
         from detector.core.run.plan import Asked
 
         loaded = self.loaded_for(path)
-        if self._plan is None or self._plan.loaded is not loaded:
-            self._plan = Asked.of(self.config).on(loaded)
-        return self._plan
+        if self._plan is None or self._plan.loaded.engine is not loaded.engine:
+            # No marker says what libraries' threads did.
+            self._plan = Asked.of(self.config).on(replace(loaded, natives=None))
+        if kind_of(path) != PICTURE:
+            return self._plan
+        return replace(self._plan, loop=replace(self._plan.loop, sync=True))  # for a single frame
 
     def loaded_for(self, path: str) -> LoadedModel:
         from detector.core.run.canvas import find_canvas

@@ -22,7 +22,6 @@ from detector.core.sources._addresses import is_address, local_path, parse_addre
 from detector.core.sources._contents import kind_of_name
 from detector.core.sources._left_out import name_suffixes, suffix_of
 from detector.core.sources._storage import ObjectInfo
-from detector.core.sources.stored import look
 
 if TYPE_CHECKING:
     from detector.batch.stores import BucketObject as Stored
@@ -81,6 +80,8 @@ def version_of(about: os.stat_result) -> str:
 
 def look_at(path: str) -> ObjectInfo:
     if is_address(path):
+        from detector.core.sources.stored import look
+
         return look(parse_address(path))
     try:
         about = os.stat(path)

@@ -11,7 +11,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -98,9 +98,7 @@ class LocalPool(Places[_LocalPlace]):
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
         assert self._opening is not None
         self._digest = digest
-        self._opening = Opening(
-            config=config, place=self.place, pictures=[], resolves=False, gathers=self.gathers
-        )
+        self._opening = replace(self._opening, config=config, pictures=[], resolves=False)
         (first,) = self._places
         if first.facts is None or first.facts.config != config or digest_of(first.facts) != digest:
             self._end([first])

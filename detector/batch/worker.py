@@ -13,17 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from detector.batch.documents import ItemRecord
 from detector.core.errors import EXIT_INTERNAL, DetectVideoError, EngineError, OutputError
 from detector.core.run.child import listen, open_pipe, send
 from detector.core.session import codec
-
-if TYPE_CHECKING:
-    from detector.batch.item import OpenModel
-    from detector.batch.places import Outputs
-    from detector.batch.settings import LoadedFacts
 
 BEAT_S = 0.5
 
@@ -110,10 +105,6 @@ class _Told:
 
 
 class _ItemWorker:
-    facts: LoadedFacts
-    model: OpenModel
-    outputs: Outputs
-
     def __init__(self, opening: Opening) -> None:
         from detector.batch.item import open_model
         from detector.batch.places import open_outputs

@@ -59,6 +59,7 @@ def _read_adds(file: Path) -> Adds:
     return Adds(**{str(one.arg): ast.literal_eval(one.value) for one in made.keywords})
 
 
+@cache
 def load(place: str) -> Any:
     """Import and return what "MODULE:NAME" names."""
     module, name = place.split(":")

@@ -67,12 +67,6 @@ def test_every_item_once_the_largest_first(job, tmp_path):
     assert sorted(os.listdir(tmp_path / "out/files")) == sorted(pool.tried)
 
 
-def test_a_second_job_says_what_to_do(job):
-    job()
-    with pytest.raises(UsageError, match="--resume"):
-        job()
-
-
 def test_resume_skips_what_is_done(job):
     job()
     result, pool = job(resume=True)

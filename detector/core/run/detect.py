@@ -28,6 +28,7 @@ from detector.core.run.outputs import OutputPlan, mark_settings, session_name, s
 from detector.core.run.plan import Asked, RunPlan
 from detector.core.run.records import write_records
 from detector.core.run.signals import Stop, stop_on_signals
+from detector.core.sources._contents import PICTURE, kind_of
 from detector.core.sources._forms import STANDARD_INPUT, is_web
 
 if TYPE_CHECKING:
@@ -338,7 +339,9 @@ def _held(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
                 from detector.core.sources import _web
 
                 stack.enter_context(_web.cut_when(job.stop.is_set))
-            yield stack.enter_context(hold(spec))
+            # A picture is decoded at once: only its digest needs the file again.
+            once = not job.hashes and kind_of(spec) == PICTURE
+            yield None if once else stack.enter_context(hold(spec))
         return
     from detector.core.sources._standard_input import standard_input
 
