@@ -422,7 +422,6 @@ def test_two_sources_at_once_do_not_mix(patched_up, folder):
 
 @pytest.mark.slow
 def test_random_damage_ends_in_frames_or_one_error(folder):
-    """Any damage ends in frames or in one line."""
     path = write_video(folder / "any.mkv", 12)
     whole = path.read_bytes()
     for seed in range(20):
