@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.core.errors import SourceError, UsageError, secrets
+from detector.core.errors import SourceError, UsageError
 from detector.core.errors.secrets import Address, redact
 from detector.live.sources.base import FILE, NETWORK, WEBCAM, Camera
 from detector.live.sources.cameras import (
@@ -17,12 +17,6 @@ from detector.live.sources.cameras import (
     make_cameras,
     read_cameras,
 )
-
-
-@pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_secrets", set())
-    monkeypatch.setattr(secrets, "_pattern", None)
 
 
 def written(folder: Path, text: str) -> str:
