@@ -19,11 +19,11 @@ import pytest
 
 from detector.core.cli.exits import exit_codes
 from detector.core.run import signals
-from tests.cli.command import COMMAND, decoded, heeds_signals, interruptible
+from tests.cli.command import COMMAND, heeds_signals, interruptible
 from tests.cli.small import write_network
 from tests.conftest import night
 from tests.processes import SESSION, alive_with, children_of, is_alive
-from tests.sources.clips import write_video
+from tests.sources.clips import pts_of, write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -235,7 +235,7 @@ def test_two_signals_in_a_row(tmp_path, apart_s):
     assert "Traceback" not in stderr
     wait_for(lambda: not alive_with(SESSION, process.pid))
     if (tmp_path / "out.mp4").exists():
-        assert len(decoded(tmp_path / "out.mp4")) > 0
+        assert len(pts_of(tmp_path / "out.mp4")) > 0
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from typing import Any
 import av
 import pytest
 
-from detector.core.errors import SourceError, secrets
+from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address
 from detector.core.sources._network.addresses import FAST, OPENINGS, SHORT
 from detector.core.timeline import READ, WAIT_INPUT, Timeline
@@ -52,10 +52,8 @@ pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_secrets", set())
-    monkeypatch.setattr(secrets, "_pattern", None)
-    # Silence of a machine that stands still ends no connection (test_status.py has the real limit).
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence of a machine that stands still ends no connection (test_status.py has the limit)."""
     monkeypatch.setattr("detector.live.sources.status.LOST_S", PATIENCE_S)
 
 

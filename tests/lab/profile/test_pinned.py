@@ -29,7 +29,7 @@ from detector.lab.session.read import SavedSession
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 from tests.session.documents import document
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -132,8 +132,7 @@ def keep_tuned(place, engine, precision):
 
 
 def run_profile(place, engine, precision, *passes):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     keep_tuned(place, engine, precision)
     done = detect_video(
         *("profile", STREET, "--frames", FRAMES, "--run-dir", "run", "--engines-dir", "engines"),
