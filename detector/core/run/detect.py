@@ -339,8 +339,7 @@ def _held(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
                 from detector.core.sources import _web
 
                 stack.enter_context(_web.cut_when(job.stop.is_set))
-            # A picture is decoded at once: only its digest needs the file again.
-            once = not job.hashes and kind_of(spec) == PICTURE
+            once = not job.hashes and kind_of(spec) == PICTURE  # it is decoded at once
             yield None if once else stack.enter_context(hold(spec))
         return
     from detector.core.sources._standard_input import standard_input
