@@ -336,9 +336,9 @@ class Plan:
             piped = PipedVideo(stream, **{key: self.writing[key] for key in PipedVideo.options})
             piped.open(info)
             return piped
-        from detector.core.sinks._only import only_detections
         from detector.core.sinks._rows import RowsSink
         from detector.core.sinks._stream import StreamedRows
+        from detector.core.sinks.base import only_detections
 
         told = {**self.writing, "remark": self.drawing.remark}
         rows = sinks.open(name, Path("-"), **{key: told[key] for key in sinks.find(name).options})

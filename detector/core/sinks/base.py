@@ -18,9 +18,8 @@ DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that boxes are draw
 class Sink:
     """``path``: the final path; ``notes``: sentences for the session, complete after ``close``."""
 
-    name: ClassVar[
-        str
-    ]  # "video", "jsonl", ...: in --save, in the summary, and as the file's name here
+    # "video", "jsonl", ...: in --save, in the summary, and as the file's name here
+    name: ClassVar[str]
     # Endings of the output's name. The first is the default; "" or "-labels" means a folder. A
     # file that is given with -o is this sink's when it ends in any of them.
     suffixes: ClassVar[tuple[str, ...]]
@@ -31,10 +30,7 @@ class Sink:
     pictures: ClassVar[str] = "none"
     one_picture: ClassVar[tuple[str, ...]] = ()  # the ``suffixes`` that hold only one picture
     ending: ClassVar[str] = "-detected"  # of a default name: IN + ending + suffix
-    kinds: ClassVar[tuple[str, ...]] = (
-        "video",
-        "pictures",
-    )  # the SourceInfo.kind that it can write
+    kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # of sources that it can write
     alone: ClassVar[bool] = True  # whether -o FILE with its suffix writes only FILE
     # Sinks are opened, written and closed by ascending ``order``. Cheap rows come first: the disk
     # then fills up under the video, and the rows of all of its frames are there.
@@ -90,3 +86,20 @@ class Sink:
     def abort(self) -> Path | None:
         """After a failure: keep what is whole under the temporary name; return that, if any."""
         raise NotImplementedError
+
+
+class _OnlyDetections(Sink):
+    """--only-detections, for sinks that have no rule of their own: they get those frames alone."""
+
+    def see(self, image: Image, detections: Detections) -> None:
+        if len(detections):
+            super().see(image, detections)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        if len(detections):
+            super().write(frame, detections)
+
+
+def only_detections(sink: type[Sink]) -> type[Sink]:
+    """Return the same sink, which leaves out frames without detections."""
+    return type(sink.__name__, (_OnlyDetections, sink), {})
