@@ -30,8 +30,6 @@ def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str
     """The command that another program's first word means here, if any. Raises UsageError for
     ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it."""
     word = words[0]
-    if os.path.lexists(word):
-        return None
     from detector.core.config.elsewhere import ABSENT, WORDS
 
     is_solution = word == "solutions" and len(words) > 1
@@ -119,7 +117,7 @@ def _may_be_camera(source: str) -> bool:
 
 def refuse_model_name(word: str, ctx: click.Context) -> None:
     """Raises UsageError for a source that is no file but reads like a model: ``yolov5nn``."""
-    if os.path.lexists(word) or os.sep in word or "." in word:
+    if os.sep in word or "." in word:
         return
     from detector.core.models.catalogue import known
 
