@@ -325,7 +325,7 @@ class _LiveRun:
             self._plan = replace(self._plan, wanted=wanted, as_asked=config)
             with suppress(UsageError):  # of a line that was removed: that filter stays as it is
                 self._filters.take([one for one in self.roster.listed if one.name == camera])
-            if isinstance(running := parts.between.get("zones"), between.Stage):
+            if isinstance(running := parts.between.get("zones"), kind):
                 running.change(camera, settings)
             else:
                 made = self._plan.parts(self._source)

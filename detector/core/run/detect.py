@@ -203,7 +203,6 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
         f"detector.core.loop.{loop}",
         "detector.core.sinks.jsonl",  # of every session
         "detector.core.stages.annotate",
-        "detector.core.stages.between",
         "detector.core.stages.nms",
     }
     for spec in specs:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
-    from detector.core.stages.between import Spared, Stage, Wanted
+    from detector.core.stages.between import Wanted
+    from detector.core.stages.between.base import Spared, Stage
     from detector.core.types import AnyPicture, Candidates, Detections, Image, Letterbox, SourceInfo
 
     Preprocess = Callable[[AnyPicture, Image], Letterbox]

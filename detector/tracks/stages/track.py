@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.errors import UsageError
-from detector.core.stages.between import Spared, Stage
+from detector.core.stages.between.base import Spared, Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
