@@ -179,7 +179,7 @@ class Source:
 
     @classmethod
     def open_arriving(cls, spec: str, reading: Any) -> Source:
-        """Open a source that ``arrives``, with a ``reading.Reading``. Raises as ``open``."""
+        """Open a source that ``arrives``, with a ``SourceReading``. Raises as ``open``."""
         raise NotImplementedError
 
     def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
