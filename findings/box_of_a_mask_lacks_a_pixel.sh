@@ -6,8 +6,8 @@
 # True: pycocotools' toBbox() gives x, y, 8, 8. supervision's mask_to_xyxy() gives the first and the last pixel, so as
 # left, top, right, bottom the box is 7 wide: supervision's own box_area and box_iou_batch() take the numbers as edges.
 #
-# Why it matters: boxes of masks are labels (SAM) or detections (segmentation networks). Against the boxes of a COCO file
-# an exact mask has IoU 0.77 at 8 pixels and 0.88 at 16: small objects fail at the higher thresholds of AP, and
+# Why it matters: boxes of masks are labels (SAM) or detections (segmentation networks). Against boxes of a COCO file an
+# exact mask has IoU 0.77 at 8 pixels and 0.88 at 16: small objects fail at the higher thresholds of AP, and
 # networks that learn from such boxes are a pixel short. Add 1 to right and bottom.
 set -euo pipefail
 folder=$(mktemp -d)
@@ -33,6 +33,7 @@ for size, expected in ((8, 0.766), (16, 0.879), (64, 0.969)):
     overlap = float(supervision.box_iou_batch(by_coco, by_supervision)[0, 0])
     print(f"{size:2} pixels: pycocotools {by_coco[0]}, supervision {by_supervision[0]}, IoU {overlap:.3f};", end=" ")
     print(f"area of supervision's mask {found.area[0]}, of its box {found.box_area[0]:g}")
-    assert found.area[0] == width * height == size**2 and found.box_area[0] == (size - 1) ** 2, "supervision has changed"
+    assert found.area[0] == width * height == size**2
+    assert found.box_area[0] == (size - 1) ** 2, "supervision has changed"
     assert np.isclose(overlap, expected, atol=1e-3)
 PY

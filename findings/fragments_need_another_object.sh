@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # TrackEval: a track that breaks off is a fragmentation only if the tracker saw something else in the meantime.
 #
-# One would guess: Frag counts how often the track of an object breaks off and goes on, so motmetrics and TrackEval agree
-# on it, as they do on MOTA, IDF1 and the number of switches.
+# One would guess: Frag counts how often the track of an object breaks off and goes on: motmetrics and TrackEval agree on
+# it, as they do on MOTA, IDF1 and the number of switches.
 #
-# True (trackeval 1.3.0): pictures without any box of the tracker are skipped before it is noted who was not found, so an
-# object that is lost for two pictures is fragmented 0 times if it is alone, and once if another object is found in
-# them. motmetrics 1.4.0 counts one in both. An object found in exactly 80% of its pictures is "mostly tracked" in
+# True (trackeval 1.3.0): pictures without any box of the tracker are skipped before it is noted who was not found. An
+# object that is lost for two pictures is fragmented 0 times if it is alone, and once if another one is found in them.
+# motmetrics 1.4.0 counts one in both. An object found in exactly 80% of its pictures is "mostly tracked" in
 # motmetrics (>=) and "partially tracked" in TrackEval (>).
 #
-# Why it matters: with few objects (a door, one animal) a detector that flickers has Frag 0, as if it never lost anything;
-# and lengths that are multiples of five, as in tests and short clips, meet 80% exactly.
+# Why it matters: with few objects (a door, one animal) a detector that flickers has Frag 0, as if it lost nothing; and
+# lengths that are multiples of five, as in tests and short clips, meet 80% exactly.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
