@@ -108,13 +108,32 @@ def test_a_pattern_names_the_folders_that_it_matches() -> None:
 
 def test_what_runs_wrote_is_not_left_out() -> None:
     make("P/a.jpg", "P/a-ort-detected.jsonl", "P/a-ort-detected/a.jpg", "P/a-ort-detected.mp4")
-    try:
-        for name in ("a-ort-detected.jsonl", "a-ort-detected", "a-ort-detected.mp4"):
-            os.setxattr(f"P/{name}", SETTINGS, b"x")
-    except OSError:
-        pytest.skip("machine: the folder for tests has no extended attributes")
+    mark("P/a-ort-detected.jsonl", "P/a-ort-detected", "P/a-ort-detected.mp4")
     assert notes("P") == []
     assert sources.pictures_of("P/**") == ["P/a.jpg"]
+
+
+def mark(*names: str) -> None:
+    try:
+        for name in names:
+            os.setxattr(name, SETTINGS, b"x")
+    except OSError:
+        pytest.skip("machine: the folder for tests has no extended attributes")
+
+
+def test_outputs_that_an_unquoted_pattern_names_again_are_skipped() -> None:
+    make("a.mp4", "a-detected.mp4", "a-detected-detected.mp4", "b.mp4", "c-detected.mp4")
+    mark("a-detected.mp4", "a-detected-detected.mp4", "c-detected.mp4")
+    typed = sorted(map(str, Path().glob("*.mp4")))
+    assert gather_sources(typed) == ["a.mp4", "b.mp4", "c-detected.mp4"]
+    assert list(map(counted, notes(*typed))) == [["2 earlier"]]
+    make("p.jpg", "q.jpg", "p-detected.jpg")
+    mark("p-detected.jpg")
+    (pictures,) = gather_sources(["p-detected.jpg", "p.jpg", "q.jpg"])
+    assert sources.pictures_of(pictures) == ["p.jpg", "q.jpg"]
+    assert gather_sources(["a-detected.mp4"]) == ["a-detected.mp4"]
+    with pytest.raises(SourceError, match="all 3 videos are earlier outputs"):
+        sources.check("*-detected.mp4")
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,13 @@ def open(
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     """The sources that a command line names, each with outputs of its own. Pictures named one by
-    one, or of one folder or pattern, are one source; videos that ``skip`` names are left out."""
+    one, or of one folder or pattern, are one source; videos that ``skip`` names are left out, and
+    so are the outputs of one source that are named as another (``*.mp4`` typed again)."""
     from detector.core.sources._contents import PICTURE, kind_of
-    from detector.core.sources._specs import NamedPictures
+    from detector.core.sources._left_out import leave_out_earlier
+    from detector.core.sources._specs import Gathered, NamedPictures
 
+    specs, note = leave_out_earlier(specs, skip)
     files = filter(os.path.isfile, specs)
     named = [spec for spec in files if kind_of(spec, closely=True) == PICTURE]
     together = [NamedPictures(named)] if len(named) > 1 else []
@@ -112,6 +115,10 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
         else:
             gathered += together
             together = []
+    if note:
+        first = gathered[0] if isinstance(gathered[0], Gathered) else Gathered(gathered[0])
+        first.note = "; ".join(filter(None, [note, first.note]))
+        gathered[0] = first
     return gathered
 
 
@@ -131,14 +138,14 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
     if not found:
         return [spec]
     left_out = describe_left_out(spec, contents)
-    return [Gathered(found[0], f"{spec}: {left_out}" if left_out else ""), *found[1:]]
+    first = Gathered(found[0])
+    first.note = f"{spec}: {left_out}" if left_out else ""
+    return [first, *found[1:]]
 
 
 def note_of(spec: str) -> str:
     """What ``gather`` left out of the folder or pattern that this is of; "" where nothing was."""
-    from detector.core.sources._specs import Gathered
-
-    return spec.note if isinstance(spec, Gathered) else ""
+    return str(getattr(spec, "note", ""))
 
 
 def files_of(spec: str) -> list[str]:

@@ -6,7 +6,7 @@ import glob
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from detector.core.errors.text import counted
 from detector.core.errors.writing import is_output
@@ -39,6 +39,23 @@ def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) ->
     if below := _describe_below(spec, contents.folders):
         said.append(below)
     return "; ".join(said)
+
+
+def leave_out_earlier(
+    specs: Sequence[str], skip: Callable[[str], bool]
+) -> tuple[Sequence[str], str]:
+    """Return the specs without the outputs (``skip``) that are named after another spec, and a note
+    about those."""
+    written = {spec for spec in specs[1:] and specs if skip(spec)}
+    stems = (os.path.splitext(os.path.basename(spec))[0] for spec in {*specs} - written)
+    begins = tuple(f"{stem}-" for stem in stems if stem)
+    earlier = [
+        spec for spec in specs if spec in written and os.path.basename(spec).startswith(begins)
+    ]
+    if not earlier:
+        return specs, ""
+    said = f"{counted(len(earlier), 'earlier output')} skipped, such as {earlier[0]}"
+    return [spec for spec in specs if spec not in earlier], f"{said}; to use one, name it alone"
 
 
 def suffix_of(path: str) -> str:

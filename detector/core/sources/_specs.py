@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from detector.core.errors import SourceError
+from detector.core.errors.writing import is_output
 from detector.core.sources._contents import PICTURES, Contents, list_folder, natural_key, walk_files
 from detector.core.sources._left_out import describe_left_out
 from detector.core.sources._unclaimed import is_live
@@ -17,7 +18,13 @@ from detector.core.sources.base import check_file
 _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
 
 
-class NamedPictures(str):
+class Gathered(str):
+    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
+
+    note = ""
+
+
+class NamedPictures(Gathered):
     """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
 
     paths: tuple[str, ...]
@@ -31,17 +38,6 @@ class NamedPictures(str):
         spec = super().__new__(cls, common)
         spec.paths = tuple(sorted(paths, key=natural_key))
         return spec
-
-
-class Gathered(str):
-    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
-
-    note: str
-
-    def __new__(cls, spec: str, note: str) -> Gathered:
-        made = super().__new__(cls, spec)
-        made.note = note
-        return made
 
 
 def list_pictures(spec: str) -> list[str]:
@@ -118,7 +114,9 @@ def _select_pictures(spec: str, contents: Contents) -> list[str]:
     if pictures := contents.pictures:
         return pictures
     what = "the folder" if os.path.isdir(spec) else "the pattern"
-    if videos := contents.videos:
+    if (videos := contents.videos) and all(map(is_output, videos)):
+        raise SourceError(f"{spec}: all {len(videos)} videos are earlier outputs; name one alone")
+    if videos:
         by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
         several = len(videos) > 1
         what = f"{what} has no picture but {len(videos)} video{'s'[:several]}"
