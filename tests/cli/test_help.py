@@ -236,7 +236,7 @@ HABITS = [
         ("--source", "x.mp4", "--weights", "a.pt", "--half", "--project", "p", "--name", "n"),
         "use detect-video x.mp4 --precision fp16 --model a.pt -o p/n/.",
     ),
-    (("track", "source=x", "tracker=botsort.yaml"), "use detect-video x --track bytetrack."),
+    (("track", "source=x", "tracker=botsort.yaml"), "--track bytetrack. There is no equivalent of"),
     (("predict", "source=x", "augment=True"), "no equivalent of augment."),
     (("val", "data=x.yaml", "model=a.pt"), "use detect-video eval x.yaml --model a.pt."),
     (("compare", "x", "--imgsz", "640", "--half"), "detect-video compare x --size 640 --precis"),
@@ -253,6 +253,43 @@ HABITS = [
     (("in.mp4", "--track", "bytetrak"), "did you mean --track bytetrack?"),
     (("in.mp4", "--track", "ocsrt"), "did you mean --track ocsort?"),
 ]
+
+
+# What follows ``yolo`` -> ours.
+YOLO_LINES = {
+    "predict source=bus.jpg save_txt=True": "bus.jpg --save pictures,yolo",
+    "predict source=shots/*.png save_crop": "'shots/*.png' --save pictures,crops",
+    "predict source=. save_txt save_conf": ". --save-conf --save pictures,yolo",
+    "predict source=x.mp4 save_txt save_crop": "x.mp4 --save video,yolo,crops",
+    "predict source=x.mp4 save_conf=True": "x.mp4",
+    "predict source=x.mp4 classes=[2,7]": "x.mp4 --classes 2,7",
+    "predict source=x.mp4 'classes=[2, 7]' conf=None": "x.mp4 --classes 2,7",
+    "predict source=x.mp4 classes=0 device=cpu": "x.mp4 --classes 0 --device cpu",
+    "predict source=x.mp4 imgsz=320,640": "x.mp4 --size 640x320",
+    "predict source=x.mp4 imgsz=[320,640]": "x.mp4 --size 640x320",
+    "predict source=x.mp4 imgsz=(640,)": "x.mp4 --size 640",
+    "predict source=x.mp4 agnostic_nms=True": "x.mp4 --agnostic",
+    "predict source=x.mp4 agnostic_nms=False half": "x.mp4 --precision fp16",
+    "predict source=x.mp4 show_labels=False": "x.mp4 --hide-labels",
+    "predict source=x.mp4 show_conf=False": "x.mp4 --hide-scores",
+    "predict source=x.mp4 show_labels=True": "x.mp4",
+    "predict source=x.mp4 show=True vid_stride=2": "x.mp4 --serve 8080 --stride 2",
+    "track source=x.mp4 tracker=bytetrack.yaml": "x.mp4 --track bytetrack",
+    "val model=a.onnx data=x.yaml half=True": "eval x.yaml --model a.onnx --precision fp16",
+    "export model=a.pt format=onnx half=True": "build a.pt --to onnx",
+    "export model=a.pt format=engine half=True": "build a.pt --engine trt --precision fp16",
+    "export model=a.pt format=openvino int8=True": "build a.pt --engine openvino --precision int8",
+    "export model=a.pt format=coreml": "build a.pt --to onnx",
+}
+
+
+@pytest.mark.parametrize("theirs", YOLO_LINES)
+def test_lines_of_ultralytics_become_lines_that_run(theirs, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    _, message = refused(["yolo", *shlex.split(theirs)])
+    (line,) = re.findall(r": use detect-video (.+?)\.(?: |$)", message)
+    assert line == YOLO_LINES[theirs]
+    parse(shlex.split(line))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +313,9 @@ def parse(words):
         context = cli.make_context("detect-video", words)
         words = [*context._protected_args, *context.args]
         name, command, rest = cli.resolve_command(context, words)
-        command.make_context(name, rest, parent=context)
+        given = command.make_context(name, rest, parent=context).params
+        leaves = {leaf.name for _, leaf in options()}
+        resolve_config(None, {key: given[key] for key in leaves & given.keys()})
 
 
 def refused(words):

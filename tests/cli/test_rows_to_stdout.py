@@ -220,6 +220,8 @@ def test_an_output_that_no_source_can_have_is_refused_and_one_that_some_can_is_n
         OutputPlan(wanted, [pictures, pictures]).check_sources(None)
     OutputPlan(wanted, [pictures, clip]).check_sources(None)  # said of the one that has none
     OutputPlan(wanted, [clip]).check_sources(None)
+    with pytest.raises(UsageError, match=r"is pictures; use --save pictures,yolo$"):
+        OutputPlan(OutputConfig(save=("video", "yolo")), [pictures]).check_sources(None)
 
 
 def test_what_ends_a_run_is_a_document_where_one_was_asked_for(tmp_path):

@@ -28,6 +28,8 @@ HABITS = {
     "--name": "-o FILE or -o DIR/",
     "--exist-ok": "not needed; a complete new file replaces the old one",
     "--hide-conf": "--hide-scores",
+    "--show-conf": "not needed; --hide-scores omits scores",
+    "--show-labels": "not needed; --hide-labels omits labels",
     "--line-thickness": "--line-width",
     "--show": "--serve 8080, for a page that shows the run; or open the written video",
     "--view-img": "--serve 8080, for a page that shows the run; or open the written video",

@@ -65,6 +65,11 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     if output is not None:
         refuse_kept(output)  # before anything is read
     wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
+    if wanted != runtime.precision:
+        raise UsageError(
+            f"--precision {runtime.precision}: engine {runtime.engine} converts the {wanted} graph "
+            "itself, so --to onnx cannot write it; omit --precision, or --to onnx"
+        )
     network = _open_with_graph(config)
     graph, notes = convert_network(network, wanted, config)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")

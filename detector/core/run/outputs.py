@@ -266,19 +266,38 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuses outputs of the source's own pictures with ``blur``, or without a fit source."""
-        for name in self._save or ():
-            sink = sinks.find(name)
-            if not sink.untouched:
-                continue
-            if blur:
-                raise UsageError(
-                    f"--blur and --save {name} contradict each other: it shows the source's own "
-                    "pictures; use --save video"
-                )
-            unfit = [str(why) for spec in self._specs if (why := _why_unfit(sink, spec))]
-            if unfit and len(unfit) == len(self._specs):
-                raise UsageError("; ".join(unfit))
+        """Refuses outputs that no source fits, and the source's own pictures with ``blur``."""
+        own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
+        if blur and own:
+            raise UsageError(
+                f"--blur and --save {own[0].name} contradict each other: it shows the source's own "
+                "pictures; use --save video"
+            )
+        unfit = [str(why) for spec in self._specs if (why := self._why_unfit(own, spec))]
+        if unfit and len(unfit) == len(self._specs):
+            raise UsageError("; ".join(unfit))
+
+    def _why_unfit(self, own: Sequence[type[Sink]], spec: str) -> UsageError | None:
+        """Why an output cannot be made of a source; None where it can, or cannot be read at all.
+        ``own``: outputs that show the source's own pictures."""
+        needs = f"--save {own[0].name}: needs a" if own else ""
+        if needs and spec == STANDARD_INPUT:
+            return UsageError(
+                f"{needs} file, but standard input can be read only once; "
+                "save it first: ffmpeg -i IN -c copy clip.mkv"
+            )
+        if is_address(spec):
+            what = f"{needs} local file; download the address first (curl -O), or use --save video"
+            return UsageError(what) if needs else None
+        try:
+            self._choose_sinks("video" if sources.pictures_of(spec) is None else "pictures", spec)
+            for sink in own:
+                sink.check_source(spec)
+        except UsageError as error:
+            return error
+        except DetectVideoError:  # whoever opens it says what is wrong
+            pass
+        return None
 
     @property
     def beside_stream(self) -> bool:
@@ -454,10 +473,11 @@ class OutputPlan:
         streamed = () if self.streamed is None else (sinks.find(self.streamed),)
         for sink in (*chosen, *streamed):
             if kind not in sink.kinds:
-                fitting = ",".join(one.name for one in sinks.defaults(kind))
+                others = [one.name for one in chosen if kind in one.kinds]
+                instead = [one.name for one in sinks.defaults(kind) if one.pictures in DRAWN]
                 raise UsageError(
                     f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {path} is "
-                    f"{kind}; use --save {fitting}"
+                    f"{kind}; use --save {','.join(dict.fromkeys([*instead, *others]))}"
                 )
         return [sink for sink in chosen if drawn or sink.pictures not in DRAWN]
 
@@ -510,29 +530,6 @@ def _plain_name(sink: type[Sink], suffix: str) -> str:
         return suffix.removeprefix("-") or sink.name
     of_rows = sink.pictures == "none" and not sink.untouched
     return f"{'detections' if of_rows else sink.name}{suffix}"
-
-
-def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
-    """Why no such output can be made of a source; None where it can, or cannot be read at all."""
-    if spec == STANDARD_INPUT:
-        return UsageError(
-            f"--save {sink.name}: needs a file, but standard input can be read only once; "
-            "save it first: ffmpeg -i IN -c copy clip.mkv"
-        )
-    if is_address(spec):
-        return UsageError(
-            f"--save {sink.name}: needs a local file; download the address first (curl -O), "
-            "or use --save video"
-        )
-    try:
-        if sources.pictures_of(spec) is not None:
-            return UsageError(f"--save {sink.name} needs a video, but {spec} contains pictures")
-        sink.check_source(spec)
-    except UsageError as error:
-        return error
-    except DetectVideoError:  # whoever opens it says what is wrong
-        pass
-    return None
 
 
 def _suffix_for(sink: type[Sink], spec: str) -> str:
