@@ -50,10 +50,17 @@ def additions() -> tuple[Adds, ...]:
     return tuple(importlib.import_module(f"detector.{name}.wing").ADDS for name in names())
 
 
+class MissingPartError(ImportError):
+    """A file in the right folder, without the class or object of its recipe in CONTRIBUTING.md."""
+
+
 def load(place: str) -> Any:
-    """What "MODULE:NAME" names."""
+    """What "MODULE:NAME" names. Raises MissingPartError."""
     module, name = place.split(":")
-    return getattr(importlib.import_module(module), name)
+    loaded = importlib.import_module(module)
+    if not hasattr(loaded, name):
+        raise MissingPartError(f"{loaded.__file__}: has no {name}; see its recipe in CONTRIBUTING.md")
+    return getattr(loaded, name)
 
 
 @cache

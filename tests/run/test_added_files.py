@@ -11,7 +11,8 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
-from detector.core import sinks, sources
+from detector.core import sinks, sources, wings
+from detector.core.cli.exits import end
 from detector.core.cli.group import cli
 from detector.core.config import reference
 from detector.core.config.levels import merge_levels
@@ -122,6 +123,18 @@ def test_a_run_from_the_new_source_into_the_new_sink(added: Path) -> None:
 def test_its_suffix_is_known_to_output(added: Path) -> None:
     assert run("grey:2", "-o", "x.n")["outputs"] == {"tallies": "x.n"}
     assert (added / "x.n").read_text().count("\n") == 2
+
+
+def test_a_class_that_is_not_called_as_its_file_is_named(
+    added: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (added / "added/sinks/tallies.py").write_text(SINK.replace("TalliesSink", "TALLIESSink"))
+    with pytest.raises(wings.MissingPartError) as caught:
+        sinks.find("tallies")
+    assert end(caught.value) == 1
+    said = capfd.readouterr().err
+    assert "tallies.py: has no TalliesSink" in said
+    assert "internal" not in said
 
 
 def test_a_source_is_claimed_before_it_is_refused(added: Path) -> None:
