@@ -59,7 +59,7 @@ def load(place: str) -> Any:
     module, name = place.split(":")
     loaded = importlib.import_module(module)
     if not hasattr(loaded, name):
-        raise MissingPartError(f"{loaded.__file__}: has no {name}; see its recipe in CONTRIBUTING.md")
+        raise MissingPartError(f"{loaded.__file__}: has no {name}; CONTRIBUTING.md has its recipe")
     return getattr(loaded, name)
 
 
