@@ -113,6 +113,16 @@ def test_what_runs_wrote_is_not_left_out() -> None:
     assert sources.pictures_of("P/**") == ["P/a.jpg"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [(["a.mp4", "b.mp4"], "-o b.mp4"), (["a", "b.mp4"], "'a b.mp4'"), (["a.mp4", "b"], "path")],
+)
+def test_a_source_that_is_missing_among_others(typed: list[str], said: str) -> None:
+    make("a.mp4", *(["a b.mp4"] if typed[0] == "a" else []))
+    with pytest.raises(SourceError, match=said):
+        gather_sources(typed)
+
+
 def mark(*names: str) -> None:
     try:
         for name in names:

@@ -184,7 +184,7 @@ class Detector(AnswersAttributes):
 
     def __call__(
         self,
-        pictures: Picture | list[Picture] | tuple[Picture, ...],
+        pictures: Picture | list[Picture] | tuple[Picture, ...] = None,  # type: ignore[assignment]
         *,
         conf: float | None = None,
         classes: Classes = None,
@@ -240,7 +240,7 @@ class Detector(AnswersAttributes):
 
     def stream(
         self,
-        sources: Path | int | list[Path] | tuple[Path, ...],
+        sources: Path | int | list[Path] | tuple[Path, ...] = None,  # type: ignore[assignment]
         *,
         conf: float | None = None,
         classes: Classes = None,
@@ -284,7 +284,7 @@ class Detector(AnswersAttributes):
     def _stream_one(
         self, source: str, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
-        from detector.core.api.results import Detections
+        from detector.core.api.results import Detections, Pair
         from detector.core.sources._addresses import is_web
         from detector.core.sources._standard_input import SPEC, standard_input
         from detector.core.stages.annotate import pixelate
@@ -321,7 +321,7 @@ class Detector(AnswersAttributes):
                         pixelate(shown, found, plan.drawing.blurred)
                         of = frame.source or opened.info
                         kept = replace(frame, picture=shown, source=of)
-                        yield kept, Detections.wrap(found, shown)
+                        yield Pair((kept, Detections.wrap(found, shown)))
                     return True
                 finally:
                     progress.stop.set()  # a silent pipe would keep the reader

@@ -17,8 +17,7 @@ from detector.core.sources._contents import PICTURE, kind_of_name
 # Options from elsewhere that no value follows where they stand as --half.
 SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
-    "--hide-conf --show --view-img --cuda --gpu --cpu --save-json --augment --dynamic --simplify "
-    "--persist --plots -y".split()
+    "--hide-conf --show --view-img --cuda --gpu --cpu --augment --dynamic --simplify -y".split()
 )
 NEGATED = {"--save": "--no-video", "--show-labels": "--hide-labels", "--show-conf": "--hide-scores"}
 FORMATS = {"engine": "trt", "openvino": "openvino"}  # files that build makes for an engine
@@ -60,22 +59,20 @@ class _Line:
     def take(self, word: str, rest: list[str]) -> None:
         """One word of theirs; what belongs to it is taken from ``rest``."""
         name, equals, value = word.partition("=")
-        if word.startswith("-") and word != "-":
-            option = name.replace("_", "-")
-            follows = self._known.get(option, option not in SWITCHES)
+        dashed = word.startswith("-") and word != "-"
+        option = ("" if dashed else "--") + name.replace("_", "-")
+        follows = self._known.get(option, option not in SWITCHES)
+        # ``save_txt``, without a value; other words alone may name a file
+        is_on = not follows and (option in SWITCHES or "_" in name) and not os.path.lexists(word)
+        assigned = equals and name.isidentifier() and not os.path.lexists(word)
+        if assigned and name in ("mode", "task"):
+            self._take_task(value)
+        elif assigned and (self._command, name) in (("eval", "data"), ("build", "model")):
+            self._sources.append(value)
+        elif dashed or assigned or is_on:
             if not equals:
                 value = _take_values(option, rest) if follows and rest else "true"
             self._add(option, _ours(option, value))
-        elif equals and name.isidentifier() and not os.path.lexists(word):
-            if name in ("mode", "task"):
-                self._take_task(value)
-            elif (self._command, name) in (("eval", "data"), ("build", "model")):
-                self._sources.append(value)
-            else:
-                option = f"--{name.replace('_', '-')}"
-                self._add(option, _ours(option, value))
-        elif self._is_switch(word):
-            self._add(f"--{word.replace('_', '-')}", "true")
         elif word == "solutions":
             solution = rest.pop(0) if rest else ""
             self._counts = solution in COUNTING
@@ -83,12 +80,6 @@ class _Line:
                 raise click.UsageError(f"'{word} {solution}': {ABSENT[word]}.", self._ctx)
         else:
             self._take_task(word)
-
-    def _is_switch(self, word: str) -> bool:
-        """Whether a word alone (``save_txt``) is an option of theirs that is on."""
-        option = f"--{word.replace('_', '-')}"
-        is_flag = "_" in word and self._known.get(option) is False
-        return (is_flag or option in SWITCHES) and not os.path.lexists(word)
 
     def _take_task(self, word: str) -> None:
         if word in ABSENT:
@@ -117,6 +108,7 @@ class _Line:
         elif option == "--format" and self._command == "build":
             if value in FORMATS:
                 self._options["--engine"] = FORMATS[value]
+                self._options.pop("--to", None)
             elif value != "onnx":
                 self.left_out.append(f"format={value}")
         elif option == "--save":
@@ -137,8 +129,8 @@ class _Line:
         elif ours.startswith("--"):
             bare = value.lower() == "true" or not self._known.get(ours, True)
             self._options[ours] = own or (None if bare else value)
-        if option == "--tracker" and not value.startswith("bytetrack"):
-            self.left_out.append(value)
+        if ours == "give" or (option == "--tracker" and not value.startswith("bytetrack")):
+            self.left_out.append(f"{option.lstrip('-')}={value}")
 
     def words(self) -> list[str]:
         options = dict(self._options)
@@ -155,11 +147,9 @@ class _Line:
             options.pop("--no-video", None)
         if "yolo" not in self._saves:
             options.pop("--save-conf", None)
-        if options.get("--engine") in FORMATS.values():
-            options.pop("--to", None)
-        elif "--to" in options and options.get("--precision") == "fp16":
-            del options["--precision"]  # such a file serves all precisions
-            self.left_out.append("half in an ONNX file: engines halve its graph themselves")
+        if "--to" in options and options.get("--precision") == "fp16":
+            del options["--precision"]
+            self.left_out.append("half for ONNX files, which serve every precision")
         if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
             options["--model"] = options.pop("--weights")  # YOLOv5's word for it
         if self._folder:

@@ -41,6 +41,12 @@ HABITS = {
     "--input": "name the source without an option: detect-video in.mp4",
     "-i": "name the source without an option: detect-video in.mp4",
     "-y": "not needed; a complete new file replaces the old one",
+    "--end": "give the length instead: --duration SECONDS (from --start)",
+    "--fps": "give --stride N to read every Nth frame",
+    "--count": "give lines or zones: detect-video zones in.mp4, then --zones FILE",
+    "--list-models": "give the command: detect-video models",
+    "--track true": "--track",
+    "--track botsort": "--track bytetrack or ocsort; no tracker compares appearances",
 }
 # What people type as the first word -> our command.
 WORDS = {
@@ -74,7 +80,7 @@ ABSENT = {
 IN_PYTHON = {
     "source": "pass it to detector(picture) or detector.stream(source)",
     "input": "pass it to detector(picture) or detector.stream(source)",
-    "save": "use found.save(path), which writes the picture with its boxes",
+    "save": "use detector.process(source, save=[...]), or found.save(path) for one picture",
     "show": "use found.plot(), which returns the picture with its boxes",
     "verbose": "not needed; Detector prints nothing",
     "stream": "use detector.stream(source) for videos and cameras",
@@ -86,12 +92,20 @@ OF_DETECTORS = {
     **ABSENT,
     "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
     "track": 'use Detector(track="bytetrack") and detector.stream(source)',
+    "to": 'use Detector(device="cuda")',
+    "fuse": "not needed; convolutions are fused when a model is read",
+    "model": "use detector.names, detector.engine",
 }
 OF_RESULTS = {
     "xyxy": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",
     **dict.fromkeys(("conf", "confidence"), "use found.scores, or one.score in a loop"),
     **dict.fromkeys(("cls", "class_id"), "use found.class_ids; one.class_id, one.name in a loop"),
-    **dict.fromkeys(("id", "tracker_id"), "use found.track_ids"),
+    **dict.fromkeys(("id", "tracker_id", "track_id"), "use found.track_ids"),
+    **dict.fromkeys(("xywh", "xyxyn", "xywhn"), "compute it from found.boxes (x1, y1, x2, y2)"),
+    **dict.fromkeys(("orig_img", "orig_shape", "path"), "use what you passed to detector(picture)"),
+    **dict.fromkeys(("cpu", "numpy"), "not needed; found.boxes is a NumPy array"),
+    **dict.fromkeys(("save_txt", "summary"), "use found.to_dict() or found.to_df()"),
+    "speed": "use detect-video profile",
     **dict.fromkeys(("boxes", "plot"), "what detector(picture) returns has it: use found.NAME"),
     "show": 'use found.save("out.jpg"), or cv2.imshow("found", found.plot())',
     **dict.fromkeys(("tojson", "to_json"), "use found.to_dict()"),
@@ -99,6 +113,10 @@ OF_RESULTS = {
     "masks": ABSENT["segment"],
     "keypoints": ABSENT["pose"],
 }
+OF_STREAMS = dict.fromkeys(
+    (*OF_RESULTS, "names", "save", "scores", "class_ids", "track_ids"),
+    "a stream gives pairs: for frame, found in detector.stream(source)",
+)
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 

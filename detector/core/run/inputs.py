@@ -21,8 +21,14 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
     """As ``sources.gather``, without videos that runs wrote. Raises SourceError."""
     gathered = sources.gather(specs, is_output)
     for spec in gathered if len(gathered) > 1 else ():
-        if not (is_live(spec) or is_web(spec)):  # these answer when they are opened
+        if is_live(spec) or is_web(spec):  # these answer when they are opened
+            continue
+        try:
             sources.find_claiming(spec)
+        except SourceError as error:
+            from detector.core.sources._left_out import suggest
+
+            raise SourceError(f"{error}{suggest(specs, spec)}") from None
     return gathered
 
 

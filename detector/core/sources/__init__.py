@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from detector.core import wings
 from detector.core.errors import SourceError, UsageError
+from detector.core.errors.text import counted
 from detector.core.sources._addresses import is_web
 from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
 
@@ -101,10 +102,14 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     one, or of one folder or pattern, are one source; videos that ``skip`` names are left out, and
     so are the outputs of one source that are named as another (``*.mp4`` typed again)."""
     from detector.core.sources._contents import PICTURE, kind_of
-    from detector.core.sources._left_out import leave_out_earlier
     from detector.core.sources._specs import Gathered, NamedPictures
 
-    specs, note = leave_out_earlier(specs, skip)
+    earlier: set[str] = set()
+    if len(specs) > 1:
+        from detector.core.sources._left_out import find_earlier
+
+        earlier = find_earlier(specs, skip)
+        specs = [spec for spec in specs if spec not in earlier]
     files = filter(os.path.isfile, specs)
     named = [spec for spec in files if kind_of(spec, closely=True) == PICTURE]
     together = [NamedPictures(named)] if len(named) > 1 else []
@@ -115,10 +120,13 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
         else:
             gathered += together
             together = []
-    if note:
-        first = gathered[0] if isinstance(gathered[0], Gathered) else Gathered(gathered[0])
-        first.note = "; ".join(filter(None, [note, first.note]))
-        gathered[0] = first
+    if earlier:
+        count = counted(len(earlier), "earlier output")
+        note = f"{count} skipped, such as {min(earlier)}; to use one, name it alone"
+        if isinstance(first := gathered[0], NamedPictures):
+            first.note = note
+        else:
+            gathered[0] = Gathered(first, "; ".join(filter(None, [note, note_of(first)])))
     return gathered
 
 
@@ -138,14 +146,14 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
     if not found:
         return [spec]
     left_out = describe_left_out(spec, contents)
-    first = Gathered(found[0])
-    first.note = f"{spec}: {left_out}" if left_out else ""
-    return [first, *found[1:]]
+    return [Gathered(found[0], f"{spec}: {left_out}" if left_out else ""), *found[1:]]
 
 
 def note_of(spec: str) -> str:
     """What ``gather`` left out of the folder or pattern that this is of; "" where nothing was."""
-    return str(getattr(spec, "note", ""))
+    from detector.core.sources._specs import Gathered, NamedPictures
+
+    return spec.note if isinstance(spec, (Gathered, NamedPictures)) else ""
 
 
 def files_of(spec: str) -> list[str]:

@@ -41,21 +41,20 @@ def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) ->
     return "; ".join(said)
 
 
-def leave_out_earlier(
-    specs: Sequence[str], skip: Callable[[str], bool]
-) -> tuple[Sequence[str], str]:
-    """Return the specs without the outputs (``skip``) that are named after another spec, and a note
-    about those."""
-    written = {spec for spec in specs[1:] and specs if skip(spec)}
+def find_earlier(specs: Sequence[str], skip: Callable[[str], bool]) -> set[str]:
+    """Return the outputs among the specs (``skip``) that are named after another spec."""
+    written = {spec for spec in specs if skip(spec)}
     stems = (os.path.splitext(os.path.basename(spec))[0] for spec in {*specs} - written)
     begins = tuple(f"{stem}-" for stem in stems if stem)
-    earlier = [
-        spec for spec in specs if spec in written and os.path.basename(spec).startswith(begins)
-    ]
-    if not earlier:
-        return specs, ""
-    said = f"{counted(len(earlier), 'earlier output')} skipped, such as {earlier[0]}"
-    return [spec for spec in specs if spec not in earlier], f"{said}; to use one, name it alone"
+    return {spec for spec in written if os.path.basename(spec).startswith(begins)}
+
+
+def suggest(specs: Sequence[str], missing: str) -> str:
+    """Return what a missing one of several specs may have been meant as; "" if nothing is known."""
+    if os.path.exists(whole := " ".join(specs)):
+        return f" (for {whole} add quotes: {shlex.quote(whole)})"
+    is_output_name = missing == specs[-1] and len(specs) == 2 and kind_of_name(missing) == VIDEO
+    return f" (to write it: -o {shlex.quote(missing)})" if is_output_name else ""
 
 
 def suffix_of(path: str) -> str:

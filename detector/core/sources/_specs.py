@@ -18,16 +18,11 @@ from detector.core.sources.base import check_file
 _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
 
 
-class Gathered(str):
-    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
-
-    note = ""
-
-
-class NamedPictures(Gathered):
+class NamedPictures(str):
     """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
 
     paths: tuple[str, ...]
+    note = ""
 
     def __new__(cls, paths: Sequence[str]) -> NamedPictures:
         folders = {os.path.dirname(path) for path in paths}
@@ -38,6 +33,17 @@ class NamedPictures(Gathered):
         spec = super().__new__(cls, common)
         spec.paths = tuple(sorted(paths, key=natural_key))
         return spec
+
+
+class Gathered(str):
+    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
+
+    note: str
+
+    def __new__(cls, spec: str, note: str) -> Gathered:
+        made = super().__new__(cls, spec)
+        made.note = note
+        return made
 
 
 def list_pictures(spec: str) -> list[str]:
