@@ -76,8 +76,7 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
     yaml, still, page = paths
     text = TEMPLATE.format(
         **{"name": shlex.quote(name), "file": shlex.quote(yaml.name)},
-        **{"page": page.name, "still": still.name},
-        **{"width": width, "height": height},
+        **{"page": page.name, "still": still.name, "width": width, "height": height},
         **{"x1": width // 4, "x2": 3 * width // 4},
         **{"y1": height // 4, "y2": height // 2, "y3": 3 * height // 4},
     )

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -207,9 +206,6 @@ def test_what_no_pipe_of_video_holds_is_refused() -> None:
     wanted = OutputConfig(output="-", save=("video",))
     with pytest.raises(UsageError, match="2 videos"):
         OutputPlan(wanted, ["a.mp4", "b.mp4"], streams=True)
-    picture = SourceInfo("a.jpg", "pictures", 8, 8, Fraction(1), Fraction(1))
-    with pytest.raises(UsageError, match="needs a video"):
-        OutputPlan(wanted, ["a.jpg"], streams=True).paths("a.jpg", picture)
 
 
 def test_an_output_that_no_source_can_have_is_refused_and_one_that_some_can_is_not(tmp_path):

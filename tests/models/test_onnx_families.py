@@ -311,7 +311,7 @@ def test_a_dynamic_export_takes_the_batch_asked_for_and_the_size_of_its_metadata
 def test_a_layout_that_names_no_family_is_told_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(layouts()["anchor-free"], "usual_family", "")
     path = exports.anchor_free().save(tmp_path / "m.onnx", STATED)
-    with pytest.raises(ModelError, match=r"anchor-free .* cfg/families/ with layouts: \[anchor-f"):
+    with pytest.raises(ModelError, match="anchor-free has no usual_family"):
         open_network(path)
 
 

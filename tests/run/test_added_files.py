@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
-from detector.core import sinks, sources, wings
-from detector.core.cli.exits import end
+from detector.core import sinks, sources
 from detector.core.cli.group import cli
 from detector.core.config import reference
 from detector.core.config.levels import merge_levels
@@ -125,16 +125,11 @@ def test_its_suffix_is_known_to_output(added: Path) -> None:
     assert (added / "x.n").read_text().count("\n") == 2
 
 
-def test_a_class_that_is_not_called_as_its_file_is_named(
-    added: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_class_that_is_not_called_as_its_file_is_named(added: Path) -> None:
     (added / "added/sinks/tallies.py").write_text(SINK.replace("TalliesSink", "TALLIESSink"))
-    with pytest.raises(wings.MissingPartError) as caught:
-        sinks.find("tallies")
-    assert end(caught.value) == 1
-    said = capfd.readouterr().err
-    assert "tallies.py: has no TalliesSink" in said
-    assert "internal" not in said
+    result = CliRunner().invoke(cli, ["grey:2", "--engine", "null", "-o", "x.n"])
+    assert result.exit_code == 1
+    assert re.match(r"detect-video: \S+tallies\.py: has no TalliesSink", result.output)
 
 
 def test_a_source_is_claimed_before_it_is_refused(added: Path) -> None:

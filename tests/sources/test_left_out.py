@@ -16,7 +16,6 @@ from detector import Detector
 from detector.core import sources
 from detector.core.config.levels import resolve_config
 from detector.core.errors import SourceError
-from detector.core.errors.writing import is_output
 from detector.core.run.detect import detect
 from detector.core.run.inputs import gather_sources
 from detector.core.run.outputs import SETTINGS
@@ -44,12 +43,6 @@ def notes(*specs: str) -> list[str]:
 def counted(said: str) -> list[str]:
     """What a note counts, and what it says to type: ``["1 skipped", "1 .txt", "'P/**'"]``."""
     return re.findall(r"\d+ \.?\w+|'.*'", said)
-
-
-def test_every_suffix_is_written_once_and_in_lower_case() -> None:
-    every = [*PICTURES, *VIDEOS]
-    assert len(set(every)) == len(every)
-    assert all(suffix == suffix.lower() and suffix[0] == "." for suffix in every)
 
 
 LEFT_OUT = [
@@ -113,14 +106,11 @@ def test_what_runs_wrote_is_not_left_out() -> None:
     assert sources.pictures_of("P/**") == ["P/a.jpg"]
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [(["a.mp4", "b.mp4"], "-o b.mp4"), (["a", "b.mp4"], "'a b.mp4'"), (["a.mp4", "b"], "path")],
-)
-def test_a_source_that_is_missing_among_others(typed: list[str], said: str) -> None:
-    make("a.mp4", *(["a b.mp4"] if typed[0] == "a" else []))
-    with pytest.raises(SourceError, match=said):
-        gather_sources(typed)
+def test_a_source_that_is_missing_among_others() -> None:
+    make("a.mp4", "c d.mp4")
+    for typed, said in (("a.mp4 b.mp4", "-o b.mp4"), ("c d.mp4", "use c d"), ("a.mp4 b", "path")):
+        with pytest.raises(SourceError, match=said):
+            gather_sources(typed.split())
 
 
 def mark(*names: str) -> None:
@@ -202,12 +192,6 @@ def test_an_avif_that_moves_is_a_video() -> None:
     Path("b.avif").write_bytes(b"\0\0\0\x18ftypavif\0\0\0\0")
     assert (is_picture("a.avif"), is_video("a.avif")) == (False, True)
     assert (is_picture("b.avif"), is_video("b.avif")) == (True, False)
-
-
-def test_nothing_is_an_output_that_no_run_wrote() -> None:
-    make("a.jpg")
-    assert not is_output("a.jpg")
-    assert not is_output("absent")
 
 
 def test_the_documents_list_the_suffixes() -> None:

@@ -103,7 +103,7 @@ class _Line:
         elif value.lower() == "false":
             if option in NEGATED:
                 self._options[NEGATED[option]] = None
-        elif value.lower() == "none" or (option, value.lower()) == ("--save", "true"):
+        elif value.lower() == "none" or (option in NEGATED and value.lower() == "true"):
             pass  # what is done anyway
         elif option == "--format" and self._command == "build":
             if value in FORMATS:

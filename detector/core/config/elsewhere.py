@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 HABITS = {
-    "--source": "name the source without an option: detect-video in.mp4",
-    "--imgsz": "--size",
-    "--img": "--size",
-    "--img-size": "--size",
+    **dict.fromkeys(
+        ("--source", "--input", "-i"), "name the source without an option: detect-video in.mp4"
+    ),
+    **dict.fromkeys(("--imgsz", "--img", "--img-size"), "--size"),
     "--half": "--precision fp16, or bf16 if fp16 does not run here (detect-video doctor)",
     "--fp16": "--precision fp16, or bf16 if fp16 does not run here (detect-video doctor)",
     "--int8": "--precision int8",
@@ -26,21 +26,15 @@ HABITS = {
     "--tracker": "--track bytetrack",
     "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
     "--name": "-o FILE or -o DIR/",
-    "--exist-ok": "not needed; a complete new file replaces the old one",
+    **dict.fromkeys(("--exist-ok", "-y"), "not needed; a complete new file replaces the old one"),
     "--hide-conf": "--hide-scores",
-    "--show-conf": "not needed; --hide-scores omits scores",
-    "--show-labels": "not needed; --hide-labels omits labels",
     "--line-thickness": "--line-width",
     "--show": "--serve 8080, for a page that shows the run; or open the written video",
     "--view-img": "--serve 8080, for a page that shows the run; or open the written video",
     "--data": "--names FILE for class names, or eval DATASET",
     "--task": "give a command: detect, eval, build, compare",
-    "--cuda": "--device cuda",
-    "--gpu": "--device cuda",
+    **dict.fromkeys(("--cuda", "--gpu"), "--device cuda"),
     "--cpu": "--device cpu",
-    "--input": "name the source without an option: detect-video in.mp4",
-    "-i": "name the source without an option: detect-video in.mp4",
-    "-y": "not needed; a complete new file replaces the old one",
     "--end": "give the length instead: --duration SECONDS (from --start)",
     "--fps": "give --stride N to read every Nth frame",
     "--count": "give lines or zones: detect-video zones in.mp4, then --zones FILE",
@@ -52,16 +46,12 @@ HABITS = {
 WORDS = {
     "predict": "detect",
     "track": "detect --track",
-    "val": "eval",
-    "validate": "eval",
-    "test": "eval",
+    **dict.fromkeys(("val", "validate", "test"), "eval"),
     "export": "build --to onnx",
-    "benchmark": "compare",
-    "bench": "compare",
+    **dict.fromkeys(("benchmark", "bench"), "compare"),
     "info": "models show",
     "checks": "doctor",
-    "what-if": "profile --only what_if",
-    "what_if": "profile --only what_if",
+    **dict.fromkeys(("what-if", "what_if"), "profile --only what_if"),
     "layers": "profile --only layers",
     "cfg": "config",
 }
@@ -93,8 +83,7 @@ OF_DETECTORS = {
     "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
     "track": 'use Detector(track="bytetrack") and detector.stream(source)',
     "to": 'use Detector(device="cuda")',
-    "fuse": "not needed; convolutions are fused when a model is read",
-    "model": "use detector.names, detector.engine",
+    **dict.fromkeys(("fuse", "model"), "the model is open and fused; see detector.names"),
 }
 OF_RESULTS = {
     "xyxy": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",

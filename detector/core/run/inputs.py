@@ -3,6 +3,8 @@ from being overwritten (``errors.guard``)."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,6 +16,7 @@ from detector.core.errors.guard import keep_listed
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import is_output
 from detector.core.sources._addresses import is_web
+from detector.core.sources._contents import VIDEO, kind_of_name
 from detector.core.sources._unclaimed import is_live
 
 
@@ -26,9 +29,11 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
         try:
             sources.find_claiming(spec)
         except SourceError as error:
-            from detector.core.sources._left_out import suggest
-
-            raise SourceError(f"{error}{suggest(specs, spec)}") from None
+            if os.path.exists(whole := " ".join(specs)):
+                raise SourceError(f"{error}; to use {whole}, add quotes") from None
+            if tuple(specs[1:]) == (spec,) and kind_of_name(spec) == VIDEO:
+                raise SourceError(f"{error} (to write it: -o {shlex.quote(spec)})") from None
+            raise
     return gathered
 
 

@@ -437,29 +437,24 @@ class OutputPlan:
 
     def pixels(self, spec: str) -> str:
         """What a source should give: "bgr" where an output of it needs that, else "yuv420p"."""
-        try:
-            chosen = self._choose_sinks("video", spec)
-        except UsageError:  # said when its outputs are named
-            return "bgr"
-        return "bgr" if any(sink.pictures == "bgr" for sink in chosen) else "yuv420p"
+        needs = any(sink.pictures == "bgr" for sink in self._list_sinks("video", spec))
+        return "bgr" if needs else "yuv420p"
 
     def shows(self, spec: str) -> bool:
         """Whether an output of pictures shows any of their pixels."""
-        chosen: list[type[Sink]] = []
-        for kind in ("pictures", "video"):
-            with suppress(UsageError):  # said when its outputs are named
-                chosen += self._choose_sinks(kind, spec)
+        chosen = [*self._list_sinks("pictures", spec), *self._list_sinks("video", spec)]
         return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
 
     def imports(self, kind: str, spec: str) -> list[str]:
         """The modules that the outputs of a video, or of pictures, will import."""
-        try:
-            chosen = self._choose_sinks(kind, spec)
-        except UsageError:  # said when its outputs are named
-            return []
         if self.streamed == "video":
             return [*sinks.find("video").imports, "detector.core.sinks.video.piped"]
-        return [module for sink in chosen for module in sink.imports]
+        return [module for sink in self._list_sinks(kind, spec) for module in sink.imports]
+
+    def _list_sinks(self, kind: str, path: str) -> list[type[Sink]]:
+        with suppress(UsageError):  # said when its outputs are named
+            return self._choose_sinks(kind, path)
+        return []
 
     def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
         """Those of --save, else the default of this kind of source, in the order of opening."""

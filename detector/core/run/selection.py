@@ -11,6 +11,8 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.text import join_list
 
+KIND_OF = {"car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehicle"}
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -50,9 +52,6 @@ class Selection:
             wanted = [classes] if isinstance(classes, str) else [str(one) for one in listed]
             changed = replace(changed, classes=class_ids("classes", wanted, names))
         return changed
-
-
-KIND_OF = {"car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehicle"}
 
 
 def class_ids(

@@ -49,14 +49,6 @@ def find_earlier(specs: Sequence[str], skip: Callable[[str], bool]) -> set[str]:
     return {spec for spec in written if os.path.basename(spec).startswith(begins)}
 
 
-def suggest(specs: Sequence[str], missing: str) -> str:
-    """Return what a missing one of several specs may have been meant as; "" if nothing is known."""
-    if os.path.exists(whole := " ".join(specs)):
-        return f" (for {whole} add quotes: {shlex.quote(whole)})"
-    is_output_name = missing == specs[-1] and len(specs) == 2 and kind_of_name(missing) == VIDEO
-    return f" (to write it: -o {shlex.quote(missing)})" if is_output_name else ""
-
-
 def suffix_of(path: str) -> str:
     return os.path.splitext(path)[1].lower()[:LONGEST_SUFFIX]
 

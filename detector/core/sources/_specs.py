@@ -120,9 +120,9 @@ def _select_pictures(spec: str, contents: Contents) -> list[str]:
     if pictures := contents.pictures:
         return pictures
     what = "the folder" if os.path.isdir(spec) else "the pattern"
-    if (videos := contents.videos) and all(map(is_output, videos)):
-        raise SourceError(f"{spec}: all {len(videos)} videos are earlier outputs; name one alone")
-    if videos:
+    if videos := contents.videos:
+        if all(map(is_output, videos)):
+            raise SourceError(f"{spec}: all {len(videos)} videos are earlier outputs; name one")
         by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
         several = len(videos) > 1
         what = f"{what} has no picture but {len(videos)} video{'s'[:several]}"

@@ -182,8 +182,8 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
         if bound := layout.in_graph(evidence):
             name, why = (named, where) if named else (bound.family, "from its output's shape")
             if not name:
-                known = f"usual_family, a file of cfg/families/ with layouts: [{kind}]"
-                raise ModelError(f"{evidence.graph.name}: its layout {kind} lacks a {known}")
+                known = f"layout {kind} has no usual_family, a file of cfg/families that lists it"
+                raise ModelError(f"{evidence.graph.name}: {known}")
             return Recognition(family(name), kind, bound, f"{why}, {kind} outputs")
     return None
 
