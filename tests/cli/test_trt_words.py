@@ -77,7 +77,9 @@ def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("major", "precision"), [(10, "fp16"), (11, "bf16"), (10, "int8")])
-def test_precisions_took_effect_and_where_not_it_is_said(monkeypatch, reference, major, precision):
+def test_summary_reports_whether_the_precision_took_effect(
+    monkeypatch, reference, major, precision
+):
     machine = install(monkeypatch, major)
     asked = [STREET, "--engine", "trt", "--frames", 8, "--no-video", "--precision", precision]
     summary = run(
