@@ -2,7 +2,7 @@
 # ncnn.Mat(array) ignores strides: a transposed picture is read in the order in which its memory lies.
 #
 # One would guess: ncnn.Mat(picture.transpose(2, 0, 1)) holds the three planes of the picture, for a buffer of Python
-# tells its strides; or it is refused, as the package refuses other arrays that it cannot take.
+# tells its strides; or it is refused.
 #
 # True (ncnn 1.0.20261020): the shape is that of the view, 3x4x6, and the numbers are those of the memory in their old
 # order: blue, green and red of one pixel become neighbours in one plane. A view of every second column holds the

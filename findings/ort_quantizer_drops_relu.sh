@@ -9,7 +9,7 @@
 # any other method, make the range symmetric: the zero point is in the middle, nothing is cut, and Relu is gone all the
 # same. The option ActivationSymmetric, which also makes it symmetric, keeps Relu.
 #
-# Why it matters: the file loads and runs, with errors forty times those of MinMax. One blames the method or the data,
+# Why it matters: the file loads and runs, with errors thirty times those of MinMax. One blames the method or the data,
 # raises the number of pictures, or gives up int8. Count the layers before and after.
 set -euo pipefail
 folder=$(mktemp -d)
