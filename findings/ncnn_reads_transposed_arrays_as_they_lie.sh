@@ -8,8 +8,8 @@
 # order: blue, green and red of one pixel become neighbours in one plane. A view of every second column holds the
 # columns that lie first. No error, no warning; np.array(mat) of it differs from the array it was made of.
 #
-# Why it matters: transpose(2, 0, 1) is how pictures get from OpenCV to a network, and other runtimes take such views. The
-# detector finds nothing or nonsense, and one looks for the fault in the conversion of the weights.
+# Why it matters: transpose(2, 0, 1) is how pictures get from OpenCV to a network, and other runtimes take such views.
+# The detector finds nothing or nonsense, and one looks for the fault in the conversion of the weights.
 # Write np.ascontiguousarray() around it, or use Mat.from_pixels().
 set -euo pipefail
 folder=$(mktemp -d)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ONNX Runtime's quantizer: a fully connected layer (Gemm) with beta 0.5 has beta 1 in int8.
 #
-# One would guess: quantize_static() keeps what the layers compute, up to rounding. Gemm is alpha * A B + beta * C, and the
-# attributes stay, or are multiplied into weights and bias.
+# One would guess: quantize_static() keeps what the layers compute, up to rounding. Gemm is alpha * A B + beta * C, and
+# the attributes stay, or are multiplied into weights and bias.
 #
 # True (1.31.1): the quantizer writes beta = 1 and leaves the bias as it is. With QDQ alpha is right; with QOperator a
 # factor alpha of 0.5 also goes wrong, for the bias that is added is multiplied as well. Errors of half of the output's
@@ -61,7 +61,8 @@ def quantized_error(format_, alpha, beta):
     (layer,) = [one for one in onnx.load("int8.onnx").graph.node if "Gemm" in one.op_type]
     written = {one.name: helper.get_attribute_value(one) for one in layer.attribute}
     error = float(np.abs(made - right).max())
-    print(f"{format_.name:9} alpha {alpha} beta {beta}: written {written}, error {error:.3f} of {np.abs(right).max():.2f}")
+    largest = float(np.abs(right).max())
+    print(f"{format_.name:9} alpha {alpha} beta {beta}: written {written}, error {error:.3f} of {largest:.2f}")
     return error
 
 
