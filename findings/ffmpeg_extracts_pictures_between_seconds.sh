@@ -9,7 +9,7 @@
 # two at the start, and ten files for eight seconds. fps=1:round=up gives 0, 30, 60, as framestep=30 does.
 #
 # Why it matters: this is how pictures for labels are taken from videos. Labels that are joined to the video by
-# "file number is second" are 14 pictures off, some 7 m for a car at 50 km/h, so a detector that is right misses.
+# "file number is second" are 14 pictures off, 6.5 m for a car at 50 km/h, so a detector that is right misses.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # TrackEval: a track that breaks off is a fragmentation only if the tracker saw something else in the meantime.
 #
-# One would guess: Frag counts how often the track of an object breaks off and goes on: motmetrics and TrackEval agree on
-# it, as they do on MOTA, IDF1 and the number of switches.
+# One would guess: Frag counts how often the track of an object breaks off and goes on: motmetrics and TrackEval agree
+# on it, as they do on MOTA, IDF1 and the number of switches.
 #
 # True (trackeval 1.3.0): pictures without any box of the tracker are skipped before it is noted who was not found. An
 # object that is lost for two pictures is fragmented 0 times if it is alone, and once if another one is found in them.

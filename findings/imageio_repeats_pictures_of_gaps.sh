@@ -9,8 +9,8 @@
 # neither at i / fps nor is it picture i of the file: by i / fps the video of 5.9 s would last 17.6 s.
 #
 # Why it matters: many training and evaluation scripts read this way. Detection runs three times as often as needed,
-# labels by number of picture are off after the first gap, and speeds and times that are computed with `fps` are wrong by
-# a factor of three. Use plugin="pyav".
+# labels by number of picture are off after the first gap, and speeds and times that are computed with `fps` are wrong
+# by a factor of three. Use plugin="pyav".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -8,13 +8,13 @@
 # OpenCV does, and gives 64x32 for it. The plugin pyav gives the stored 32x64, lying on its side; neither immeta() nor
 # improps() of it says that there is something to turn. FFMPEG is taken first if its package (imageio-ffmpeg) is there.
 #
-# Why it matters: nearly every phone records upright like this. Networks find far fewer people who lie on their side, and
-# labels that were drawn in one reader's pictures do not fit the other's.
+# Why it matters: nearly every phone records upright like this. Networks find far fewer people who lie on their side,
+# and labels that were drawn in one reader's pictures do not fit the other's.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install -q av==18.1.0 imageio==2.38.1 imageio-ffmpeg==0.8.1 opencv-python-headless==4.14.0.94 numpy
+"$folder/venv/bin/pip" install -q av==18.1.0 imageio==2.38.1 imageio-ffmpeg==0.8.1 opencv-python-headless==4.14.0.94
 cd "$folder"
 "$folder/venv/bin/python" - <<'PY'
 import subprocess

@@ -5,8 +5,8 @@
 # number of a YOLO line is the index of the network's output.
 #
 # True (labelformat 0.1.17): it keeps the ids of COCO. With the usual ids from 1 the labels say 1, 2, 3, data.yaml says
-# "1: person, 2: bicycle, 3: car" and nc: 3. supervision 0.31.2 puts the names into a list, where 1 is the second one. It
-# refuses a picture that contains the last class (3 of 3); all other pictures get wrong names without a word. With
+# "1: person, 2: bicycle, 3: car" and nc: 3. supervision 0.31.2 puts the names into a list, where 1 is the second one.
+# It refuses a picture that contains the last class (3 of 3); all other pictures get wrong names without a word. With
 # COCO's own ids (1 to 90, with gaps) the numbers are out of range as well.
 #
 # Why it matters: a subset without the last class passes, trains and evaluates, with each class under its neighbour's
@@ -38,7 +38,14 @@ def read(numbers):
         "images": [{"id": 1, "file_name": "a.jpg", "width": 64, "height": 48}],
         "categories": [{"id": number, "name": name} for number, name in NAMES.items()],
         "annotations": [
-            {"id": number, "image_id": 1, "category_id": number, "bbox": [10 * number, 10, 8, 8], "area": 64, "iscrowd": 0}
+            {
+                "id": number,
+                "image_id": 1,
+                "category_id": number,
+                "bbox": [10 * number, 10, 8, 8],
+                "area": 64,
+                "iscrowd": 0,
+            }
             for number in numbers
         ],
     }

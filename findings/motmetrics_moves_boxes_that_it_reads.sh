@@ -46,7 +46,9 @@ for size in (5, 10, 40):
         table.update([1], [1], np.array([[distance if distance <= 0.5 else np.nan]]), frameid=frame)
     row = motmetrics.metrics.create().compute(table, metrics=["mota"]).iloc[0]
     seen[size] = float(row["mota"])
-    print(f"objects of {size:2} pixels: file {tracked[:2]}, read {read[:2]}, IoU {1 - distance:.3f}, MOTA {seen[size]:g}")
+    print(
+        f"objects of {size:2} pixels: file {tracked[:2]}, read {read[:2]}, IoU {1 - distance:.3f}, MOTA {seen[size]:g}"
+    )
     assert read[:2].tolist() == [tracked[0] - 1, tracked[1] - 1], "motmetrics has changed"
 assert seen == {5: -1, 10: 1, 40: 1}, seen
 PY

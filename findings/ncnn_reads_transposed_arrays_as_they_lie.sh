@@ -2,14 +2,14 @@
 # ncnn.Mat(array) ignores strides: a transposed picture is read in the order in which its memory lies.
 #
 # One would guess: ncnn.Mat(picture.transpose(2, 0, 1)) holds the three planes of the picture, for a buffer of Python
-# tells its strides; or it is refused, as the package refuses other arrays that it cannot take.
+# tells its strides; or it is refused.
 #
 # True (ncnn 1.0.20261020): the shape is that of the view, 3x4x6, and the numbers are those of the memory in their old
 # order: blue, green and red of one pixel become neighbours in one plane. A view of every second column holds the
 # columns that lie first. No error, no warning; np.array(mat) of it differs from the array it was made of.
 #
-# Why it matters: transpose(2, 0, 1) is how pictures get from OpenCV to a network, and other runtimes take such views. The
-# detector finds nothing or nonsense, and one looks for the fault in the conversion of the weights.
+# Why it matters: transpose(2, 0, 1) is how pictures get from OpenCV to a network, and other runtimes take such views.
+# The detector finds nothing or nonsense, and one looks for the fault in the conversion of the weights.
 # Write np.ascontiguousarray() around it, or use Mat.from_pixels().
 set -euo pipefail
 folder=$(mktemp -d)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # cv2.minAreaRect: from 4.12 to 4.14 the angle of the same rectangle changes its range, and width and height swap.
 #
-# One would guess: the angle lies in (0, 90], as OpenCV has it since 4.5.1, and a release with the same first number keeps
-# it: code that turns it into a convention of its own ("long edge", 0 to 180) works on.
+# One would guess: the angle lies in (0, 90], as OpenCV has it since 4.5.1, and a release with the same first number
+# keeps it: code that turns it into a convention of its own ("long edge", 0 to 180) works on.
 #
 # True: 4.12.0 gives a rectangle of 40x20 that is turned by 10 degrees as (40, 20) at 10. 4.14.0 and 5.0.0 give it as
 # (20, 40) at -80: angles in [-90, 0), as before 4.5.1. The corners are the same, and boxPoints() gives them back.
@@ -40,7 +40,9 @@ import json
 old, new = (json.load(open(f"{release}.json")) for release in ("4.12.0.88", "4.14.0.94"))
 for found in (old, new):
     angles = [row[3] for row in found["rows"]]
-    print("OpenCV", found["version"], "angles from", min(angles), "to", max(angles), "- the first:", *found["rows"][1:4])
+    print(
+        "OpenCV", found["version"], "angles from", min(angles), "to", max(angles), "- the first:", *found["rows"][1:4]
+    )
     assert all(row[4] for row in found["rows"]), "the corners are not the same"
 assert all(0 < row[3] <= 90 for row in old["rows"]) and all(-90 <= row[3] < 0 for row in new["rows"]), "changed"
 swapped = sum(one[1:3] != other[1:3] for one, other in zip(old["rows"], new["rows"], strict=True))

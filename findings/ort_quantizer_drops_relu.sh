@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # ONNX Runtime's quantizer: with ranges made symmetric it drops Relu, and negative values pass.
 #
-# One would guess: calibration chooses scales and zero points; another method makes a network a little more or less exact,
-# but leaves its layers.
+# One would guess: calibration chooses scales and zero points; another method makes a network a little more or less
+# exact, but leaves its layers.
 #
-# True (1.31.1): quantize_static() removes Relu (and Clip) behind a convolution, since quantizing cuts at the zero point.
-# That holds only if 0 is the lowest level. CalibrationMethod.Distribution, and the option CalibTensorRangeSymmetric with
-# any other method, make the range symmetric: the zero point is in the middle, nothing is cut, and Relu is gone all the
-# same. The option ActivationSymmetric, which also makes it symmetric, keeps Relu.
+# True (1.31.1): quantize_static() removes Relu behind a convolution, since quantizing cuts at the zero point. That
+# holds only if 0 is the lowest level. CalibrationMethod.Distribution, and the option CalibTensorRangeSymmetric with
+# another method, make the range symmetric: the zero point is in the middle, nothing is cut, and Relu is gone anyhow.
+# The option ActivationSymmetric, which also makes it symmetric, keeps Relu.
 #
-# Why it matters: the file loads and runs, with errors forty times those of MinMax. One blames the method or the data,
+# Why it matters: the file loads and runs, with errors thirty times those of MinMax. One blames the method or the data,
 # raises the number of pictures, or gives up int8. Count the layers before and after.
 set -euo pipefail
 folder=$(mktemp -d)

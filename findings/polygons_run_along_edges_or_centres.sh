@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Polygons of COCO run along the edges of pixels, those of supervision through their centres.
 #
-# One would guess: an object of 8x8 pixels whose outline a COCO file has as (10, 10) to (18, 18) is a mask of 64 pixels in
-# every library, and its outline written by one library is the same mask in the other.
+# One would guess: an object of 8x8 pixels whose outline a COCO file has as (10, 10) to (18, 18) is a mask of 64 pixels
+# in every library, and its outline written by one library is the same mask in the other.
 #
 # True: pycocotools fills 64 pixels. supervision's polygon_to_mask() fills 81, for it takes the corners as pixels that
 # belong to the object. Its mask_to_polygons() goes from the first to the last pixel, (10, 10) to (17, 17): read back
@@ -40,7 +40,9 @@ for size, expected in ((8, 0.790), (16, 0.886), (64, 0.969)):
     overlap = (by_coco & by_supervision).sum() / (by_coco | by_supervision).sum()
     (written,) = supervision.mask_to_polygons(by_coco)
     back = filled_by_coco(written).sum()
-    print(f"{size:2}: pycocotools {by_coco.sum()} pixels, supervision {by_supervision.sum()}, IoU {overlap:.3f};", end=" ")
+    print(
+        f"{size:2}: pycocotools {by_coco.sum()} pixels, supervision {by_supervision.sum()}, IoU {overlap:.3f};", end=" "
+    )
     print(f"through supervision's polygon and back {back}")
     assert by_coco.sum() == size**2 and by_supervision.sum() == (size + 1) ** 2, "a library has changed"
     assert back == (size - 1) ** 2 and np.isclose(overlap, expected, atol=1e-3)

@@ -4,10 +4,10 @@
 # One would guess: get_sliced_prediction() merges the halves of objects that lie on a seam between two slices; a picture
 # that fits into one slice gives what get_prediction() gives, which is what the detector said.
 #
-# True (sahi 0.12.8): the merging (GREEDYNMM, by IOS, from 0.5 on) looks at all pairs of a class, not at the seams. IOS is
-# the overlap by the area of the smaller box, so two persons who cover 60% of each other become one box around both
-# (their IoU is 0.43, which NMS of a detector keeps), and a small object before a large one of its class disappears in it
-# and leaves its score there.
+# True (sahi 0.12.8): the merging (GREEDYNMM, by IOS, from 0.5 on) looks at all pairs of a class, not at the seams. IOS
+# is the overlap by the area of the smaller box, so two persons who cover 60% of each other become one box around both
+# (their IoU is 0.43, which NMS of a detector keeps), and a small object before a large one of its class disappears in
+# it and leaves its score there.
 #
 # Why it matters: SAHI is used for small and crowded objects, to find more of them. In queues, herds and car parks it
 # finds fewer than the detector did, with boxes that are too wide. Use postprocess_type="NMS" with
@@ -51,14 +51,18 @@ class Fixed(DetectionModel):
     def _create_object_prediction_list_from_original_predictions(self, shift_amount_list=None, full_shape_list=None):
         self._object_prediction_list_per_image = [
             [
-                ObjectPrediction(bbox=list(box), score=score, category_id=0, category_name="person", full_shape=[600, 600])
+                ObjectPrediction(
+                    bbox=list(box), score=score, category_id=0, category_name="person", full_shape=[600, 600]
+                )
                 for box, score in self._original_predictions
             ]
         ]
 
 
 def listed(result):
-    return sorted(([int(v) for v in one.bbox.to_xyxy()], float(one.score.value)) for one in result.object_prediction_list)
+    return sorted(
+        ([int(v) for v in one.bbox.to_xyxy()], float(one.score.value)) for one in result.object_prediction_list
+    )
 
 
 defaults = inspect.signature(get_sliced_prediction).parameters
@@ -73,7 +77,9 @@ for scene, boxes in SCENES.items():
     model = Fixed(boxes)
     plain = listed(get_prediction(picture, model))
     sliced = listed(get_sliced_prediction(picture, model, **slices))
-    by_nms = listed(get_sliced_prediction(picture, model, **slices, postprocess_type="NMS", postprocess_match_metric="IOU"))
+    by_nms = listed(
+        get_sliced_prediction(picture, model, **slices, postprocess_type="NMS", postprocess_match_metric="IOU")
+    )
     print(f"{scene}: plain {plain}, one slice {sliced}, with NMS by IoU {len(by_nms)} boxes")
     assert len(plain) == len(by_nms) == 2
     around = [min(box[0] for box, _ in plain), 100, max(box[2] for box, _ in plain), 400]

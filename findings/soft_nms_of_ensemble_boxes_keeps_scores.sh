@@ -4,12 +4,13 @@
 # One would guess: soft-NMS keeps a box that overlaps a better one with a lower score. With the linear method a score of
 # 0.7 at an IoU of 0.95 becomes 0.035, and the function returns it like that, as OpenCV's softNMSBoxes does.
 #
-# True (ensemble-boxes 1.0.9): the lowered scores only decide which boxes fall below `thresh` (0.001) and what order they
-# are looked at. The boxes that stay come back with the scores of the input, so next to nothing is suppressed: only a
-# pair with an IoU of almost 1 loses its second box.
+# True (ensemble-boxes 1.0.9): the lowered scores only decide which boxes fall below `thresh` (0.001) and what order
+# they are looked at. The boxes that stay come back with the scores of the input, so next to nothing is suppressed: only
+# a pair with an IoU of almost 1 loses its second box.
 #
-# Why it matters: this is the package that people merge detectors with. Its soft-NMS leaves one object with several boxes
-# above any threshold that is used for showing or counting, and AP is about that of no NMS at all; nobody sees an error.
+# Why it matters: this is the package that people merge detectors with. Its soft-NMS leaves one object with several
+# boxes above any threshold that is used for showing or counting, and AP is about that of no NMS at all; nobody sees an
+# error.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -33,7 +34,9 @@ for method, name, lowered in (
 ):
     theirs = soft_nms([BOXES], [SCORES], [[0, 0, 0]], method=method, iou_thr=0.5, sigma=0.5, thresh=0.001)[1]
     opencv = cv2.dnn.softNMSBoxes(as_pixels, SCORES, 0.001, 0.5, sigma=0.5, method=name)[0]
-    print("linear  " if method == 1 else "gaussian", "ensemble_boxes", np.round(theirs, 3), "OpenCV", np.round(opencv, 3))
+    print(
+        "linear  " if method == 1 else "gaussian", "ensemble_boxes", np.round(theirs, 3), "OpenCV", np.round(opencv, 3)
+    )
     assert np.allclose(sorted(opencv), sorted([0.9, 0.8, lowered]), atol=1e-3)
     assert np.allclose(theirs, [0.9, 0.8, 0.7]), "ensemble_boxes has changed"
 PY

@@ -4,10 +4,10 @@
 # One would guess: a line from A to B counts an object whose anchor moves from one side to the other between A and B.
 #
 # True (supervision 0.31.2): an object is looked at only in the corridor between the perpendiculars at A and B. Outside
-# it nothing happens: it is remembered on the side where it was last inside. So an object that leaves the corridor, walks
-# around the end, and comes back in on the other side is counted without crossing the line. One whose step leads through
-# the middle of the line, from outside the corridor to outside it again, is not counted.
-# A point on the line belongs to one side: who comes to the line, touches it and goes back counts once in and once out.
+# it nothing happens: it is remembered on the side where it was last inside. So an object that leaves the corridor,
+# walks around the end, and comes back in on the other side is counted without crossing the line. One whose step leads
+# through the middle of the line, from outside the corridor to outside it again, is not counted. A point on the line
+# belongs to one side: who comes to the line, touches it and goes back counts once in and once out.
 #
 # Why it matters: lines are drawn short, over a door or a lane, and people walk around them; few pictures a second
 # or slanted ways make steps that begin or end outside. Draw the line well beyond the way, and check with a video.

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # torch.profiler records the thread that started it, and no other: work of all other threads has no time and no row.
 #
-# One would guess: profile(activities=[CPU]) records what torch does on the CPU while it is on. A trace has a lane for each
-# thread, and threads that start meanwhile appear in it.
+# One would guess: profile(activities=[CPU]) records what torch does on the CPU while it is on. A trace has a lane for
+# each thread, and threads that start meanwhile appear in it.
 #
 # True (torch 2.13.0): operators of a thread that was there before, and of one that starts inside the with block, are
 # missing, as are their record_function() names. Of 15 matrix products in three threads 5 are counted. With
 # experimental_config=_ExperimentalConfig(profile_all_threads=True), from torch._C._profiler, all 15 are.
 #
-# Why it matters: video pipelines run the network in a worker thread, beside decoding and drawing. Profiled from the main
-# thread, the network costs nothing and the time seems to be lost in waiting; nothing says that threads were left out.
-# Start the profiler in the thread that runs the network, or use the flag.
+# Why it matters: video pipelines run the network in a worker thread, beside decoding and drawing. Profiled from the
+# main thread, the network costs nothing and the time seems to be lost in waiting; nothing says that threads were left
+# out. Start the profiler in the thread that runs the network, or use the flag.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # trackers: ByteTrack, OC-SORT and BoT-SORT give the detections back in another order than they were given.
 #
-# One would guess: update(detections) returns the detections with ids: row i of what comes back is row i of what went in,
-# as SORTTracker of the same package has it.
+# One would guess: update(detections) returns the detections with ids: row i of what comes back is row i of what went
+# in, as SORTTracker of the same package has it.
 #
 # True (trackers 2.6.1): the detections with a high confidence come first, then the others, each in their old order.
 # Nothing is lost, so the number of rows is right and a zip() over both sides works.
