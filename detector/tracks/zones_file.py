@@ -50,7 +50,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Places:
     """``size``: width and height that the points are of; (1, 1): shares of it; None: pixels.
-    ``start``: how a clip's name says when it begins, as for ``strptime``."""
+    ``start``: when a clip begins, or how its name says so, as for ``strptime``."""
 
     shapes: tuple[Shape, ...] = ()
     size: tuple[float, float] | None = None
@@ -61,6 +61,8 @@ class Places:
 
     def start_of(self, source: str) -> float | None:
         """Unix time at which a clip begins; None: unknown. Raises UsageError."""
+        if "%" not in self.start:
+            return datetime.fromisoformat(self.start).timestamp()
         name = Path(source).name
         try:
             began = datetime.strptime(name, self.start)
@@ -68,13 +70,10 @@ class Places:
             if self.start == OWN_NAMES:
                 return None
             raise UsageError(
-                f"{name}: the name does not fit start: {self.start}; add a start for it to clips:"
+                f"{name}: the name does not fit start: {self.start}; add to clips: when it begins: "
+                f'"{name}": {{start: "2026-11-27 07:00"}}'
             ) from error
-        if not 1970 <= began.year < 9999:
-            return None
-        # Local time, without an offset, may be that of two moments, as summer time ends.
-        is_twice = not began.tzinfo and began.timestamp() != began.replace(fold=1).timestamp()
-        return None if is_twice else began.timestamp()
+        return began.timestamp() if _is_one_moment(began) else None
 
     def share(self, point: Point) -> Point:
         """A point as shares of ``size``."""
@@ -172,7 +171,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     if not _is_number(margin) or not 0 <= margin <= 1:
         raise UsageError(f"{where}: margin: {quote(margin)} is not a fraction of a box, 0 to 1")
     every_s = _seconds(f"{where}: every", section.get("every", INTERVAL_S))
-    start = str(section.get("start", OWN_NAMES))
+    start = _start(where, section.get("start", OWN_NAMES))
     size = _size(where, section.get("size"))
     classes = _classes(where, section.get("classes"))
     shapes = [
@@ -264,6 +263,32 @@ def _seconds(where: str, value: Any) -> float:
     if not 1 <= seconds <= 86400:
         raise UsageError(f"{where}: {quote(value)} is not a time of 1 s to a day: 30, 5m or 1h")
     return seconds
+
+
+def _start(where: str, value: Any) -> str:
+    text = str(value)
+    if "%" in text:
+        return text
+    try:
+        is_known = _is_one_moment(datetime.fromisoformat(text))
+    except ValueError:
+        raise UsageError(
+            f"{where}: start: {quote(text)} is neither a date and time (2026-11-27 07:00) nor a "
+            "pattern of names (door-%Y%m%d-%H%M%S.mp4)"
+        ) from None
+    if not is_known:
+        raise UsageError(
+            f"{where}: start: {quote(text)} is not a single moment here; add an offset from UTC: "
+            f"{text[:40]}+02:00"
+        )
+    return text
+
+
+def _is_one_moment(began: datetime) -> bool:
+    """Local time, without an offset, may be that of two moments, as summer time ends."""
+    if not 1970 <= began.year < 9999:
+        return False
+    return began.tzinfo is not None or began.timestamp() == began.replace(fold=1).timestamp()
 
 
 def _size(where: str, value: Any) -> tuple[float, float] | None:
