@@ -14,6 +14,7 @@ CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
 EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
+RUN_ENDED = "the run ended"  # the ``reason`` of events of a planned end
 LAST_S = 253402214400.0  # the last day of the year 9999
 
 
@@ -50,7 +51,7 @@ class Event:
     # or of "crosses" how often it was crossed in this direction today.
     count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
-    reason: str | None = None  # why a camera is down, without secrets
+    reason: str | None = None  # why a camera is down, without secrets; RUN_ENDED
     track: int | None = None  # of the object, with --track
     zone: str | None = None  # name of the line or zone
     direction: str | None = None  # of "crosses": "in" or "out"

@@ -48,6 +48,7 @@ from detector.core.timeline import Timeline
 from detector.core.types import SourceInfo
 from detector.live import day as days
 from detector.live.asked import LiveAsked
+from detector.live.base import RUN_ENDED
 from detector.live.camera_lines import CameraLines
 from detector.live.camera_outputs import CameraEvents, CameraOutputs, MadeFolder
 from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
@@ -74,6 +75,7 @@ CLERK_S = 0.25
 SLOW_TURN = 4  # every so many turns of the clerk: memory, files that changed
 # File descriptors: of a feed its connection, of its outputs rows and a recording with its boxes.
 FILES_OF_A_CAMERA = 5
+RUN_FAILED = "the run failed"
 
 
 class Table(Protocol):
@@ -352,7 +354,7 @@ class _LiveRun:
             late = self._collector.stop(PATIENCE_S)
             self._notes += [f"{name}: the connection did not close in time" for name in late]
             self._status.sample()
-            self._close_outputs()
+            self._close_outputs(RUN_ENDED if day.run.error is None else RUN_FAILED)
             if isinstance(day.run.error, SourceError) and not was_live():
                 self._events.take_back()  # a wrong address leaves no folder
             self._plan.loaded.close([day.run])
@@ -439,7 +441,7 @@ class _LiveRun:
         self._closed = True
         self._end_clerk()
         self._collector.stop(PATIENCE_S)
-        self._close_outputs()
+        self._close_outputs(RUN_FAILED)
 
     def _end_clerk(self) -> None:
         """From here on no camera comes or goes."""
@@ -448,9 +450,9 @@ class _LiveRun:
         if self._clerk.ident is not None:
             self._clerk.join(2 * PATIENCE_S)
 
-    def _close_outputs(self) -> None:
+    def _close_outputs(self, why: str) -> None:
         """May be called twice."""
-        self._router.close()
+        self._router.close(why)
         if not self._told:
             self._told = True
             self._notes += filter(None, [*self._events.close(), self._filters.line()])

@@ -1,7 +1,8 @@
 """Which events the webhook, MQTT, snapshots and clips get: ``events:`` of cameras.yaml.
 
-Without a filter each gets all events; of a camera with lines or zones (--zones) only theirs, and
-those of the camera itself. What is held back is counted, and is still in the camera's files.
+Without a filter each gets all events but those of the run's planned end; of a camera with lines or
+zones (--zones) only theirs, and those of the camera itself. What is held back is counted, and is
+still in the camera's files.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from detector.core.config.field import option
 from detector.core.config.levels import read_value
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
+from detector.core.errors.text import counted
 from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.run.selection import class_ids
 from detector.live import base
@@ -32,6 +34,12 @@ TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # they know how long the object wa
 PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # it is in the picture
 # Receivers, and the kinds of events that each gets if no others are asked for.
 KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
+HELD_BACK = {
+    WEBHOOK: "not sent to the webhook",
+    MQTT: "not sent by MQTT",
+    SNAPSHOTS: "made no snapshot",
+    CLIPS: "made no clip",
+}
 MINUTE_S = 60.0
 PASSED, FILTERED, LIMITED = "passed", "filter", "per_minute"
 _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|24:00)")
@@ -48,6 +56,7 @@ class EventFilter:
     stay: float = option(0.0, "Least seconds, of kinds in TIMED.", at_least=0.0, at_most=86400.0)
     hours: tuple[str, ...] | None = option(None, "Times of the local day: 22:00-06:00.")
     per_minute: int | None = option(None, "Most events of a camera in any minute.", at_least=1)
+    run_end: bool = option(False, "Whether events of the run's own planned end count.")
 
     def matches(self, event: Event) -> bool:
         if event.event not in (self.kinds or ()) or not self._is_time(event.time_s):
@@ -82,6 +91,7 @@ class EventFilters:
     ) -> None:
         self._names, self._zones_of, self._clock = names, zones_of, clock
         self._filters: dict[tuple[str, str], EventFilter] = {}  # of receiver and camera
+        self._own: set[str] = set()  # receivers with a filter of the user's
         # What passed in the last minute, and when.
         self._recent: dict[tuple[str, str], deque[tuple[float, Event]]] = defaultdict(deque)
         self.counts: Counter[tuple[str, str]] = Counter()  # receiver, result
@@ -90,6 +100,7 @@ class EventFilters:
         """Use the filters of these cameras. Raises UsageError for names that are not there."""
         zones = [zone for camera in cameras for zone in self._zones_of(camera.name)]
         known = tuple(dict.fromkeys(zones))
+        self._own |= {receiver for camera in cameras for receiver in camera.events}
         self._filters |= {
             (receiver, camera.name): self._complete(receiver, camera, known)
             for camera in cameras
@@ -120,6 +131,8 @@ class EventFilters:
         """Whether the receiver gets this event, which is counted."""
         key = receiver, event.camera
         wanted, result = self._filters[key], PASSED
+        if event.reason == base.RUN_ENDED and not wanted.run_end:
+            return False
         if not wanted.matches(event):
             result = FILTERED
         elif event.event not in OF_CAMERAS and not self._has_room(key, wanted, event):
@@ -149,11 +162,13 @@ class EventFilters:
     def line(self) -> str:
         """What was held back, if anything."""
         held = [
-            f"{count} of {receiver} by {result}"
+            f"{counted(count, 'event')} {HELD_BACK[receiver]} ({result})"
+            if receiver in self._own
+            else f"{counted(count, 'event')} away from lines and zones {HELD_BACK[receiver]}"
             for (receiver, result), count in sorted(self.counts.items())
             if result != PASSED
         ]
-        return f"events held back: {', '.join(held)}" if held else ""
+        return "; ".join(held)
 
 
 def read_filters(where: str, given: Any) -> dict[str, EventFilter]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -15,7 +16,7 @@ import pytest
 from detector.core.config.cameras import EventsConfig
 from detector.core.errors import UsageError
 from detector.core.types import Detections
-from detector.live.base import Event
+from detector.live.base import RUN_ENDED, Event
 from detector.live.camera_outputs import CameraEvents, _Recording
 from detector.live.events.filters import CLIPS, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.routing import Router
@@ -78,7 +79,16 @@ def test_other_defaults(tmp_path: Path) -> None:
     unzoned, zoned = filters(tmp_path, "", ()), filters(tmp_path, "")
     assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses seen")
     assert passed(zoned, CLIPS) == "crosses"
-    assert zoned.line() == "events held back: 1 of clips by filter"
+    assert "filter" not in zoned.line(), "nobody set one"
+    assert [zoned.line().count(one) for one in ("1 event ", "clip", ";")] == [1, 1, 0]
+
+
+def test_a_planned_end_is_no_alarm(tmp_path: Path) -> None:
+    ended, failed = (replace(DOWN, reason=why) for why in (RUN_ENDED, "the run failed"))
+    for given, passes in (("kinds: camera_down", False), ("run_end: true", True)):
+        made = filters(tmp_path, f"webhook: {{{given}}}")
+        assert [made.passes(WEBHOOK, one) for one in (ended, failed)] == [passes, True]
+        assert made.line() == ""
 
 
 def test_hours_are_those_of_the_wall(tmp_path: Path, local_time) -> None:
@@ -175,8 +185,8 @@ def test_a_busy_road(tmp_path: Path) -> None:
     assert posted == told
     assert [(one["event"], one["zone"]) for one in told] == [("crosses", "road")] * CARS
     assert len({one["track"] for one in told}) == CARS
-    others = f"{2 * (CARS + PASSERS)} of mqtt by filter, {CARS + PASSERS} of snapshots by filter"
-    assert made.line().startswith(f"events held back: {others}")
+    held = [int(one) for one in re.findall(r"\d+", made.line())]
+    assert held == [2 * (CARS + PASSERS), CARS + PASSERS, 2 * (CARS + PASSERS)]
 
 
 def road(step: int) -> Detections:
