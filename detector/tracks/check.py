@@ -75,6 +75,11 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
     """Those of the events file next to the counts, by time. Raises UsageError if they are of
     another video, or are not those that were counted."""
     events = counts.replace(".counts.csv", ".events.csv")
+    if "zone-counts-" in Path(counts).name:
+        raise UsageError(
+            f"{counts}: is of a camera, whose events do not name a video; count a recording of it "
+            "with --zones, and check that"
+        )
     if events == counts or not os.path.exists(events):
         raise UsageError(f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times")
     found = []
@@ -84,7 +89,7 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
         if row["event"] == "crosses":
             found.append({**row, "place": f"{row['zone']} {row['side'] or row['direction']}"})
     if not found:
-        raise UsageError(f"{counts}: nothing crossed a line, so there is nothing to check")
+        raise UsageError(f"{counts}: nothing crossed a line; do the lines lie across the way?")
     counted = sum((Counter(row) for row in _rows(counts, (), SIDES)), Counter[str]())
     if counted != Counter(one["direction"] for one in found):
         raise UsageError(f"{counts}: has other sums than {events}; count again")

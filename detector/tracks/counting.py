@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.tracker import CLOCK_S, LOST_S
-from detector.tracks.zones_file import BOTTOM, Places, Shape
+from detector.tracks.zones_file import BOTTOM, SIDES, Places, Shape
 
 LEAST_MARGIN = 1.0  # pixels
 MOST_OF_ZONE = 0.25  # of the width of a zone, so that small ones have an inside
@@ -127,6 +127,7 @@ class Counter:
         self._widths: list[float] = []
         self.time_s: float | None = None
         self.total: dict[Key, Tally] = {}
+        self.followed = 0  # tracks that a line counts
         # The interval that runs, on a clock that is the frames', or the wall's.
         self._interval: dict[Key, Tally] = {}
         self._began_s = self._ends_s = 0.0
@@ -241,7 +242,16 @@ class Counter:
         events = []
         for number in self.active:
             events += self._place(number, rows, margins, time_s)
+        self.followed += int((table.counts[rows] & ~self._is_zone).any(axis=1).sum())
         return events
+
+    def uncrossed(self) -> list[str]:
+        """The lines, if objects were followed and none crossed any of them."""
+        lines = [self.places.shapes[number] for number in self.active]
+        crossed = any(
+            sum(one.counts.get(kind, 0) for kind in OF_LINES) for one in self.total.values()
+        )
+        return [one.name for one in lines if one.is_line] if self.followed and not crossed else []
 
     def _place(
         self, number: int, rows: NDArray[np.intp], margins: Floats, time_s: float
@@ -558,9 +568,8 @@ def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, in
 
 
 def _side(shape: Shape, direction: str) -> str:
-    """The name of a direction, if the file gives one."""
-    name = shape.sides[direction == OUT]
-    return name if direction and name != direction else ""
+    """The name of a direction, if the file names this one or the other."""
+    return shape.sides[direction == OUT] if direction and shape.sides != SIDES else ""
 
 
 def _points(boxes: NDArray[np.floating], places: Places) -> tuple[Floats, Floats]:

@@ -188,6 +188,9 @@ CLICKS = """(() => {
   const side = document.querySelector('[aria-label="what in is called"]');
   side.value = 'entering: "now"';
   side.dispatchEvent(new Event('change'));
+  const name = document.querySelector('[aria-label="name of the line"]');
+  name.value = 'gate';
+  name.dispatchEvent(new Event('input'));
   document.getElementById('save').click();
 })()"""
 
@@ -210,7 +213,7 @@ def test_the_page_saves_the_file_that_the_terminal_names(tmp_path: Path) -> None
     finally:
         browser.close()
     (line,) = read_zones(str(saved)).default.shapes
-    assert line.sides == ('entering: "now"', "out")
+    assert (line.name, line.sides) == ("gate", ('entering: "now"', "out"))
     assert [round(x) for x, _ in line.points] == pytest.approx([96, 864], abs=2)
 
 

@@ -74,7 +74,7 @@ class ZonesStage(Stage):
 
     def close(self) -> Sequence[str]:
         self._books.finish()
-        return ()
+        return self._books.notes()
 
     def findings(self) -> dict[str, Any]:
         """``zones`` of the summary and ``scenes`` of the session's document."""
