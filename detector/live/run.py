@@ -15,8 +15,8 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -28,6 +28,7 @@ from detector.core.errors import DetectVideoError, OutputError, SourceError, Usa
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.writing import write_whole
+from detector.core.run.canvas import open_network
 from detector.core.run.detect import Result, Watcher, closing_session
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
@@ -41,6 +42,7 @@ from detector.core.run.limits import (
 from detector.core.run.loading import PhaseTimer
 from detector.core.run.plan import Asked, Plan
 from detector.core.run.records import Written, write_records
+from detector.core.run.selection import class_ids
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
 from detector.core.sources._addresses import is_web
 from detector.core.stages.annotate import annotate, pixelate
@@ -59,7 +61,7 @@ from detector.live.figures import LiveStatus
 from detector.live.hub import Controls
 from detector.live.roster import PATIENCE_S, Roster
 from detector.live.routing import Router
-from detector.live.sources import LiveSource
+from detector.live.sources import INFO, LiveSource
 from detector.live.sources.base import Camera, Feed, FeedFacts
 from detector.live.sources.cameras import make_cameras
 from detector.live.sources.readers import make_feed
@@ -156,6 +158,38 @@ def detect_live(
         finally:
             if made is not None:
                 made.take_back(cameras_made)
+
+
+def find_errors(specs: Sequence[str], config: Config) -> list[DetectVideoError]:
+    """Return what a run refuses in lists of cameras, options, lines and zones; open no camera."""
+    found: dict[str, DetectVideoError] = {}
+    cameras: Sequence[Camera] = ()
+
+    @contextmanager
+    def attempt() -> Iterator[None]:
+        try:
+            yield
+        except DetectVideoError as error:
+            found.setdefault(str(error), error)
+
+    with attempt():
+        cameras = make_cameras(specs, config.live.repeat, attempt)
+    with attempt():
+        asked, network = Asked.of(config), open_network(config)
+        for stage in asked.wanted:
+            with attempt():
+                stage.kind(stage.settings, INFO, network.names, config.selection.conf)
+        counting = [one.settings for one in asked.wanted if "counts" in one.kind.brings]
+        zones = [name for one in counting for each in cameras for name in one.zones_of(each.name)]
+        filters = EventFilters(network.names, lambda camera: zones)
+        for camera in cameras:
+            with attempt():
+                class_ids(f"camera {camera.name}: classes", camera.classes, network.names)
+            with attempt():
+                filters.take([camera])
+        asked.with_network(network)
+        LiveAsked.of(specs, asked)
+    return list(found.values())
 
 
 class _LiveRun:

@@ -75,13 +75,11 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
     """Those of the events file next to the counts, by time. Raises UsageError if they are of
     another video, or are not those that were counted."""
     events = counts.replace(".counts.csv", ".events.csv")
-    if "zone-counts-" in Path(counts).name:
-        raise UsageError(
-            f"{counts}: is of a camera, whose events do not name a video; count a recording of it "
-            "with --zones, and check that"
-        )
     if events == counts or not os.path.exists(events):
-        raise UsageError(f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times")
+        raise UsageError(
+            f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times; for a "
+            "camera, count a recording, and check that"
+        )
     found = []
     for row in _rows(events, TEXTS, NUMBERS):
         if Path(row["source"]).name != Path(video).name:

@@ -18,7 +18,7 @@ import numpy as np
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, SourceError, UsageError
 from detector.core.errors.guard import keep_listed
-from detector.core.errors.secrets import Address
+from detector.core.errors.secrets import Address, last_part_of
 from detector.core.errors.writing import write_whole
 from detector.core.run.inputs import is_camera
 from detector.core.run.outputs import MOST_NAMES, stem_of
@@ -69,6 +69,8 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
     frame = _first_frame(spec, config)
     stem = frame.arrival.camera if frame.arrival else stem_of(spec)
     name = Address(spec).shown if live else Path(spec).name
+    if live and os.path.lexists(f"{stem}-zones{ENDINGS[0]}"):
+        stem = f"{stem}-{last_part_of(Address(spec))}"
     paths = choose_paths(f"{stem}-zones", ENDINGS, output)
     picture = frame.image
     height, width = picture.shape[:2]

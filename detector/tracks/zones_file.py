@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -62,10 +63,10 @@ class Places:
     def start_of(self, source: str) -> float | None:
         """Unix time at which a clip begins; None: unknown. Raises UsageError."""
         if "%" not in self.start:
-            return datetime.fromisoformat(self.start).timestamp()
+            return _unix_time(datetime.fromisoformat(self.start))
         name = Path(source).name
         try:
-            began = datetime.strptime(name, self.start)
+            return _unix_time(datetime.strptime(name, self.start))
         except ValueError as error:
             if self.start == OWN_NAMES:
                 return None
@@ -73,7 +74,6 @@ class Places:
                 f"{name}: the name does not fit start: {self.start}; add to clips: when it begins: "
                 f'"{name}": {{start: "2026-11-27 07:00"}}'
             ) from error
-        return began.timestamp() if _is_one_moment(began) else None
 
     def share(self, point: Point) -> Point:
         """A point as shares of ``size``."""
@@ -267,28 +267,21 @@ def _seconds(where: str, value: Any) -> float:
 
 def _start(where: str, value: Any) -> str:
     text = str(value)
-    if "%" in text:
-        return text
-    try:
-        is_known = _is_one_moment(datetime.fromisoformat(text))
-    except ValueError:
-        raise UsageError(
-            f"{where}: start: {quote(text)} is neither a date and time (2026-11-27 07:00) nor a "
-            "pattern of names (door-%Y%m%d-%H%M%S.mp4)"
-        ) from None
-    if not is_known:
-        raise UsageError(
-            f"{where}: start: {quote(text)} is not a single moment here; add an offset from UTC: "
-            f"{text[:40]}+02:00"
-        )
-    return text
+    with suppress(ValueError):
+        if "%" in text or _unix_time(datetime.fromisoformat(text)) is not None:
+            return text
+    raise UsageError(
+        f"{where}: start: {quote(text)} is neither a moment (2026-11-27 07:00; as the clocks "
+        "change, 2026-10-25 02:30+02:00) nor a pattern of names (door-%Y%m%d-%H%M%S.mp4)"
+    )
 
 
-def _is_one_moment(began: datetime) -> bool:
-    """Local time, without an offset, may be that of two moments, as summer time ends."""
+def _unix_time(began: datetime) -> float | None:
+    """None for a local time that may be that of two moments, as summer time ends."""
     if not 1970 <= began.year < 9999:
-        return False
-    return began.tzinfo is not None or began.timestamp() == began.replace(fold=1).timestamp()
+        return None
+    is_twice = not began.tzinfo and began.timestamp() != began.replace(fold=1).timestamp()
+    return None if is_twice else began.timestamp()
 
 
 def _size(where: str, value: Any) -> tuple[float, float] | None:

@@ -17,7 +17,7 @@ from detector.core.cli.help import Files
 from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
 from detector.core.cli.streams import check_standard_output, take_standard_output
-from detector.core.errors import EXIT_DAMAGED
+from detector.core.errors import EXIT_DAMAGED, UsageError
 
 if TYPE_CHECKING:
     from detector.core.cli.guest import Around, Guest
@@ -44,10 +44,15 @@ VERBOSE = click.Option(
     is_flag=True,
     help="Print tables instead of the short summary: percentiles, threads, phases, notes.",
 )
+CHECK = click.Option(
+    ["--check"],
+    is_flag=True,
+    help="Report all errors in lists of cameras, options and --zones, and open no camera.",
+)
 
 
 @subcommand(
-    options=[*config_options(), VERBOSE],
+    options=[*config_options(), VERBOSE, CHECK],
     config_file=True,
     json="the summary",
     quiet="Print only errors, and what is wrong with a damaged source.",
@@ -60,6 +65,7 @@ def command(
     as_json: bool,
     quiet: bool,
     verbose: bool,
+    check: bool,
     **flags: Any,
 ) -> int:
     """Write an annotated copy of SOURCE and its detections."""
@@ -75,6 +81,8 @@ def command(
         specs = gather_sources(sources)
         on_line = {name for name, value in flags.items() if value is not None}
         taken = guest is not None and guest.takes(specs, config, on_line)
+        if check:
+            return _check(guest if taken else None, specs, config)
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
         quiet = True  # a reader of events gets nothing else
@@ -123,6 +131,22 @@ def command(
     for error in result.errors:
         complain(error)
     return result.exit_code
+
+
+def _check(guest: Guest | None, specs: Sequence[str], config: Config) -> int:
+    """Print all errors but one, and raise that: one of wrong usage, if there is one."""
+    from detector.core import sources
+
+    if guest is None:
+        sources.check(specs[0])
+        raise UsageError("--check is for cameras, not for files; remove it")
+    errors = sorted(guest.check(specs, config), key=lambda error: -error.exit_code)
+    for error in errors[:-1]:
+        complain(error)
+    if errors:
+        raise errors[-1]
+    _say("no errors found")
+    return 0
 
 
 def _detect_files(

@@ -18,7 +18,6 @@ from detector.core.config.field import option
 from detector.core.config.levels import read_value
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
-from detector.core.errors.text import counted
 from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.run.selection import class_ids
 from detector.live import base
@@ -34,12 +33,7 @@ TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # they know how long the object wa
 PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # it is in the picture
 # Receivers, and the kinds of events that each gets if no others are asked for.
 KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
-HELD_BACK = {
-    WEBHOOK: "not sent to the webhook",
-    MQTT: "not sent by MQTT",
-    SNAPSHOTS: "made no snapshot",
-    CLIPS: "made no clip",
-}
+AWAY = "away from lines and zones"  # what is held back though nobody set a filter
 MINUTE_S = 60.0
 PASSED, FILTERED, LIMITED = "passed", "filter", "per_minute"
 _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|24:00)")
@@ -162,13 +156,11 @@ class EventFilters:
     def line(self) -> str:
         """What was held back, if anything."""
         held = [
-            f"{counted(count, 'event')} {HELD_BACK[receiver]} ({result})"
-            if receiver in self._own
-            else f"{counted(count, 'event')} away from lines and zones {HELD_BACK[receiver]}"
+            f"{count} from {receiver} ({result if receiver in self._own else AWAY})"
             for (receiver, result), count in sorted(self.counts.items())
             if result != PASSED
         ]
-        return "; ".join(held)
+        return f"events held back: {', '.join(held)}" if held else ""
 
 
 def read_filters(where: str, given: Any) -> dict[str, EventFilter]:

@@ -3,6 +3,7 @@ raises: what goes wrong becomes a state, and it tries again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from detector.live.sources.base import Terms
     from detector.live.sources.collect import Collector
 
-# What places for pictures are counted by before the first camera tells its size.
-WIDTH, HEIGHT = 1920, 1080
+# Places for pictures are counted by this size before the first camera tells its own.
+INFO = SourceInfo("", "live", 1920, 1080, Fraction(0), Fraction(1, 90_000))
 
 
 class LiveSource(Source):
@@ -27,7 +28,7 @@ class LiveSource(Source):
 
     def __init__(self, collector: Collector, path: str) -> None:
         self.collector = collector
-        self.info = SourceInfo(path, "live", WIDTH, HEIGHT, Fraction(0), Fraction(1, 90_000))
+        self.info = replace(INFO, path=path)
         self.counts = ReadCounts()
         self.notes = []
 

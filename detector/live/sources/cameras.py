@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +17,7 @@ from urllib.parse import urlsplit
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
-from detector.core.errors.secrets import Address, host_of, keep_secret
+from detector.core.errors.secrets import Address, host_of, keep_secret, last_part_of
 from detector.core.errors.text import split_list
 from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
@@ -37,6 +39,7 @@ LARGEST_SIDE = 16384  # pixels
 FASTEST = 1000  # pictures a second
 EXPANDED = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
 UNTOLD = ("options",)  # fields whose value may hold a secret, and is in no message
+Attempt = Callable[[], AbstractContextManager[object]]
 _WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -63,12 +66,16 @@ def is_camera_list(spec: str) -> bool:
     return isinstance(content, dict) and "cameras" in content
 
 
-def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]:
-    """The named cameras of a command line. ``loop``: files too. Raises UsageError, SourceError."""
+def make_cameras(
+    specs: Sequence[str], loop: bool = False, attempt: Attempt = nullcontext
+) -> tuple[Camera, ...]:
+    """The named cameras of a command line. ``loop``: files too; ``attempt``: as of
+    ``read_cameras``. Raises UsageError, SourceError."""
     cameras: list[Camera] = []
+    hosts = Counter(filter(None, (host_of(Address(spec)) for spec in specs)))
     for spec in specs:
         if is_camera_list(spec):
-            for camera in read_cameras(spec, loop):
+            for camera in read_cameras(spec, loop, attempt=attempt):
                 _refuse_twice(spec, camera.name, cameras)
                 cameras.append(camera)
         else:
@@ -78,6 +85,8 @@ def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]
                 raise UsageError(f"{address}: {_no_camera(spec)}")
             check_address(kind, address)
             taken = {camera.name.lower() for camera in cameras}
+            if hosts[host := host_of(address)] > 1:
+                taken.add(unique_name(host, (), "cam").lower())
             cameras.append(Camera(_make_name(kind, address, taken), kind, address))
     return tuple(cameras)
 
@@ -117,7 +126,8 @@ def check_address(kind: str, address: Address) -> None:
 
 
 def _make_name(kind: str, address: Address, taken: set[str]) -> str:
-    """cam0 for webcam 0, the host of an address, the name of a file."""
+    """cam0 for webcam 0, the name of a file, the host of an address: if it is taken, with the last
+    part of the path."""
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
         wish = f"cam{digits[0] if digits else ''}"
@@ -125,6 +135,8 @@ def _make_name(kind: str, address: Address, taken: set[str]) -> str:
         wish = Path(urlsplit(address.whole).path).stem
     elif kind == NETWORK:
         wish = host_of(address)
+        if unique_name(wish, (), "cam").lower() in taken:
+            wish = f"{wish}-{last_part_of(address)}"
     else:
         wish = Path(address.whole).stem
     return unique_name(wish, taken, "cam")
@@ -145,9 +157,13 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
 
 
 def read_cameras(
-    path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
+    path: str | Path,
+    loop: bool = False,
+    environment: Mapping[str, str] = os.environ,
+    attempt: Attempt = nullcontext,
 ) -> tuple[Camera, ...]:
-    """The cameras of a ``cameras.yaml``. Raises UsageError with the key's path, and SourceError."""
+    """The cameras of a ``cameras.yaml``. ``attempt``: surrounds what may be wrong with a camera; if
+    it catches errors, it gets each of them. Raises UsageError with the key's path, SourceError."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
@@ -160,10 +176,16 @@ def read_cameras(
         raise UsageError(f"{path}: cameras: {len(entries)}, more than {MOST_CAMERAS}")
     cameras: list[Camera] = []
     for where, entry in entries:
-        camera = _Reader(where, entry, environment, loop).camera(cameras)
-        camera = replace(camera, events={**events, **camera.events})
-        _refuse_twice(where, camera.name, cameras)
-        cameras.append(camera)
+        with attempt():
+            camera = _Reader(where, entry, environment, loop).camera(cameras)
+            camera = replace(camera, events={**events, **camera.events})
+            _refuse_twice(where, camera.name, cameras)
+            cameras.append(camera)
+        login = {key: entry[key] for key in ("user", "password") if key in entry}
+        for key in entry if attempt is not nullcontext else ():  # its errors, field by field
+            with attempt():
+                fields = {"url": "rtsp://camera", **login, key: entry[key]}
+                _Reader(where, fields, environment, loop).camera(())
     return tuple(cameras)
 
 
