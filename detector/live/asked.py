@@ -74,10 +74,6 @@ class LiveAsked:
             lists={spec: stamp(spec) for spec in specs if is_camera_list(spec)},
         )
 
-    @property
-    def records(self) -> bool:
-        return keeps_video(self.record)
-
 
 def stamp(path: str) -> Stamp:
     """What changes with a file's content; None where it is not there now."""

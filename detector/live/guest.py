@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from detector.core import sources
 from detector.core.config.schema import CAMERA_GROUPS, Config, flag_of, options
-from detector.core.errors import DetectVideoError, SourceError, UsageError
+from detector.core.errors import SourceError, UsageError
 from detector.core.errors.secrets import Address
 from detector.core.run.inputs import is_camera
 from detector.core.sources._addresses import is_web
@@ -34,10 +34,10 @@ class Cameras:
             refuse_camera_options(specs, config, given)
         return found
 
-    def check(self, specs: Sequence[str], config: Config) -> Sequence[DetectVideoError]:
-        from detector.live.run import find_errors
+    def check(self, specs: Sequence[str], config: Config) -> None:
+        from detector.live.run import check_live
 
-        return find_errors(specs, config)
+        check_live(specs, config)
 
     @contextmanager
     def around(self, config: Config, say: Callable[[str], None]) -> Iterator[Page]:

@@ -15,8 +15,8 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -27,6 +27,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
+from detector.core.errors.several import collect, raise_all
 from detector.core.errors.writing import write_whole
 from detector.core.run.canvas import open_network
 from detector.core.run.detect import Result, Watcher, closing_session
@@ -160,36 +161,26 @@ def detect_live(
                 made.take_back(cameras_made)
 
 
-def find_errors(specs: Sequence[str], config: Config) -> list[DetectVideoError]:
-    """Return what a run refuses in lists of cameras, options, lines and zones; open no camera."""
-    found: dict[str, DetectVideoError] = {}
-    cameras: Sequence[Camera] = ()
-
-    @contextmanager
-    def attempt() -> Iterator[None]:
-        try:
-            yield
-        except DetectVideoError as error:
-            found.setdefault(str(error), error)
-
-    with attempt():
-        cameras = make_cameras(specs, config.live.repeat, attempt)
-    with attempt():
+def check_live(specs: Sequence[str], config: Config) -> None:
+    """Raise all that a run refuses in cameras, options, lines and zones, and open no camera."""
+    errors: list[DetectVideoError] = []
+    with collect(errors):
+        cameras = make_cameras(specs, config.live.repeat)
         asked, network = Asked.of(config), open_network(config)
         for stage in asked.wanted:
-            with attempt():
+            with collect(errors):
                 stage.kind(stage.settings, INFO, network.names, config.selection.conf)
         counting = [one.settings for one in asked.wanted if "counts" in one.kind.brings]
         zones = [name for one in counting for each in cameras for name in one.zones_of(each.name)]
-        filters = EventFilters(network.names, lambda camera: zones)
         for camera in cameras:
-            with attempt():
+            with collect(errors):
                 class_ids(f"camera {camera.name}: classes", camera.classes, network.names)
-            with attempt():
-                filters.take([camera])
+            with collect(errors):
+                EventFilters(network.names, lambda name: zones).take([camera])
         asked.with_network(network)
-        LiveAsked.of(specs, asked)
-    return list(found.values())
+    with collect(errors):
+        LiveAsked.of(specs, Asked.of(config))
+    raise_all(errors)
 
 
 class _LiveRun:

@@ -6,13 +6,11 @@ import threading
 from collections import Counter as Counts
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from detector.core.errors import UsageError
-from detector.core.errors.text import counted
 from detector.core.run.selection import class_ids
 from detector.core.types import (
     Arrival,
@@ -100,7 +98,6 @@ class Books:
         self, file: ZonesFile, classes: Sequence[str] | None, names: Sequence[str], info: SourceInfo
     ) -> None:
         self._file, self._classes, self._names = file, classes, names
-        self._source = Path(info.path).name
         self._all: list[Book] = []
         self._by_camera: dict[str, Book] = {}
         self._changed: set[str] = set()  # cameras that do not have their new lines yet
@@ -141,14 +138,6 @@ class Books:
     def finish(self) -> None:
         for book in self._all:
             book.finish()
-
-    def notes(self) -> list[str]:
-        return [
-            f"{book.camera or self._source}: {counted(book.counter.followed, 'object')} followed, "
-            f"none crossed {', '.join(lines)}; does a line lie across their way?"
-            for book in self._all
-            if (lines := book.counter.uncrossed())
-        ]
 
     def findings(self) -> dict[str, Any]:
         from detector.tracks.zone_figures import history_of, totals_of

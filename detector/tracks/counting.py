@@ -127,7 +127,6 @@ class Counter:
         self._widths: list[float] = []
         self.time_s: float | None = None
         self.total: dict[Key, Tally] = {}
-        self.followed = 0  # tracks that a line counts
         # The interval that runs, on a clock that is the frames', or the wall's.
         self._interval: dict[Key, Tally] = {}
         self._began_s = self._ends_s = 0.0
@@ -242,16 +241,7 @@ class Counter:
         events = []
         for number in self.active:
             events += self._place(number, rows, margins, time_s)
-        self.followed += int((table.counts[rows] & ~self._is_zone).any(axis=1).sum())
         return events
-
-    def uncrossed(self) -> list[str]:
-        """The lines, if objects were followed and none crossed any of them."""
-        lines = [self.places.shapes[number] for number in self.active]
-        crossed = any(
-            sum(one.counts.get(kind, 0) for kind in OF_LINES) for one in self.total.values()
-        )
-        return [one.name for one in lines if one.is_line] if self.followed and not crossed else []
 
     def _place(
         self, number: int, rows: NDArray[np.intp], margins: Floats, time_s: float

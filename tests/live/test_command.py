@@ -215,7 +215,7 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
         "{name: c, uri: 'rtsp://127.0.0.1:1/2'}",
         "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",
     ]
-    for entries, errors in ((wrong, 5), (["0"], 0)):
+    for entries, errors in ((wrong, 4), (["0"], 0), (wrong[-1:], 1)):
         (tmp_path / "cameras.yaml").write_text(f"cameras: [{', '.join(entries)}]")
         done = detect_video("cameras.yaml", "--check", cwd=tmp_path)
         assert done.returncode == (2 if errors else 0)

@@ -85,12 +85,6 @@ def test_a_direction_has_its_default_name_where_the_other_has_its_own(sides: tup
     assert event.side == ("in" if "away" in sides else "")
 
 
-def test_lines_that_nobody_crosses_are_named() -> None:
-    past, through = walk(straight(200, 400, x=520))[0], walk(straight(200, 400))[0]
-    assert (past.uncrossed(), past.followed) == (["door"], 1)
-    assert through.uncrossed() == walk([None])[0].uncrossed() == []
-
-
 def test_one_sure_sight_before_the_line_is_enough() -> None:
     assert names(walk([(0.0, 300, 280), (0.1, 300, 320)], LINE)[1]) == ["door crosses in"]
     assert names(walk([(0.0, 300, 297), (0.1, 300, 320)], LINE)[1]) == [], "first seen on it"

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from detector.core.config.schema import Config
 from detector.core.engines.base import BuildProgress
-from detector.core.errors import DetectVideoError
 from detector.core.run.detect import Live, Result, Watcher
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import LiveLine
@@ -28,8 +27,8 @@ class Guest(Protocol):
         """Whether it runs these sources itself. ``given``: options on the command line. Raises
         UsageError for sources that do not go together, and for options that nothing would read."""
 
-    def check(self, specs: Sequence[str], config: Config) -> Sequence[DetectVideoError]:
-        """Return everything that is wrong with sources that it runs, without opening one."""
+    def check(self, specs: Sequence[str], config: Config) -> None:
+        """Raise everything that is wrong with sources that it runs, without opening one."""
 
     def around(
         self, config: Config, say: Callable[[str], None]

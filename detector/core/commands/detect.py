@@ -72,6 +72,7 @@ def command(
     from detector.core import wings
     from detector.core.config.levels import resolve_config
     from detector.core.run.inputs import gather_sources
+    from detector.core.sources import check as check_source
 
     config = resolve_config(config_file, flags)
     guest: Guest | None = wings.guest()
@@ -82,7 +83,11 @@ def command(
         on_line = {name for name, value in flags.items() if value is not None}
         taken = guest is not None and guest.takes(specs, config, on_line)
         if check:
-            return _check(guest if taken else None, specs, config)
+            if guest is None or not taken:
+                check_source(specs[0])
+                raise UsageError("--check is for cameras, not for files; remove it")
+            guest.check(specs, config)
+            return 0
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
         quiet = True  # a reader of events gets nothing else
@@ -131,22 +136,6 @@ def command(
     for error in result.errors:
         complain(error)
     return result.exit_code
-
-
-def _check(guest: Guest | None, specs: Sequence[str], config: Config) -> int:
-    """Print all errors but one, and raise that: one of wrong usage, if there is one."""
-    from detector.core import sources
-
-    if guest is None:
-        sources.check(specs[0])
-        raise UsageError("--check is for cameras, not for files; remove it")
-    errors = sorted(guest.check(specs, config), key=lambda error: -error.exit_code)
-    for error in errors[:-1]:
-        complain(error)
-    if errors:
-        raise errors[-1]
-    _say("no errors found")
-    return 0
 
 
 def _detect_files(

@@ -1,8 +1,7 @@
 """Which events the webhook, MQTT, snapshots and clips get: ``events:`` of cameras.yaml.
 
-Without a filter each gets all events but those of the run's planned end; of a camera with lines or
-zones (--zones) only theirs, and those of the camera itself. What is held back is counted, and is
-still in the camera's files.
+Without a filter each gets all events but the run's planned end; of a camera with lines or zones
+(--zones) only theirs, and its own. What is held back is counted, and is in the camera's files.
 """
 
 from __future__ import annotations

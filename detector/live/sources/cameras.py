@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import Any, NoReturn
 from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
-from detector.core.errors import SourceError, UsageError
+from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import Address, host_of, keep_secret, last_part_of
+from detector.core.errors.several import collect, raise_all
 from detector.core.errors.text import split_list
 from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
@@ -39,7 +39,6 @@ LARGEST_SIDE = 16384  # pixels
 FASTEST = 1000  # pictures a second
 EXPANDED = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
 UNTOLD = ("options",)  # fields whose value may hold a secret, and is in no message
-Attempt = Callable[[], AbstractContextManager[object]]
 _WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,16 +65,13 @@ def is_camera_list(spec: str) -> bool:
     return isinstance(content, dict) and "cameras" in content
 
 
-def make_cameras(
-    specs: Sequence[str], loop: bool = False, attempt: Attempt = nullcontext
-) -> tuple[Camera, ...]:
-    """The named cameras of a command line. ``loop``: files too; ``attempt``: as of
-    ``read_cameras``. Raises UsageError, SourceError."""
+def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]:
+    """The named cameras of a command line. ``loop``: files too. Raises UsageError, SourceError."""
     cameras: list[Camera] = []
     hosts = Counter(filter(None, (host_of(Address(spec)) for spec in specs)))
     for spec in specs:
         if is_camera_list(spec):
-            for camera in read_cameras(spec, loop, attempt=attempt):
+            for camera in read_cameras(spec, loop):
                 _refuse_twice(spec, camera.name, cameras)
                 cameras.append(camera)
         else:
@@ -157,13 +153,10 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
 
 
 def read_cameras(
-    path: str | Path,
-    loop: bool = False,
-    environment: Mapping[str, str] = os.environ,
-    attempt: Attempt = nullcontext,
+    path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
 ) -> tuple[Camera, ...]:
-    """The cameras of a ``cameras.yaml``. ``attempt``: surrounds what may be wrong with a camera; if
-    it catches errors, it gets each of them. Raises UsageError with the key's path, SourceError."""
+    """The cameras of a ``cameras.yaml``. Raises UsageError with the key's path, and SourceError;
+    errors of all cameras at once."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
@@ -175,17 +168,19 @@ def read_cameras(
     if len(entries) > MOST_CAMERAS:
         raise UsageError(f"{path}: cameras: {len(entries)}, more than {MOST_CAMERAS}")
     cameras: list[Camera] = []
+    errors: list[DetectVideoError] = []
     for where, entry in entries:
-        with attempt():
+        with collect(errors):
             camera = _Reader(where, entry, environment, loop).camera(cameras)
             camera = replace(camera, events={**events, **camera.events})
             _refuse_twice(where, camera.name, cameras)
             cameras.append(camera)
         login = {key: entry[key] for key in ("user", "password") if key in entry}
-        for key in entry if attempt is not nullcontext else ():  # its errors, field by field
-            with attempt():
+        for key in entry if errors else ():  # what else is wrong with it, field by field
+            with collect(errors):
                 fields = {"url": "rtsp://camera", **login, key: entry[key]}
                 _Reader(where, fields, environment, loop).camera(())
+    raise_all(errors)
     return tuple(cameras)
 
 

@@ -73,16 +73,6 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
     return [[(x1 + x2) / 2, (y1 + y2) / 2], tip, barb(1), tip, barb(-1)];
   }
   function draw() {
-    kinds.forEach((one) => one.setAttribute("aria-pressed", one.className === `draw-${kind}`));
-    done.hidden = open?.kind !== "zone";
-    help.textContent = !done.hidden ? "Click the corners. Press Enter or double-click to close the zone."
-      : "Click two points for a line, or choose Zone. Drag points to move them. The arrow points in: over a line drawn "
-        + "from left to right, moving down is in (as in ultralytics; supervision calls that out). Reverse turns it.";
-    list.replaceChildren(...shapes.map(row));
-    show();
-  }
-  // Draws the picture and the text; a field of the list in which somebody types stays.
-  function show() {
     // Texts and points are large enough to read and to hit on a small screen, too.
     const unit = Math.max(Math.max(width, height) / 100, 6 * width / (svg.clientWidth || width));
     const stroke = { fill: "none", stroke: "#ffdc3c", "stroke-width": 2, "vector-effect": "non-scaling-stroke" };
@@ -99,6 +89,12 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
         "stroke-width": 14, "vector-effect": "non-scaling-stroke", cursor: "move", "data-shape": number, "data-point": point })));
       return [...drawn, words(shape.name, left + unit, Math.max(top, 3 * unit) - unit, 2)];
     }));
+    kinds.forEach((one) => one.setAttribute("aria-pressed", one.className === `draw-${kind}`));
+    done.hidden = open?.kind !== "zone";
+    help.textContent = !done.hidden ? "Click the corners. Press Enter or double-click to close the zone."
+      : "Click two points for a line, or choose Zone. Drag points to move them. The arrow points in: over a line drawn "
+        + "from left to right, moving down is in (as in ultralytics; supervision calls that out). Reverse turns it.";
+    list.replaceChildren(...shapes.map(row));
     const names = shapes.map((one) => one.name), twice = names.find((one, i) => names.indexOf(one) !== i);
     wrong.textContent = twice ? `The name ${twice} is used twice.` : "";
     changed(text());
@@ -106,8 +102,8 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
   function row(shape) {
     const field = (key, label, more) => {
       const before = key === "name" ? shape.name : "";
-      const take = () => { shape[key] = made.value.trim() || before; };
-      const made = make("input", { "aria-label": label, input: () => { take(); show(); }, change: () => { take(); draw(); }, ...more });
+      const take = () => { shape[key] = made.value.trim() || before; changed(text()); };
+      const made = make("input", { "aria-label": label, input: take, change: () => { take(); draw(); }, ...more });
       made.value = shape[key] || "";
       return made;
     };

@@ -74,7 +74,7 @@ class ZonesStage(Stage):
 
     def close(self) -> Sequence[str]:
         self._books.finish()
-        return self._books.notes()
+        return ()
 
     def findings(self) -> dict[str, Any]:
         """``zones`` of the summary and ``scenes`` of the session's document."""
