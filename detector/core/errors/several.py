@@ -17,8 +17,7 @@ def collect(errors: list[DetectVideoError]) -> Iterator[None]:
 
 
 def raise_all(errors: Sequence[DetectVideoError]) -> None:
+    for text in [*dict.fromkeys(map(str, errors))][1:]:
+        errors[0].add_note(text)
     if errors:
-        for text in dict.fromkeys(map(str, errors)):
-            if text != str(errors[0]):
-                errors[0].add_note(text)
         raise errors[0]
