@@ -27,7 +27,6 @@ from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
-from detector.core.errors.several import collect, raise_all
 from detector.core.errors.writing import write_whole
 from detector.core.run.canvas import open_network
 from detector.core.run.detect import Result, Watcher, closing_session
@@ -64,7 +63,7 @@ from detector.live.roster import PATIENCE_S, Roster
 from detector.live.routing import Router
 from detector.live.sources import INFO, LiveSource
 from detector.live.sources.base import Camera, Feed, FeedFacts
-from detector.live.sources.cameras import make_cameras
+from detector.live.sources.cameras import collect, make_cameras, raise_all
 from detector.live.sources.readers import make_feed
 from detector.live.zone_counts import ZoneCounts
 

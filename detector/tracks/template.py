@@ -18,11 +18,12 @@ import numpy as np
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, SourceError, UsageError
 from detector.core.errors.guard import keep_listed
-from detector.core.errors.secrets import Address, last_part_of
+from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.run.inputs import is_camera
 from detector.core.run.outputs import MOST_NAMES, stem_of
 from detector.core.run.reading import Reading
+from detector.core.sources._network.addresses import last_part_of
 from detector.core.sources._unclaimed import is_live
 from detector.core.types import Frame, Image
 

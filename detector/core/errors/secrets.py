@@ -197,9 +197,3 @@ def host_of(address: Address) -> str:
         return urlsplit(address.whole).hostname or ""
     except ValueError:
         return ""
-
-
-def last_part_of(address: Address) -> str:
-    """Return the last part of the path, to tell cameras of one host apart; empty for a secret."""
-    last = urlsplit(address.shown).path.rpartition("/")[2]
-    return "" if HIDDEN in last else re.sub(r"[^A-Za-z0-9_]+", "-", last)

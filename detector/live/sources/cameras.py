@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -16,14 +17,13 @@ from urllib.parse import urlsplit
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
-from detector.core.errors.secrets import Address, host_of, keep_secret, last_part_of
-from detector.core.errors.several import collect, raise_all
+from detector.core.errors.secrets import Address, host_of, keep_secret
 from detector.core.errors.text import split_list
 from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.run.tiling import Tiling
 from detector.core.sources._addresses import is_web
-from detector.core.sources._network.addresses import opening_of, scheme_of
+from detector.core.sources._network.addresses import last_part_of, opening_of, scheme_of
 from detector.core.sources._network.options import HANDED_ON, PERSONAL
 from detector.core.sources._standard_input import SPEC as STDIN
 from detector.live.events.filters import read_filters
@@ -182,6 +182,22 @@ def read_cameras(
                 _Reader(where, fields, environment, loop).camera(())
     raise_all(errors)
     return tuple(cameras)
+
+
+@contextmanager
+def collect(errors: list[DetectVideoError]) -> Iterator[None]:
+    try:
+        yield
+    except DetectVideoError as error:
+        errors.append(error)
+
+
+def raise_all(errors: Sequence[DetectVideoError]) -> None:
+    """Raise the first one. The others are its notes, each of which is printed in a line."""
+    for text in [*dict.fromkeys(map(str, errors))][1:]:
+        errors[0].add_note(text)
+    if errors:
+        raise errors[0]
 
 
 def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
