@@ -15,8 +15,9 @@ import os
 
 from detector.core import __version__
 
-TYPE_CHECKING = False  # without typing: what comes first must be quick (run/signals.py)
-if TYPE_CHECKING:  # else a type checker, and an editor's completion, would take them for Any
+# not typing's: importing that takes time before signals are handled (run/signals.py)
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # type checkers and editors see the real types instead of Any
     from detector.core.api import Detector
     from detector.core.api.results import Detections
     from detector.core.errors import DetectVideoError
@@ -36,7 +37,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # which would take any name for one of the package
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):
         if name not in _HOMES:
@@ -47,5 +48,5 @@ if not TYPE_CHECKING:  # which would take any name for one of the package
 
 
 def __dir__() -> list[str]:
-    """For TAB: the public names, which are there before they are imported."""
+    """List the public names for tab completion, before they are imported."""
     return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "annotations", "os"})

@@ -1,6 +1,6 @@
-"""How the program starts, as ``python -m detector`` and as ``detect-video``.
+"""Start the program, as ``python -m detector`` and as ``detect-video``.
 
-Signals come first. What is imported above ``main`` would be imported before a signal is handled.
+Signals come first: everything imported above ``main`` would load before a signal is handled.
 """
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -101,10 +102,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def own_secrets() -> Iterator[None]:
-    """What one file of tests registers as a secret ("/etc/passwd") is not hidden in the next."""
-    before = set(secrets._secrets), secrets._pattern
+    """What one test registers as a secret ("/etc/passwd") is not hidden in the next."""
+    before = secrets._secrets, secrets._pattern
+    secrets._secrets, secrets._pattern = set(), None
     yield
     secrets._secrets, secrets._pattern = before
 
@@ -131,6 +133,25 @@ def own_environment() -> Iterator[None]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mount a disk of so many kilobytes, which fills up."""
+    mounted: list[Path] = []
+
+    def make(kilobytes: int) -> Path:
+        folder = tmp_path / "small"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", folder]
+        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("machine: needs the right to mount a small tmpfs (root, CAP_SYS_ADMIN)")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from detector.core.errors import UsageError
 IMAGE = np.random.default_rng(1).integers(0, 256, (48, 64, 3), np.uint8)
 
 
-def test_an_array_is_returned_as_it_is():
+def test_array_is_returned_unchanged():
     assert as_image(IMAGE) is IMAGE
 
 
@@ -55,6 +55,6 @@ def test_pictures_of_pil():
 @pytest.mark.parametrize(
     "thing", [None, 3, [IMAGE], IMAGE[..., 0], IMAGE[:0], IMAGE.astype(np.float32), IMAGE[..., :2]]
 )
-def test_what_is_no_picture_is_refused(thing):
+def test_invalid_picture_is_refused(thing):
     with pytest.raises(DetectVideoError, match="uint8 BGR"):
         as_image(thing)

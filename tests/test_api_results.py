@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import inspect
 import os
 import pickle
@@ -16,13 +17,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import detector as package
 from detector import Detections, Detector, DetectVideoError
 from detector.core import types
 from detector.core.api.options import Options
-from detector.core.api.results import WIDEST
+from detector.core.api.results import WIDEST, Detection
 from detector.core.config.reference import python_types
 from detector.core.config.schema import options
+from detector.core.engines.base import Engine
+from detector.core.session.store import Session
+from detector.core.sinks.base import Sink
 from detector.core.sources import open as open_source
+from detector.core.sources.base import Source
+from detector.core.stages.between import Stage
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
 
@@ -67,7 +74,7 @@ def test_dict_is_a_row_of_the_jsonl():
     assert str(rows[2]["box"]) == "[1.0, 2.0, 3.0, 0.0]"
 
 
-def test_drawing_leaves_the_picture_as_it_is():
+def test_drawing_does_not_change_the_picture():
     image = np.zeros((40, 60, 3), np.uint8)
     drawn = three().draw(image, labels=False)
     assert not image.any()
@@ -263,6 +270,14 @@ def test_a_picture_of_pil_is_taken(detector):
     assert len(detector(picture.convert("L"))) > 5
     with pytest.raises(DetectVideoError):
         detector(pil.new("RGB", (0, 0)))
+
+
+def test_public_classes_have_examples_that_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    public = [getattr(package, name) for name in package.__all__ if name != "__version__"]
+    for kind in (*public, Detection, Engine, Source, Sink, Stage, Session):
+        ran = doctest.DocTestRunner().run(*doctest.DocTestFinder(recurse=False).find(kind))
+        assert ran.attempted > ran.failed == 0, kind
 
 
 @pytest.mark.slow

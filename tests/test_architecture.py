@@ -75,7 +75,7 @@ def missing(text: str, folder: Path = PACKAGE / "core") -> list[str]:
     return [p for p in places if not any((at / p).exists() for at in (folder, PACKAGE, CHECKOUT))]
 
 
-def test_every_room_stands_on_its_floor():
+def test_architecture_page_lists_every_room_on_its_floor():
     assert floors(ARCHITECTURE) == LEVELS["core"]
     rooms = {path.stem for path in (PACKAGE / "core").iterdir() if path.stem[0] != "_"}
     assert {room for floor in LEVELS["core"] for room in floor} == rooms

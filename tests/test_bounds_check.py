@@ -42,7 +42,7 @@ def test_every_extra_has_its_tests(script, asked):
             assert (CHECKOUT / path).exists(), path
 
 
-def test_tests_that_skip_without_a_package_are_among_those_of_its_extra(script):
+def test_tests_that_skip_without_a_package_are_listed_for_its_extra(script):
     part_of = {
         module.partition(".")[0]: part
         for part, given in script.PARTS.items()

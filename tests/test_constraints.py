@@ -67,7 +67,7 @@ def test_what_pypi_says_of_a_pin(
     assert says in capsys.readouterr().out
 
 
-def test_a_pin_that_nobody_answers_for_is_told(audit, monkeypatch, capsys):
+def test_pin_without_an_answer_from_pypi_exits_3(audit, monkeypatch, capsys):
     monkeypatch.setattr(audit, "_get", lambda address: None)
     assert audit.report([audit.ask_pypi("thing", "2.0")]) == 3
     assert "thing==2.0" in capsys.readouterr().out

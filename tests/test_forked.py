@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 
 import pytest
 
-from detector.core.errors import EXIT_INTERRUPTED
 from detector.core.sources import _cv2  # noqa: F401  # importing sets variables of the environment
-from tests.cli.command import detect_video, detect_video_anew, start
+from tests.cli.command import detect_video, detect_video_anew
 from tests.conftest import CHECKOUT
 from tests.forked import suits
 from tests.sources.clips import write_video
-from tests.sources.test_pipe import fed
-from tests.waiting import wait_for
 
 STREET = CHECKOUT / "videos/street.mp4"
 
@@ -67,27 +62,3 @@ def test_the_environment_is_the_forks_own(tmp_path):
     assert fork.splitlines()[0].endswith(f"{tmp_path} ['--version']")
     assert "DETECT_VIDEO_TEST" not in os.environ
     assert "DETECT_VIDEO_TEST" not in detect_video("--version", cwd=tmp_path).stdout
-
-
-@pytest.mark.slow
-def test_signals_reach_it_where_pytest_ignores_them(tmp_path):
-    """As under nohup, or in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with fed(STREET.read_bytes(), silent=True) as stdin:  # it does not end by itself
-            process = start(
-                "-", "--engine", "null", "--sync", "-o", "x.mp4", cwd=tmp_path, stdin=stdin
-            )
-            wait_for(lambda: list(tmp_path.glob("*.partial*")))
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=240)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert process.returncode == EXIT_INTERRUPTED
-
-
-@pytest.mark.slow
-def test_one_that_takes_too_long_is_ended(tmp_path):
-    with fed(b"", silent=True) as stdin, pytest.raises(subprocess.TimeoutExpired):
-        detect_video("-", "--engine", "null", cwd=tmp_path, timeout=0.05, stdin=stdin)
-    assert detect_video("--version", cwd=tmp_path).returncode == 0, "the server goes on"

@@ -13,10 +13,12 @@ import sys
 
 import pytest
 from gpu import children, findings, memory_steps, plan
+from gpu import machine as here
 from gpu.plan import STEPS, Step
 
 from detector.core.engines.trt import driver
 from tests.conftest import CHECKOUT, night
+from tests.fakes.install import install
 from tests.processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -64,14 +66,6 @@ def gone_through(rows, seconds, takes, folder=None):
 
     plan.go_through(steps(*rows), seconds, start, found, lambda *_: None, clock)
     return started, found
-
-
-def test_steps_run_in_their_order_within_their_budgets():
-    rows = [("a", 30, 5), ("b", 60, 5), ("c", 10, 5)]
-    started, found = gone_through(rows, 100, {"a": 4, "b": 50, "c": 2})
-    assert started == [("a", 30), ("b", 60), ("c", 10)]
-    states = {name: (one.state, one.took_s) for name, one in found.sections.items()}
-    assert states == {"a": ("done", 4), "b": ("done", 50), "c": ("done", 2)}
 
 
 def test_a_step_that_exceeds_its_budget_is_ended_and_the_next_one_starts():
@@ -272,10 +266,32 @@ def test_a_recording_of_nsys_is_read():
 # ---- checks that can fail
 
 
-def test_a_wait_that_holds_the_interpreter_is_told_from_one_that_does_not():
+def test_wait_that_holds_the_interpreter_is_recognised():
     import ctypes
 
     released = memory_steps.runs_meanwhile(lambda: ctypes.CDLL(None).usleep(80_000))
     held = memory_steps.runs_meanwhile(lambda: ctypes.PyDLL(None).usleep(80_000))
     short = memory_steps.runs_meanwhile(lambda: None)
     assert [one[0] for one in (released, held, short)] == [True, False, None]
+
+
+@pytest.mark.slow
+def test_the_check_of_memory_notices_other_bytes(monkeypatch):
+    from detector.core.engines.trt.memory.cuda_python import CudaBuffer
+
+    install(monkeypatch, 11)
+    monkeypatch.setattr(CudaBuffer, "upload", lambda self, stream: None)
+    rows = [one for one in memory_steps.memory() if one["what"].startswith("cuda-python: 2 thread")]
+    assert [one["state"] for one in rows] == ["fail"]
+
+
+@pytest.mark.slow
+def test_a_wrong_answer_fails_the_check(monkeypatch, tmp_path):
+    in_loop, pictures = here.in_loop, here.pictures
+    monkeypatch.setattr(here, "pictures", lambda machine, _=2: pictures(machine, 2))
+    monkeypatch.setattr(here, "in_loop", lambda machine, given, _=2: in_loop(machine, given, 2))
+    machine = install(monkeypatch, 11)
+    machine.trt.IBuilderConfig.clear_flag = lambda self, flag: None  # TF32 stays on
+    reference = here.ort_reference(str(tmp_path))
+    rows = list(here.variant("trt", "fp32", str(tmp_path), reference, 1e-5, precision="fp32"))
+    assert [one["state"] for one in rows if "against ort" in one["what"]] == ["fail"]

@@ -4,11 +4,11 @@ import hashlib
 import json
 
 import cv2
-import numpy as np
 import pytest
 
 from detector import Detector
 from detector.core import engines
+from tests.networks import need_engine
 
 
 def iou(a, b):
@@ -81,8 +81,7 @@ FILES = {
 @pytest.mark.parametrize("engine", [name for name in engines.names() if name != "null"])
 @pytest.mark.parametrize("model", FILES)
 def test_photos(shared, engine, model):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     reference = json.loads((shared / "data/reference.json").read_text())
     path = shared / "data/weights" / f"{model}{FILES[model]}"
     matched = total = 0
@@ -100,14 +99,3 @@ def test_photos(shared, engine, model):
         len(r["detections"]) for r in reference["models"][model]["results"].values()
     )
     assert matched >= total - 1
-
-
-@pytest.mark.slow
-def test_scores_and_boxes_are_sorted_and_inside(shared):
-    image = cv2.imread(str(shared / "data/photos/crossing.jpg"))
-    with Detector(shared / "data/weights/yolo-fastest-1.1.cfg", engine="ort") as detector:
-        found = detector(image)
-    assert (np.diff(found.scores) <= 0).all()
-    assert (found.boxes >= 0).all()
-    assert (found.boxes[:, [0, 2]] <= 640).all()
-    assert (found.boxes[:, [1, 3]] <= 360).all()

@@ -65,7 +65,7 @@ def test_each_renderer_shows_the_same_columns_in_the_same_order() -> None:
     assert rows[1][0] == "'=1+1", "no formula of a spreadsheet"
 
 
-def test_a_page_keeps_the_full_value_and_is_no_markup() -> None:
+def test_html_table_keeps_full_values_and_escapes_markup() -> None:
     page = drawings.table(TABLE)
     assert 'data-value="12.3456789">12.35<' in page
     assert "&lt;b&gt; of [bold]" in page

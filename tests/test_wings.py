@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from detector.core import wings
 from tests.conftest import CHECKOUT
 from tests.test_house import PACKAGE, WINGS
 
@@ -33,6 +35,11 @@ def run(copied: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """In an interpreter that finds no other detect-video (-P), beside the copy."""
     command = [sys.executable, "-P", "-c", RUN, str(copied / "at"), *words]
     return subprocess.run(command, cwd=copied, capture_output=True, text=True)
+
+
+def test_what_wings_add_is_read_without_importing_them() -> None:
+    imported = [importlib.import_module(f"detector.{name}.wing").ADDS for name in sorted(WINGS)]
+    assert list(wings.additions()) == imported
 
 
 @pytest.mark.slow

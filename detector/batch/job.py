@@ -80,6 +80,7 @@ class Request:
     prune: bool = False
     split: Split = AUTO
     one_csv: bool = False
+    sort: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,22 +215,15 @@ class Job:
             RunFacts(
                 seconds=self._total_s,
                 cores=self.pool.cores(),
-                ledger=self.tally.ledger,
+                tally=self.tally,
                 workers=reports,
                 walls=list(self._walls.values()),
-                bytes=self.tally.bytes_done,
-                item_run_s=self.tally.item_run_s,
-                slowest=self.tally.slowest,
                 stragglers=self._stragglers,
                 straggling_s=straggling_s,
                 longest=self._longest(),
                 chain_s=self._long.chain_s,
                 chain_of=self._long.chain_of,
             )
-        )
-        tally = self.tally
-        report = replace(
-            report, found=tally.found, filled=tally.done - tally.empty, empty=tally.empty
         )
         if self.tally.done:
             self.manifest.write_report(report)

@@ -15,7 +15,7 @@ from detector.batch.documents import (
 from detector.batch.job import Request, exit_of
 from detector.batch.layout import is_running
 from detector.batch.listing import list_sources
-from detector.batch.manifest import DONE, FAILED, Manifest, Row, known_names, manifests
+from detector.batch.manifest import DONE, FAILED, Manifest, ManifestRow, known_names, manifests
 from detector.batch.places import open_home, open_outputs
 from detector.batch.plan import make_plan
 from detector.batch.settings import as_plain, ask, read_settings
@@ -70,7 +70,7 @@ def look(place: str) -> BatchResult:
     )
 
 
-def _later(known: str | None, row: Row) -> str:
+def _later(known: str | None, row: ManifestRow) -> str:
     """Two manifests know an item if a job went on with other shards: what is done is done."""
     rank = (FAILED, DONE)
     if known is None or (known not in rank) or (row.state == DONE):
@@ -98,7 +98,7 @@ def dry_run(request: Request) -> DryRun:
     listing = list_sources(sources, request.output, known_names(home))
     same = settings is not None and settings.asked == as_plain(asked)
     digest = settings.digest if settings is not None and same else ""
-    rows: list[Row] = []
+    rows: list[ManifestRow] = []
     for path in manifests(home):
         with Manifest.reading(path) as manifest:
             rows += manifest.rows()

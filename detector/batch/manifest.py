@@ -77,14 +77,14 @@ LIMIT 1
 SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # ends a journal that is of several databases
 
 
-class Row(NamedTuple):
+class ManifestRow(NamedTuple):
     name: str
     path: str
     key: str
     state: str
 
 
-class Counts(NamedTuple):
+class StateCounts(NamedTuple):
     todo: int
     done: int
     failed: int
@@ -174,10 +174,10 @@ class Manifest:
 
     # ---- before a run
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ManifestRow]:
         with self._errors():
             for row in self._connection.execute("SELECT name, path, key, state FROM items"):
-                yield Row(*row)
+                yield ManifestRow(*row)
 
     def names(self) -> dict[str, str]:
         with self._errors():
@@ -245,7 +245,7 @@ class Manifest:
 
     # ---- what is known as a whole
 
-    def counts(self) -> Counts:
+    def counts(self) -> StateCounts:
         with self._errors():
             rows = self._connection.execute(
                 "SELECT state, COUNT(*), SUM(damaged), SUM(frames), SUM(seconds) FROM items "
@@ -255,7 +255,7 @@ class Manifest:
         by_state = {row[0]: row for row in rows}
         done = by_state.get(DONE, (DONE, 0, 0, 0, 0.0))
         todo, failed = (by_state[state][1] if state in by_state else 0 for state in (TODO, FAILED))
-        return Counts(todo, done[1], failed + refused, done[2], done[3], done[4])
+        return StateCounts(todo, done[1], failed + refused, done[2], done[3], done[4])
 
     def failures(self) -> list[Failure]:
         """List failures of all runs, refused items first, then the earliest first."""

@@ -1,5 +1,8 @@
-"""Answers of web servers, by urllib3. What it leaves to its user is here: who may hear a login,
-where a redirect may lead, how long a head may take, and what its errors mean."""
+"""HTTP requests with urllib3.
+
+Here is what urllib3 leaves to its caller: which hosts receive a login, where a redirect may lead,
+how long the headers may take, and what errors mean.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from typing import Any, Required, TypedDict, Unpack
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urljoin
@@ -32,11 +36,11 @@ from urllib3.util import parse_url
 from detector.core.errors.secrets import Address
 
 MOST_REDIRECTS = 10
-MOST_READS = 3  # the head of an answer may take as long as so many reads that are silent
-LARGEST = 2**63 - 1  # bytes: what FFmpeg takes for a position
+MOST_READS = 3  # the headers may take as long as this many reads without data
+LARGEST = 2**63 - 1  # bytes: the largest position that FFmpeg accepts
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
 _LENGTH = re.compile(r"\d{1,20}", re.ASCII)
-# In an address, as it is sent: a letter outside of ASCII, or a space, becomes %XX.
+# Characters that stay unchanged in an address; spaces and non-ASCII letters become %XX.
 _AS_SENT = "".join(chr(code) for code in range(33, 127))
 
 Login = tuple[str, str]
@@ -48,7 +52,7 @@ HEADERS = {
 }
 
 
-class How(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     timeout_s: Required[float]
     login: Login | None
     checked: bool
@@ -56,7 +60,7 @@ class How(TypedDict, total=False):
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What urllib3 raises in the block becomes an OSError, a ConnectionError or a ValueError."""
+    """Turn what urllib3 raises in the block into an OSError, a ConnectionError or a ValueError."""
     try:
         yield
     except LibraryError as error:
@@ -73,7 +77,8 @@ def plain_errors() -> Iterator[None]:
 
 
 class Answer:
-    """``size``: bytes of the whole file, if told. ``ranges``: whether parts can be asked for."""
+    """A response with a file or a part. ``size``: bytes of the whole file, if known. ``ranges``:
+    whether parts can be requested."""
 
     def __init__(
         self, response: BaseHTTPResponse, start: int, size: int | None, ranges: bool
@@ -83,20 +88,19 @@ class Answer:
         self.url = response.url or ""  # after redirects
         stated = self.headers.get("Content-Type") or "of no stated type"
         self.kind: str = stated.partition(";")[0].strip().lower()
-        self.head = b""  # what was read of it, where somebody keeps that
+        self.head = b""  # the bytes read so far, if the caller keeps them
         self.tag: str = self.headers.get("ETag") or ""
 
-    def told(self) -> set[str]:
-        """The names of its headers."""
+    def header_names(self) -> set[str]:
         return {name.lower() for name in self.headers}
 
     def read(self, length: int) -> bytes:
-        """Some of the next bytes; b"" at the end. Raises OSError."""
+        """Return some of the next bytes; b"" at the end. Raises OSError."""
         with plain_errors():
             return self._response.read1(length) or b""
 
     def cut(self) -> None:
-        """Ends a read that waits, in another thread."""
+        """End a read that waits in another thread."""
         with suppress(OSError, ValueError, RuntimeError):
             self._response.shutdown()
 
@@ -105,14 +109,14 @@ class Answer:
             self._response.close()
 
 
-def open_from(url: str, start: int, **how: Unpack[How]) -> Answer:
-    """Asks for a file from byte ``start`` on. Raises as ``open_url``."""
+def open_from(url: str, start: int, **how: Unpack[RequestOptions]) -> Answer:
+    """Request a file from byte ``start`` on. Raises what ``open_url`` raises."""
     try:
         response = open_url(url, {"Range": f"bytes={start}-"}, **how)
     except HTTPError as error:
         if error.code != 416:
             raise
-        # The file has fewer bytes, or none; or its server takes a range for a mistake.
+        # The file is shorter than ``start``, or the server rejects ranges.
         response = open_url(url, {}, **how)
     try:
         return _read_head(response, start)
@@ -129,7 +133,8 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
     length = _length(response)
     where = response.headers.get("Content-Range", "")
     if response.status == 206 and (ranged := _RANGE.fullmatch(where)) is not None:
-        size = None if ranged[2] == "*" else int(ranged[2][:20])  # more than LARGEST, or all of it
+        # a size above LARGEST, or all of it
+        size = None if ranged[2] == "*" else int(ranged[2][:20])
         if size is not None and size > LARGEST:
             raise ConnectionError(f"the server states a Content-Range that is none: {where[:60]}")
         if ranged[1].lstrip("0") != str(start or ""):
@@ -140,8 +145,9 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
 
 
 def _length(response: BaseHTTPResponse) -> int | None:
-    """None where none is stated, and for what cameras state that never end: 2**64 - 1."""
-    stated = set(response.headers.getlist("Content-Length"))  # urllib3 refuses two that differ
+    """Return the stated length; None without one, or for cameras' 2**64 - 1 (endless)."""
+    # urllib3 refuses two values that differ
+    stated = set(response.headers.getlist("Content-Length"))
     if not stated or response.chunked:
         return None
     (text,) = stated
@@ -159,11 +165,9 @@ def open_url(
     login: Login | None = None,
     checked: bool = True,
 ) -> BaseHTTPResponse:
-    """The answer behind redirects; its ``url`` is where they led. ``login`` is told to scheme, host
-    and port of ``url`` alone, once they ask for it. ``checked``: False trusts every certificate.
-
-    Raises urllib's HTTPError for a refusal, and as ``plain_errors``.
-    """
+    """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
+    to the scheme, host and port of ``url``, if they ask for it. ``checked``: False accepts every
+    certificate. Raises urllib's HTTPError for a refusal, and what ``plain_errors`` raises."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
     own = urllib3.connection_from_url(url)
@@ -171,13 +175,13 @@ def open_url(
         answer = _send(url, headers, timeout_s, checked)
         if answer.status == 401 and login is not None and own.is_same_host(url):
             answer.close()
-            told = _authorize(url, login, answer.headers.getlist("WWW-Authenticate"))
-            answer = _send(url, {**headers, **told}, timeout_s, checked)
+            credentials = _authorize(url, login, answer.headers.getlist("WWW-Authenticate"))
+            answer = _send(url, {**headers, **credentials}, timeout_s, checked)
         if not (target := answer.get_redirect_location()):
             break
         answer.close()
         url = urljoin(url, target)
-        Address(url)  # registers what is secret in it, such as a signature
+        Address(url)  # registers secrets in it, such as a signature
         if not url.lower().startswith(("http://", "https://")):
             raise _refusal(url, answer, f" - Redirection to url '{url}' is not allowed")
         url = address_to_send(url)
@@ -191,7 +195,7 @@ def open_url(
 
 
 def address_to_send(whole: str) -> str:
-    """Without a login, and in ASCII."""
+    """Return the address as it is sent: without a login, in ASCII."""
     scheme, _, rest = whole.partition("://")
     place, slash, path = rest.partition("/")
     if not slash and (cut := re.search(r"[?#]", place)):
@@ -202,11 +206,13 @@ def address_to_send(whole: str) -> str:
 
 
 def _refusal(url: str, answer: BaseHTTPResponse, more: str = "") -> HTTPError:
-    return HTTPError(url, answer.status, f"{answer.reason}{more}", answer.headers, None)  # type: ignore[arg-type]
+    error = HTTPError(url, answer.status, f"{answer.reason}{more}", answer.headers, BytesIO())  # type: ignore[arg-type]
+    error.close()  # Python 3.14 warns of one that was not closed
+    return error
 
 
 def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) -> BaseHTTPResponse:
-    """One answer of the server, or of the proxy that the environment names for it."""
+    """Return one response from the server, or from the proxy that the environment names for it."""
     parts = parse_url(url)
     how: dict[str, Any] = {"timeout": timeout_s, "retries": False}
     if parts.scheme == "https":
@@ -218,8 +224,8 @@ def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) ->
     if proxy and not proxy_bypass(parts.netloc or ""):
         scheme, _, place = proxy.rpartition("://")
         info, _, place = place.rpartition("@")
-        told = {"Proxy-Authorization": _basic(*_login_in(info))} if info else {}
-        pools = urllib3.ProxyManager(f"{scheme or 'http'}://{place}", proxy_headers=told, **how)
+        sent = {"Proxy-Authorization": _basic(*_login_in(info))} if info else {}
+        pools = urllib3.ProxyManager(f"{scheme or 'http'}://{place}", proxy_headers=sent, **how)
     pool = pools.connection_from_url(url)
     pool.ConnectionCls = _Timely if pool.scheme == "http" else _TimelyTls
     return pools.urlopen(
@@ -228,7 +234,8 @@ def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) ->
         headers=headers,
         redirect=False,
         preload_content=False,
-        enforce_content_length=False,  # we count, and ask again from where it ended
+        # the caller counts bytes and resumes where the response ended
+        enforce_content_length=False,
     )
 
 
@@ -242,7 +249,7 @@ def _basic(user: str, password: str) -> str:
 
 
 def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, str]:
-    """The header that answers one of a server's challenges, Digest before Basic."""
+    """Return the header that answers one of a server's challenges, Digest before Basic."""
     kinds = {kind.lower(): rest for kind, _, rest in (text.partition(" ") for text in challenges)}
     if "digest" in kinds:
         passwords = HTTPPasswordMgrWithDefaultRealm()
@@ -254,7 +261,7 @@ def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, s
 
 
 class _Timely(HTTPConnection):
-    """Gives up an answer whose head does not end: a read's time begins anew with each byte."""
+    """A connection that limits the time for all headers; a read timeout restarts with each byte."""
 
     def getresponse(self) -> Any:
         late, limit_s = threading.Event(), MOST_READS * (self.timeout or 0)
@@ -265,7 +272,7 @@ class _Timely(HTTPConnection):
             return super().getresponse()
         finally:
             alarm.cancel()
-            if late.is_set():  # a head that is cut off looks like one that has ended
+            if late.is_set():  # headers that are cut off look like headers that ended
                 raise TimeoutError(f"the head of its answer took more than {limit_s:g} s")
 
     def _hang_up(self, late: threading.Event) -> None:
@@ -278,4 +285,5 @@ class _Timely(HTTPConnection):
 class _TimelyTls(_Timely, HTTPSConnection):
     def connect(self) -> None:
         super().connect()
-        self.is_verified = True  # or urllib3 warns of each that is unchecked on purpose
+        # otherwise urllib3 warns of each connection that is unchecked on purpose
+        self.is_verified = True

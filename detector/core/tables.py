@@ -1,7 +1,7 @@
-"""A table, described once: its columns, how their values look, and what a narrow place leaves out.
+"""A table: its columns, how their values are formatted, and which columns a narrow terminal omits.
 
-Whoever has facts says which table they make; renderers draw it: ``core/terminal/tables.py``, the
-lab's page (``lab/report/html/drawings.py``), and below CSV, Markdown and LaTeX.
+The code that has the facts builds a table, and renderers draw it: ``core/terminal/tables.py``, the
+lab's page (``lab/report/html/drawings.py``), and CSV, Markdown and LaTeX below.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from detector.core.errors.text import as_cell, printable
 
 
 class Share(float):
-    """A number that is shown as a percentage; None stays empty."""
+    """A number shown as a percentage; None stays empty."""
 
     def __new__(cls, value: float | None) -> Share:
         return super().__new__(cls, float("nan") if value is None else value)
 
 
 class Rounded(float):
-    """A number with so many decimals, because more would be noise."""
+    """A number already rounded to the decimals that are significant."""
 
     decimals: int
 
@@ -35,15 +35,15 @@ class Rounded(float):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``key``: its name in CSV, and of the attribute, or key, of a row that it shows
-    (``agreement.share``: of an attribute's), unless ``value`` takes something else from the row.
-    ``title``: over it; the key where it has none. ``form``: how Python formats its numbers; empty:
-    as ``plain`` does. ``unit``: of numbers.
+    """One column.
 
-    ``out``: a narrow place leaves columns out in this order, 1 first; a column with 0 stays.
-    ``right``: None aligns texts left and numbers right. ``whole``: its cells are not folded;
-    ``longest``: a longer cell loses its middle on a terminal; ``absent``: what stands there for
-    None.
+    ``key``: its name in CSV, and the attribute or key of a row that it shows (``agreement.share``
+    is an attribute of an attribute), unless ``value`` reads something else from the row. ``title``:
+    its heading; the key if empty. ``form``: a Python format for its numbers; if empty, ``plain``
+    formats them. ``unit``: the unit of its numbers. ``out``: narrow places omit columns in this
+    order, 1 first; a column with 0 always stays. ``right``: alignment; None aligns text left and
+    numbers right. ``whole``: its cells are not wrapped. ``longest``: longer cells lose their middle
+    on a terminal. ``absent``: the text for None.
     """
 
     key: str
@@ -58,7 +58,7 @@ class Column:
     absent: str = "-"
 
     def of(self, row: Any) -> Any:
-        """A text, a number, or None where there is none."""
+        """Return the value in this row: text, a number, or None."""
         if self.value is not None:
             return self.value(row)
         if isinstance(row, Mapping):
@@ -70,12 +70,11 @@ class Column:
         return row
 
     def head(self, said: str = "") -> str:
-        """``said``: a unit that need not be repeated."""
+        """Return the heading. ``said``: a unit that is not repeated."""
         title = self.key if self.title is None else self.title
         return f"{title} {self.unit}" if self.unit and self.unit != said else title
 
     def text(self, value: Any, absent: str | None = None) -> str:
-        """A cell for people."""
         if value is None or (isinstance(value, float) and value != value):
             return self.absent if absent is None else absent
         if isinstance(value, str):
@@ -89,11 +88,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``name``: its anchor in a page. ``rows``: what the columns take their values from.
+    """A table. ``name``: its anchor in a page. ``rows``: the objects that columns read.
 
-    ``title`` and ``caption`` stand around it on a terminal; ``unit``: what the title says of all
-    numbers that have it. ``dim``: the places of rows that are no more than a hint. Of more than
-    ``most`` rows a page folds the others away; ``rest``: what they are called.
+    ``title`` and ``caption`` appear around it on a terminal. ``unit``: what the title states for
+    all numbers that have it. ``dim``: indexes of dimmed rows. A page folds away all but ``most``
+    rows; ``rest``: what it calls the others.
     """
 
     name: str
@@ -107,7 +106,7 @@ class Table:
     rest: str = "rows"
 
     def pick(self, *keys: str) -> Table:
-        """With these columns alone, in this order."""
+        """Return a copy with only these columns, in this order."""
         by_key = {column.key: column for column in self.columns}
         return replace(self, columns=[by_key[key] for key in keys])
 
@@ -124,12 +123,12 @@ class Table:
         return not isinstance(next((one for one in values if one is not None), None), str)
 
 
-# What a wing adds to the HTML report, which draws it.
+# Parts that a wing adds to the HTML report, which draws them.
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """A table. Of more than ``most`` rows the others are folded away; ``rest``: what they are."""
+class TextTable:
+    """A table with rows folded away after the first ``most``; ``rest``: what they are called."""
 
     name: str
     columns: Sequence[str]
@@ -148,16 +147,16 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with paragraphs, tables and curves. ``how``: the entry on its numbers."""
+    """A heading with paragraphs, tables and curves. ``how``: explains its numbers."""
 
     name: str
     title: str
-    pieces: Sequence[str | Rows | Curve]
+    pieces: Sequence[str | TextTable | Curve]
     how: str = ""
 
 
 def plain(value: float) -> str:
-    """Two decimals at most, and no more figures than a measurement has: 1234, 123.4, 12.34."""
+    """Format with at most two decimals and four significant digits: 1234, 123.4, 12.34."""
     if isinstance(value, int):
         return str(value)
     if 0 < abs(value) < 0.005:
@@ -166,7 +165,7 @@ def plain(value: float) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """For programs: keys as heads, six figures of a number, no formula for a spreadsheet."""
+    """Return CSV for programs: six significant digits, no cell that looks like a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.key for column in table.columns])
@@ -175,7 +174,7 @@ def csv_text(table: Table) -> str:
 
 
 def markdown_text(table: Table) -> str:
-    """As people read it, for a README or an issue: numbers stand right."""
+    """Return Markdown for a README or an issue, with numbers aligned right."""
     rights = [table.aligned_right(column) for column in table.columns]
     cells = [[column.text(column.of(row)) for column in table.columns] for row in table.rows]
     lines = [
@@ -192,7 +191,7 @@ def _markdown_cell(text: str) -> str:
 
 
 def latex_text(table: Table) -> str:
-    """For a paper, with the lines of the package booktabs."""
+    """Return LaTeX with the rules of the package booktabs."""
     sides = "".join("r" if table.aligned_right(column) else "l" for column in table.columns)
     rows = [[column.text(column.of(row)) for column in table.columns] for row in table.rows]
 

@@ -1,9 +1,9 @@
-"""The nouns that all rooms share.
+"""The data types that all rooms share.
 
-A ``Frame`` comes from a source, which is described by ``SourceInfo``. Its picture is BGR, or
-``Planes`` of YUV 4:2:0. A ``Letterbox`` maps between frame and network input. A head gives
-``Candidates``, NMS turns them into ``Detections``. A ``LabelledPicture`` holds the truth that
-detections are compared with.
+A source is described by ``SourceInfo`` and yields ``Frame`` objects, whose picture is BGR or YUV
+4:2:0 ``Planes``. A ``Letterbox`` maps between frame and network input. A head returns
+``Candidates``, which NMS reduces to ``Detections``. A ``LabelledPicture`` holds the ground truth
+that detections are compared with.
 """
 
 from __future__ import annotations
@@ -16,49 +16,48 @@ from typing import Any, NamedTuple, Protocol, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Image = NDArray[np.uint8]  # [h, w, 3] BGR, or [B, H, W, 3] RGB for a request's slot
-BACK_S = 1  # a larger step back is a clock that was set back; a smaller one is a wrong order
-LONGEST_GAP_S = 10.0  # between two frames, where nothing more is known of the source's clock
+Image = NDArray[np.uint8]  # [h, w, 3] BGR; [B, H, W, 3] RGB in a request's slot
+BACK_S = 1  # a larger step back means the clock was set back; a smaller one, frames out of order
+LONGEST_GAP_S = 10.0  # longest pause between two frames, if the source's clock tells nothing more
 
 
 @dataclass(slots=True)
 class Arrival:
-    """Where and when a picture of a camera came in, and the moments of its way through the loop.
+    """When a camera's picture arrived, and when it passed each step of the loop.
 
-    ``*_ns`` are of time.perf_counter_ns; 0 stands for a moment that is still to come.
+    ``*_ns`` are values of time.perf_counter_ns; 0 means not reached yet.
     """
 
     camera: str
     epoch: int  # counted from 1; rises with each connection
-    arrived_ns: int  # its first packet was received, as near as FFmpeg tells
+    arrived_ns: int  # when its first packet was received, as far as FFmpeg tells
     utc_s: float  # Unix time of that moment
     decoded_ns: int = 0
-    captured_s: float | None = None  # Unix time by the camera's own clock, where it tells
-    taken_ns: int = 0  # the loop took it
+    captured_s: float | None = None  # Unix time by the camera's own clock, if it sends one
+    taken_ns: int = 0  # when the loop took it
     began_ns: int = 0  # its inference began
     inferred_ns: int = 0  # its inference ended
-    result_ns: int = 0  # its detections were known
+    result_ns: int = 0  # when its detections were known
 
 
 class Colours(NamedTuple):
-    """What the numbers of a YUV picture mean, as ITU-T H.273 numbers it; 2 says nothing.
+    """How to interpret the numbers of a YUV picture, in the codes of ITU-T H.273; 2 is unspecified.
 
-    ``luma``: the shares of red and of blue in the brightness, which ``matrix`` stands for.
+    ``luma``: the weights of red and blue in the brightness, which ``matrix`` stands for.
     """
 
     matrix: int
     primaries: int
     transfer: int
-    full_range: bool  # 0 to 255; else black is 16, white 235
+    full_range: bool  # 0 to 255; otherwise black is 16, white 235
     luma: tuple[float, float]
 
 
 @dataclass(slots=True, eq=False)
 class Planes:
-    """A picture in YUV 4:2:0, 8 bits: a brightness for each pixel, two colours for each 2x2.
+    """A picture in YUV 4:2:0 with 8 bits: a brightness for each pixel, two colours for each 2x2.
 
-    Height and width are even. The rows of a plane may lie apart in memory, its pixels not.
-    ``to_bgr`` makes a new BGR picture of it.
+    Height and width are even. In memory, rows may have gaps between them, pixels may not.
     """
 
     y: NDArray[np.uint8]  # [h, w]
@@ -66,8 +65,8 @@ class Planes:
     v: NDArray[np.uint8]  # [h / 2, w / 2]
     colours: Colours
     convert: Callable[[Planes], Image] = field(repr=False)
-    # PyAV's, whose memory this is. An encoder may read from it, and ``pts`` be set on it, where it
-    # is our own and no decoder's: then ``y`` is writeable. None: the planes are numpy's.
+    # The PyAV frame that owns this memory; None if numpy does. If we allocated the frame, ``y`` is
+    # writeable, and an encoder may read from the frame and set its ``pts``.
     picture: Any = field(default=None, repr=False)
 
     @property
@@ -75,11 +74,10 @@ class Planes:
         return self.y.nbytes + self.u.nbytes + self.v.nbytes
 
     def to_bgr(self) -> Image:
-        """u8 BGR [h, w, 3], as the reader would have made it."""
+        """Convert to a new picture, u8 BGR [h, w, 3], equal to what the reader would have made."""
         return self.convert(self)
 
     def copy(self) -> Planes:
-        """The same in memory of its own."""
         return Planes(self.y.copy(), self.u.copy(), self.v.copy(), self.colours, self.convert)
 
 
@@ -88,9 +86,10 @@ Picture = Image | Planes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduced:
-    """A picture decoded at a fraction of its size, where nobody needs more. Boxes are in pixels of
-    the whole. ``pixels``: u8 BGR, each of ``factor`` x ``factor`` pixels; the last ones in a row or
-    column may stand for fewer. ``width`` and ``height``: of the whole."""
+    """A picture decoded at a fraction of its size, because no output needs more. Boxes are in
+    pixels of the whole picture. ``pixels``: u8 BGR, each standing for ``factor`` x ``factor``
+    pixels; the last of a row or column perhaps fewer. ``width`` and ``height``: of the whole
+    picture."""
 
     pixels: Image
     factor: int
@@ -103,11 +102,11 @@ AnyPicture = Picture | Reduced
 
 @dataclass(slots=True)
 class FrameTimes:
-    """How long each stage had one frame, where somebody asked for it (--save-times, -v).
+    """How long each stage took for one frame, if requested (--save-times, -v).
 
-    ``ms``: stage -> milliseconds, of those that the frame has left. Frames of a batch are inferred
-    together, and each has an equal share of that time: 1/``batch``. ``input``: height and width of
-    the network's input.
+    ``ms``: stage -> milliseconds, of the stages that the frame has left. Frames of a batch are
+    inferred together, and each counts an equal share of that time: 1/``batch``. ``input``: height
+    and width of the network's input.
     """
 
     input: tuple[int, int]
@@ -119,19 +118,22 @@ class FrameTimes:
 class Frame:
     """One decoded picture.
 
-    ``index`` is its number in the source, counted from 0 before ``--stride`` drops any. ``pts`` is
-    in ticks of the source's time base, as stored (it need not start at 0); ``time_s`` = pts *
-    time_base. Where the container's clock jumped, both go on from before: it states ``behind``
-    ticks more, and was set back ``rewinds`` times. ``path`` is the picture's own file where the
-    source is a folder or glob, else None. ``name`` is what outputs of the picture are called: its
-    file's name, with folders in front where two pictures of a source share one. ``picture`` is BGR,
-    or planes of YUV if the source was opened for them. ``image`` is BGR, converted from planes on
-    first access; nobody may draw into them after that. ``source``: filled in by
-    ``Detector.stream``. ``arrival``: of cameras alone; their ``index`` counts received pictures.
-    ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
-    inferred. ``coasting``: its boxes are those of tracks, moved on (--infer-every). The network
-    sees neither. ``cut``: whether another scene begins here; None until somebody has looked.
-    ``reduced``: ``picture`` is a part of the pixels, if the source was opened so.
+    ``index``: its number in the source, counted from 0 before ``--stride`` drops any; of a camera,
+    the number of received pictures. ``pts``: in ticks of the source's time base, as stored (it need
+    not start at 0); ``time_s`` = pts * time_base. If the container's clock jumped, both continue
+    from before: it states ``behind`` ticks more, and was set back ``rewinds`` times. ``path``: the
+    picture's file if the source is a folder or glob, else None. ``name``: of its outputs: its file
+    name, with folders in front if two pictures of a source share one. ``picture``: BGR, or planes
+    of YUV if the source was opened for them; ``image`` is BGR, converted from planes on first
+    access, so do not draw into the planes after that. ``source``: set by ``Detector.stream``.
+    ``arrival``: of cameras only. ``reused``: nothing moved (--skip-still), so it has the detections
+    of the last inferred frame. ``coasting``: its boxes come from tracks (--infer-every). ``cut``:
+    whether another scene begins here; None if not checked. ``reduced``: ``picture`` has a fraction
+    of the pixels, if the source was opened so.
+
+        >>> frame = Frame(index=0, pts=0, time_s=0.0, picture=np.zeros((720, 1280, 3), np.uint8))
+        >>> frame.size, frame.inferred
+        ((720, 1280), True)
     """
 
     index: int
@@ -146,7 +148,7 @@ class Frame:
     times: FrameTimes | None = None
     coasting: bool = False
     cut: bool | None = None
-    taken: str | None = None  # when a photo was taken, by its EXIF: ISO 8601
+    taken: str | None = None  # EXIF time of a photo, ISO 8601
     behind: int = 0
     rewinds: int = 0
     reduced: Reduced | None = None
@@ -167,28 +169,28 @@ class Frame:
 
     @property
     def inferred(self) -> bool:
-        """Whether the network sees it."""
+        """Whether the network runs on this frame."""
         return not (self.reused or self.coasting)
 
     @property
     def decoded(self) -> AnyPicture:
-        """What is preprocessed."""
+        """The picture to preprocess."""
         return self.reduced or self.picture
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width in pixels, of the whole. Nothing is made for it."""
+        """Height and width in pixels of the whole picture, without converting it."""
         return size_of(self.decoded)
 
     @property
     def buffer(self) -> Image | None:
-        """What the source may read another frame into; None for planes, which are the decoder's,
-        and for pictures of files, whose sizes differ."""
+        """The array that the source may reuse for another frame; None for planes, which belong to
+        the decoder, and for picture files, whose sizes differ."""
         return None if isinstance(self.picture, Planes) or self.path else self.picture
 
 
 def size_of(picture: AnyPicture) -> tuple[int, int]:
-    """Height and width in pixels, of the whole."""
+    """Return height and width in pixels of the whole picture."""
     if isinstance(picture, Reduced):
         return picture.height, picture.width
     pixels = picture.y if isinstance(picture, Planes) else picture
@@ -196,22 +198,22 @@ def size_of(picture: AnyPicture) -> tuple[int, int]:
 
 
 class PipedTrack(Protocol):
-    """A track of sound or subtitles of a source that can be read once only: its packets, while
+    """A sound or subtitle track of a source that can be read only once. Its packets arrive while
     frames are read."""
 
-    stream: Any  # PyAV's, of the source's container
-    ended: bool  # no packet follows what ``take`` still has
+    stream: Any  # the PyAV stream in the source's container
+    ended: bool  # no packet follows what ``take`` can still return
 
     def want(self) -> None:
-        """The packets will be taken. To be said before the first frame is read."""
+        """Announce that the packets will be taken. Call it before the first frame is read."""
 
     def take(self) -> Any:
-        """The next packet of PyAV; None where there is none yet, and behind the last."""
+        """Return the next PyAV packet; None if none has arrived yet, and after the last."""
 
 
 @dataclass(slots=True)
 class SourceInfo:
-    """What a source says of itself before the first frame.
+    """What is known about a source before its first frame.
 
     Counts and durations are hints, because containers state wrong ones.
     """
@@ -225,41 +227,42 @@ class SourceInfo:
     start_pts: int = 0
     frames_declared: int | None = None
     duration_s: float | None = None
-    counted: bool = False  # a raw stream: pts are not stored, but counted by the frame rate
+    counted: bool = False  # a raw stream: pts are not stored but computed from the frame rate
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
-    mirrored: bool = False  # stored upside down, before it is turned; already undone too
+    mirrored: bool = False  # stored mirrored (before rotation); already undone in the frames
     codec: str = ""
     sample_aspect_ratio: Fraction = Fraction(1)  # of the displayed picture
-    stream: int | None = None  # number of its video among all streams of the container
+    stream: int | None = None  # index of its video stream among all streams of the container
     has_audio: bool = False
     has_subtitles: bool = False
-    has_data: bool = False  # tracks of measurements and the like
-    tags: dict[str, str] = field(default_factory=dict)  # of the container: title, location...
-    longest_gap_s: float = LONGEST_GAP_S  # between two frames; more is damage, not a pause
-    # Sound and subtitles, where the file cannot be opened once more for them.
+    has_data: bool = False  # the container has data tracks, such as measurements
+    tags: dict[str, str] = field(default_factory=dict)  # the container's tags: title, location...
+    # longest pause between two frames; a longer one counts as damage
+    longest_gap_s: float = LONGEST_GAP_S
+    # Sound and subtitle tracks, if the file cannot be opened a second time to read them.
     tracks: tuple[PipedTrack, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What a source lost while it was read, and what was left out on purpose."""
+    """What was lost while a source was read, and what was omitted on purpose."""
 
-    bad: int = 0  # packets or files that should have given a picture, and gave none
-    corrupt: int = 0  # frames that came out, but damaged
-    skipped: int = 0  # frames that --stride dropped
-    ended_early: bool = False  # the file is cut off, or its container is damaged
+    bad: int = 0  # packets or files that should have yielded a picture but did not
+    corrupt: int = 0  # frames that were decoded, but damaged
+    skipped: int = 0  # frames dropped by --stride
+    ended_early: bool = False  # the file is truncated, or its container is damaged
 
     @property
     def damaged(self) -> bool:
         """Whether a part of the source was lost.
 
-        The run finishes and exits with EXIT_DAMAGED (7).
+        The run then finishes and exits with EXIT_DAMAGED (7).
         """
         return self.ended_early or self.bad > 0 or self.corrupt > 0
 
 
 class Background(str):
-    """A note for the user that says how a run was set up. It is news once; -v shows it."""
+    """A note for the user about how a run was set up. Shown once; with -v, on every run."""
 
     __slots__ = ()
 
@@ -270,7 +273,7 @@ GEOMETRIES = ("centre", "top-left", "top-left-truncate", "stretch")
 
 @dataclass(frozen=True, slots=True)
 class Letterbox:
-    """Where the picture lies in the network's input: per axis, network = source * scale + pad."""
+    """The picture's position in the network's input: per axis, network = source * scale + pad."""
 
     scale_x: float
     scale_y: float
@@ -280,9 +283,8 @@ class Letterbox:
     height: int
 
     def to_source(self, detections: Detections) -> Detections:
-        """Detections with boxes in source pixels, clipped, from boxes in network pixels. Those
-        without a box are returned as they are.
-        """
+        """Map boxes from network pixels to source pixels and clip them. Detections without a box
+        are returned unchanged."""
         if not len(detections):
             return detections
         pad = np.array([self.pad_x, self.pad_y] * 2, np.float32)
@@ -293,42 +295,41 @@ class Letterbox:
 
 
 class Fit(Protocol):
-    """Where a frame lies in its inputs of the network: a ``Letterbox``, or of tiles a
-    ``stages.tiles.TiledFit``."""
+    """The mapping from inputs to a frame: a ``Letterbox``, or a ``stages.tiles.TiledFit``."""
 
     def to_source(self, detections: Any, /) -> Detections:
-        """From what ``Parts.nms`` gave."""
+        """Map what ``Parts.nms`` returned to the frame."""
 
 
 class Candidates(NamedTuple):
-    """What a head hands to NMS: every box above the confidence threshold, in network pixels."""
+    """What a head passes to NMS: every box above the confidence threshold, in network pixels."""
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
-    scores: NDArray[np.float32]  # [M], objectness x class score where the head has both
+    scores: NDArray[np.float32]  # [M], objectness x class score if the head has both
     class_ids: NDArray[np.int64]  # [M]
 
 
 class ZoneEvent(NamedTuple):
-    """What one object did at a line or a zone (--zones): it "crosses" a line, "enters", "leaves" or
-    "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: its point that counts, pixels.
-    ``since_s``, ``until_s``: of its time in the zone, if that is over, or long."""
+    """What one object did at a line or zone (--zones): it "crosses" a line; it "enters", "leaves"
+    or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
+    pixels. ``since_s``, ``until_s``: its time in the zone, if it is over or long."""
 
-    time_s: float  # of the frame in which it is certain
+    time_s: float  # time of the frame that made it certain
     zone: str  # name of the line or zone
     event: str
-    direction: str  # of a crossing, "in" or "out"; else ""
+    direction: str  # "in" or "out" for a crossing; otherwise ""
     class_name: str
     track: int
     x: float
     y: float
     since_s: float | None = None
     until_s: float | None = None
-    side: str = ""  # what the line calls its direction, if it has a name
+    side: str = ""  # the line's own name for this direction, if it has one
 
 
 class ZoneCount(NamedTuple):
-    """What a line or zone counted of one class in an interval, of "" where it knows none yet.
-    ``mean``, ``most``: objects in a zone at once; None of a line. ``start_s``: Unix time at 0 s."""
+    """What a line or zone counted of one class in an interval; class "" if none yet. ``mean``,
+    ``most``: objects in a zone at once; None for a line. ``start_s``: Unix time at 0 s."""
 
     from_s: float
     to_s: float
@@ -337,34 +338,34 @@ class ZoneCount(NamedTuple):
     counts: Mapping[str, int]  # in, out; entered, left, appeared, ended
     mean: float | None
     most: int | None
-    sides: tuple[str, str] = ("in", "out")  # what a line calls in and out
-    frames: int = 0  # that were looked at
+    sides: tuple[str, str] = ("in", "out")  # the line's names for in and out
+    frames: int = 0  # number of frames inspected
     start_s: float | None = None
 
 
 class Outline(NamedTuple):
-    """A line or zone as it is drawn, with what it counted so far."""
+    """A line or zone as it is drawn, with its counts so far."""
 
     strokes: tuple[NDArray[np.float32], ...]  # points [n, 2], pixels
     text: str
-    x: float  # where the text stands
+    x: float  # position of the text
     y: float
 
 
 class ZoneBook(Protocol):
-    """Counts of one source or camera."""
+    """The counts of one source or camera."""
 
     def shapes(self) -> Sequence[Any]:
-        """Its lines and zones, as ``live.base.ZoneShape``, in the order of the file."""
+        """Return its lines and zones as ``live.base.ZoneShape``, in the order of the file."""
 
     def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
-        """Ends all tracks and the last interval; the same at each call."""
+        """End all tracks and the last interval. Further calls return the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Lines and zones at one frame (--zones). ``counts``: of intervals that ended with it.
-    ``book`` goes on counting; it is None in a copy and behind a pickle."""
+    """Lines and zones at one frame (--zones). ``counts``: intervals that ended with this frame.
+    ``book`` continues to count; it is None in copies and pickles."""
 
     outlines: tuple[Outline, ...]
     events: tuple[ZoneEvent, ...]
@@ -386,17 +387,17 @@ class Detection(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Detections:
-    """The objects of one frame, best score first. A loop gives ``Detection``; so does ``found[0]``.
-    ``found[found.scores > 0.5]`` and ``found.of("person")`` keep some.
+    """The objects of one frame, best score first. Iterating yields ``Detection``; so does
+    ``found[0]``. ``found[found.scores > 0.5]`` and ``found.of("person")`` select some.
 
     ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, clipped to it; the origin
     is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
     what ``--max-det`` dropped. ``track_ids``: of the tracks (--track), from 1; -1 for an object
-    that has none yet; None where nothing is tracked. ``trails``: where each one's middle was
-    lately, the oldest point first (--trails). ``scene``: lines and zones (--zones). ``coasting``:
-    which boxes were not detected in this frame: their tracks say where the objects should be; None:
-    none. ``drawn``: what pictures show instead (--smooth). ``holds_s``: how long the tracks can do
-    without the network (--infer-every auto); None where nobody knows.
+    without one yet; None if nothing is tracked. ``trails``: where each object's centre was lately,
+    oldest first (--trails). ``scene``: lines and zones (--zones). ``coasting``: which boxes were
+    not detected in this frame but predicted by their tracks; None: none. ``drawn``: what pictures
+    show instead (--smooth). ``holds_s``: how long the tracks can do without the network
+    (--infer-every auto); None if unknown.
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
@@ -436,7 +437,7 @@ class Detections:
     def __getitem__(self, key: slice | ArrayLike) -> Self: ...
 
     def __getitem__(self, key: Any) -> Detection | Self:
-        """One by its number, or those of a slice, of a mask [M] or of a list of numbers."""
+        """Return one detection for an index; a subset for a slice, mask [M] or indexes."""
         if isinstance(key, int | np.integer):
             if not -len(self) <= key < len(self):
                 raise IndexError(f"no detection {key}; there are {len(self)}")
@@ -452,7 +453,7 @@ class Detections:
         return Detection((x1, y1, x2, y2), float(self.scores[i]), class_id, self.name(i))
 
     def of(self, *classes: str | int) -> Self:
-        """Those of these classes, given by name or id. Raises KeyError for an unknown name."""
+        """Return the objects of these classes (names or ids). Raises KeyError if unknown."""
         unknown = [one for one in classes if isinstance(one, str) and one not in self.names]
         if unknown:
             raise KeyError(f"unknown class {unknown[0]!r}; known: {', '.join(self.names)}")
@@ -465,7 +466,7 @@ class Detections:
         return () if self.scene is None else self.scene.events
 
     def __eq__(self, other: object) -> bool:
-        """Whether all values are the same. Results of two engines seldom are to the last bit."""
+        """Return whether all values are equal; two engines' rarely are to the last bit."""
         if not isinstance(other, Detections):
             return NotImplemented
         mine, theirs = (
@@ -487,7 +488,7 @@ class Detections:
         )
 
     def only(self, rows: Any) -> Self:
-        """Some of them, with all that is known of each: ``rows`` is a mask, numbers or a slice."""
+        """Return a subset with all attributes: ``rows`` is a mask, indexes or a slice."""
         ids = None if self.track_ids is None else self.track_ids[rows]
         left = np.arange(len(self))[rows].tolist() if self.trails else []
         return replace(
@@ -501,43 +502,43 @@ class Detections:
         )
 
     def inside(self, height: int, width: int) -> Detections:
-        """Clipped to a picture of this size; those that lie outside are left out."""
+        """Return the boxes clipped to a picture of this size, without those outside it."""
         boxes = self.boxes.clip(0, np.array([width, height] * 2, np.float32))
         there = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
         return replace(self, boxes=boxes).only(there)
 
     @property
     def shown(self) -> Detections:
-        """What pictures show of them."""
+        """What pictures draw of them."""
         return self if self.drawn is None else self.drawn
 
     def found(self) -> Detections:
-        """Those that were detected in this frame, without the ones that coast."""
+        """Return those detected in this frame, without the ones that coast."""
         return self if self.coasting is None else self.only(~self.coasting)
 
     def track_list(self) -> list[int | None]:
-        """The id of each one's track; None for one that has none."""
+        """Return the track id of each object; None for one without a track."""
         ids = [-1] * len(self) if self.track_ids is None else self.track_ids.tolist()
         return [one if one >= 0 else None for one in ids]
 
     def name(self, i: int) -> str:
-        """Class name of detection i; the id as text where the model has no name for it."""
+        """Return the class name of detection i; the id as text if the model has no name for it."""
         class_id = int(self.class_ids[i])
         return self.names[class_id] if class_id < len(self.names) else str(class_id)
 
 
 @dataclass(slots=True)
 class LabelledPicture:
-    """The true objects of one picture or one frame of a video, as somebody labelled them.
+    """The labelled objects of one picture or one video frame.
 
-    Two kinds of boxes are no targets. A box that is ``ignored`` is matched once, by IoU, and is
-    then neither right nor wrong. A ``crowd`` takes any number of detections, by the share of the
-    detection that lies in it (COCO's iscrowd). ``labelled`` holds the class ids that were looked
-    for: objects of other classes may be there without a box, so detections of them do not count.
-    None means all. ``track_ids``: boxes with one number are one object, where the labels tell.
+    Two kinds of boxes are not targets. A box that is ``ignored`` is matched once, by IoU, and then
+    counts neither as right nor as wrong. A ``crowd`` takes any number of detections, by the share
+    of the detection inside it (COCO's iscrowd). ``labelled`` holds the annotated class ids, None
+    for all: objects of other classes may have no box, so detections of them do not count.
+    ``track_ids``: boxes with one number are one object, if the labels say so.
     """
 
-    id: int  # as the labels' own file numbers it, else the place in the list
+    id: int  # its id in the label file, otherwise its index in the list
     name: str
     width: int  # pixels
     height: int
@@ -545,9 +546,9 @@ class LabelledPicture:
     class_ids: NDArray[np.int64]  # [n]
     ignored: NDArray[np.bool_]  # [n]
     crowd: NDArray[np.bool_]  # [n]
-    areas: NDArray[np.float64]  # [n] of the object, pixels: what "small" and "large" are told by
+    areas: NDArray[np.float64]  # [n] object area in pixels, which decides "small" and "large"
     labelled: frozenset[int] | None = None
     path: str | None = None  # the picture's file; None for a frame of a video
-    frame: int | None = None  # its number in the video, from 0; None for a picture
-    subset: str = ""  # part of the dataset that it belongs to; "" where there are no parts
+    frame: int | None = None  # frame number in the video, from 0; None for a picture
+    subset: str = ""  # subset of the dataset; "" if there are no subsets
     track_ids: NDArray[np.int64] | None = None  # [n]

@@ -1,8 +1,9 @@
 """The wings, and what each of them adds to the program.
 
-A wing is a folder beside the core with a file ``WING/wing.py``, whose ``ADDS`` names it. The core
-knows no wing by name and imports nothing of one before it is asked for. Other things are found by
-their place: files in ``WING/commands/``, ``stages/``, ``trackers/``, and ``site/`` (of pages).
+A wing is a folder beside the core with a file ``WING/wing.py``, whose ``ADDS`` names it, in
+literals. The core knows no wing by name and imports nothing of one, not even that file, before it
+is asked for. Other things are found by their place: files in ``WING/commands/``, ``stages/``,
+``trackers/``, and ``site/`` (of pages).
 """
 
 from __future__ import annotations
@@ -24,43 +25,52 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Adds:
-    """What a wing adds. Each value is "MODULE:NAME" and is imported at its first use.
+    """What a wing adds. Each value is "MODULE:NAME", imported at its first use.
 
     ``sources``: name -> a class of ``sources.base.Source``. ``guest``: a
     ``cli.guest.Guest``, which takes some runs of ``detect`` over and watches the others.
     ``sections``: functions of a session's document, each of which gives a ``tables.Section`` of the
     HTML report, or None. ``closing``: functions of a finished run's summary, each of which gives a
     line for the end of its output, or None; the second argument says whether -v asked for all.
+    ``tracker``: the name that --track has by default.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
     guest: str | None = None
     sections: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
+    tracker: str = ""
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """The wings there are, sorted."""
     return tuple(sorted(file.parent.name for file in ROOT.glob("*/wing.py")))
 
 
 @cache
 def additions() -> tuple[Adds, ...]:
-    return tuple(importlib.import_module(f"detector.{name}.wing").ADDS for name in names())
+    """Read from the source of each ``WING/wing.py``: a run imports no wing that it does not use."""
+    return tuple(_read_adds(ROOT / name / "wing.py") for name in names())
 
 
+def _read_adds(file: Path) -> Adds:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    made = next(node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return Adds(**{str(one.arg): ast.literal_eval(one.value) for one in made.keywords})
+
+
+@cache
 def load(place: str) -> Any:
-    """What "MODULE:NAME" names."""
+    """Import and return what "MODULE:NAME" names."""
     module, name = place.split(":")
     return getattr(importlib.import_module(module), name)
 
 
 @cache
 def list_files(*folders: str) -> tuple[str, ...]:
-    """Names of the modules in the folders of a package, sorted: ``list_files(*__path__)``; without
-    ``base`` and those that begin with "_". A run asks tens of times for its engines and outputs, so
-    each folder is read once."""
+    """Return the sorted names of the modules in a package's folders: ``list_files(*__path__)``;
+    without ``base`` and names that start with "_". Each folder is read once, since a run asks
+    dozens of times."""
     found = sorted(info.name for info in pkgutil.iter_modules(folders))
     return tuple(name for name in found if name != "base" and not name.startswith("_"))
 
@@ -70,7 +80,7 @@ def import_files(package: str, *folders: str) -> list[ModuleType]:
 
 
 def find_files(folder: str, *of: str) -> Mapping[str, str]:
-    """Name -> module of the files in ``WING/folder``, of these wings or of all; imports none."""
+    """Map name -> module for ``WING/folder``, of these wings or of all. Imports none."""
     return {
         name: f"detector.{wing}.{folder}.{name}"
         for wing in of or names()
@@ -81,38 +91,43 @@ def find_files(folder: str, *of: str) -> Mapping[str, str]:
 @cache
 def read_literal(module: str, name: str) -> Any:
     """What a module or a class in it gives ``name``, as a literal on one line; None if it does not.
-    Read from its source: only the packages above it are imported."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_text(encoding="utf-8")
+    Read from its source; nothing is imported."""
+    place = ROOT.parent.joinpath(*module.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    if not file.is_file() and (spec := find_spec(module)) and spec.origin:
+        file = Path(spec.origin)  # of a folder that was added to the package's path
+    source = file.read_text(encoding="utf-8")
     line = re.search(rf"^ *{name}(?:: .+)? = (.+)$", source, re.MULTILINE)
     return None if line is None else ast.literal_eval(line[1])
 
 
 @cache
 def commands() -> Mapping[str, str]:
-    """``infer-raw`` -> "detector.core.commands.infer_raw": a file each. Imports none of them."""
+    """Map ``infer-raw`` -> "detector.core.commands.infer_raw" and so on. Imports none."""
     places = {**find_files("commands", "core"), **find_files("commands")}
     return {name.replace("_", "-"): place for name, place in places.items()}
+
+
+def default_tracker() -> str:
+    return "".join(adds.tracker for adds in additions())
 
 
 # What wings say of a run.
 
 
 def guest() -> Any:
-    """What takes over some runs of ``detect`` (``cli/guest.py``); None if no wing has one."""
+    """Return what may take over runs of ``detect`` (``cli/guest.py``); None if no wing has it."""
     places = [adds.guest for adds in additions() if adds.guest is not None]
     return load(places[0])() if places else None
 
 
 def closing_lines(summary: Any, verbose: bool) -> list[str]:
-    """What all wings say of a finished run."""
+    """Return the lines that wings add at the end of a run's output."""
     return _ask([place for adds in additions() for place in adds.closing], summary, verbose)
 
 
 def sections(document: Any) -> list[Any]:
-    """What all wings show of a session."""
+    """Return the report sections that wings make of a session."""
     return _ask([place for adds in additions() for place in adds.sections], document)
 
 

@@ -1,1 +1,1 @@
-"""What becomes of a camera's detections: rows by day, recordings, events and their receivers."""
+"""Live cameras: sources, recordings, events and their receivers, and the page."""

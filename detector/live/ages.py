@@ -1,10 +1,10 @@
-"""How old pictures are at every output, and why.
+"""The age of pictures at every output, split into its parts.
 
     arrived ── decoding ── decoded ── waiting ── inference began ── inference ── result ── writing
             what the decoder took    queues, conversion, letterbox    infer, head, nms
 
-So decoding + waiting + inference is the age of a result, to the nanosecond, and writing is what
-comes on top of it until every output has the picture.
+decoding + waiting + inference is exactly the age of a result. writing is the time from the result
+until every output has the picture.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from detector.live.base import Ages
 
 DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
 PARTS = (DECODING, WAITING, INFERENCE, WRITING)
-RECENT_NS = 10_000_000_000  # what "the last seconds" are: these, and up to as many before
+RECENT_NS = 10_000_000_000  # "the last seconds": this window and the one before it
 PENDING = 64  # samples between two calls of numpy
 
 
 def parts_of(arrival: Arrival, written_ns: int) -> dict[str, int]:
-    """Nanoseconds of each part. Their sum is ``written_ns`` less the moment of arrival."""
+    """Return the nanoseconds of each part; their sum is ``written_ns`` minus the arrival time."""
     decoded = arrival.decoded_ns or arrival.arrived_ns
     began = max(decoded, arrival.began_ns)
     result = max(began, arrival.result_ns)
@@ -65,10 +65,10 @@ class AgeSums:
         self.result = Samples()
         self.parts = {part: Samples() for part in PARTS}
         self.outputs: dict[str, Samples] = {}
-        self.camera: Samples | None = None  # by the camera's own clock, where it tells
+        self.camera: Samples | None = None  # since the camera's own timestamps, if it sends any
 
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
-        """``outputs``: name -> when it had the picture."""
+        """Count one picture. ``outputs``: name -> when that output had the picture."""
         self.result.add(arrival.result_ns - arrival.arrived_ns)
         for part, ns in parts_of(arrival, written_ns).items():
             self.parts[part].add(ns)
@@ -81,7 +81,7 @@ class AgeSums:
 
 
 class FrameAges:
-    """One camera: of a whole day, and of the last 10 to 20 seconds. One writer, many readers."""
+    """One camera's ages: of the session, and of the last 10 to 20 seconds. One writer thread."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         self._lock = threading.Lock()
@@ -124,7 +124,7 @@ class FrameAges:
         with self._lock:
             return None if self._whole.camera is None else ages(self._whole.camera.flush())
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         with self._lock:
             self._whole = AgeSums()
 

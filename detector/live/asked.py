@@ -1,4 +1,4 @@
-"""What a live run was asked for beyond the plan of every run (``core.run.plan``)."""
+"""The options of a live run beyond the plan of every run (``core.run.plan``)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from detector.live.sources import terms_of
 from detector.live.sources.base import Terms
 from detector.live.sources.cameras import is_camera_list
 
-FOLDER = "live"  # of outputs, and below runs/ of sessions
-# Of x264, for --quality: a recording is encoded without delay, for which balanced has no B-frames.
+FOLDER = "live"  # the default folder of outputs, and the folder of sessions below runs/
+# --quality -> x264 preset. Recordings are encoded without delay, so balanced has no B-frames.
 PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
 CRF = 23
 
@@ -28,8 +28,9 @@ Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class LiveAsked:
-    """``specs``: cameras and lists of them. ``folder``: of the outputs, if any. ``sized``: whether
-    --size was given. ``lists``: in ``specs``, with stamps older than what is read from them."""
+    """The options. ``specs``: cameras and lists of cameras. ``folder``: for outputs, or None.
+    ``sized``: whether --size was given. ``lists``: the camera lists in ``specs``, each with a stamp
+    taken before the list is read."""
 
     specs: tuple[str, ...]
     repeat: bool
@@ -76,7 +77,7 @@ class LiveAsked:
 
 
 def stamp(path: str) -> Stamp:
-    """What changes with a file's content; None where it is not there now."""
+    """Return a value that changes with a file's content; None if the file does not exist."""
     try:
         stat = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Folders of cameras: entered through no link, held by one run."""
+"""Folders of cameras: opened without following links, and locked by one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def enter(path: Path, depth: int = 1) -> int:
-    """A descriptor of a folder, made if need be; its last ``depth`` parts are no links."""
+    """Open a folder, created if needed, without links in its last ``depth`` parts; return it."""
     above = path.parents[depth - 1]
     above.mkdir(parents=True, exist_ok=True)
     folder = os.open(above, FOLDER)
@@ -31,7 +31,7 @@ def enter(path: Path, depth: int = 1) -> int:
 
 
 def open_file(path: Path, flags: int, depth: int = 1, held: int = -1) -> int:
-    """Opens a file, no link, in a folder as of ``enter``, or in the one that is ``held``."""
+    """Open a file in a folder as of ``enter``, or in the descriptor ``held``; follow no link."""
     folder = os.dup(held) if held >= 0 else enter(path.parent, depth)
     try:
         return _open(path.name, flags | os.O_CREAT | os.O_CLOEXEC, folder)
@@ -49,12 +49,12 @@ def _open(name: str, flags: int, folder: int) -> int:
 
 
 def open_to_read(path: str, flags: int) -> int:
-    """An ``opener`` that follows no link. Raises OSError."""
+    """Open a file without following a link; an ``opener`` for ``open``. Raises OSError."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def append_whole(file: int, data: bytes) -> None:
-    """All or nothing: what a full disk takes only in part is cut off again. Raises OSError."""
+    """Append all of ``data`` or nothing: cut off a partial write. Raises OSError."""
     before = os.fstat(file).st_size
     try:
         while data:
@@ -74,12 +74,12 @@ def free_file(folder: Path, stem: str, suffix: str) -> str:
 
 
 def names_of_day(stem: str, day: str, suffix: str) -> list[str]:
-    """Of a day's file, and of further ones, begun where those before have other columns."""
+    """Return names for a day's file and its continuations, begun when columns change."""
     return [f"{stem}-{day}{more}{suffix}" for more in ("", *(f"-{n}" for n in range(2, 10)))]
 
 
 def hold(path: Path, depth: int = 1) -> int:
-    """``enter``, and hold the folder until the descriptor is closed. Raises OutputError."""
+    """Open a folder like ``enter``, and lock it until it is closed. Raises OutputError."""
     try:
         while True:
             folder = enter(path, depth)
@@ -89,7 +89,7 @@ def hold(path: Path, depth: int = 1) -> int:
             if why is None and is_at(path, folder):
                 return folder
             os.close(folder)
-            if why is not None:  # else another run took it back while we waited
+            if why is not None:  # else another run removed the folder while we waited
                 raise OutputError(
                     f"cannot write into {path}: {why}, or choose another folder with -o"
                 )
@@ -100,7 +100,7 @@ def hold(path: Path, depth: int = 1) -> int:
 
 
 def is_at(path: Path, descriptor: int) -> bool:
-    """Whether the name still means this file or folder: somebody may have moved it away."""
+    """Tell whether the path still names this open file or folder: it may have been moved away."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def is_at(path: Path, descriptor: int) -> bool:
 
 
 def take_back(camera: Path) -> None:
-    """Removes a camera's folder and those in it, if empty and of no other run."""
+    """Remove a camera's folder and its subfolders if they are empty and no run holds them."""
     with suppress(OSError):
         folder = os.open(camera, FOLDER | os.O_NOFOLLOW)
         try:

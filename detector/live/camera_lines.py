@@ -1,4 +1,4 @@
-"""What a live run tells of its cameras: a line for each change."""
+"""The lines that a live run prints when its cameras change."""
 
 from __future__ import annotations
 
@@ -7,39 +7,38 @@ from collections.abc import Callable, Mapping
 from detector.live.sources.base import CONNECTING, LAG, LIVE, WAITING, FeedFacts
 
 SECOND = 1_000_000_000  # ns
-CAUGHT_UP_S = 60.0  # without a picture that grew too old: the next one is news
+CAUGHT_UP_S = 60.0  # without a drop: the next drop is reported again
 
 
 class CameraLines:
-    """``state`` gets a line when a camera comes or goes, ``say`` when something is wrong.
-    ``max_age_s``: up to which ``--live every`` promises all pictures. For one thread."""
+    """Prints a line through ``state`` when a camera comes or goes, through ``say`` for a problem.
+    ``max_age_s``: the age up to which ``--live every`` promises all pictures. Not thread-safe."""
 
     def __init__(
         self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None
     ) -> None:
         self._state, self._say, self._max_age_s = state, say, max_age_s
-        self._said: dict[str, str] = {}  # of each camera, last
-        self._lag: dict[str, tuple[int, int | None]] = {}  # pictures so far, when the last one
+        self._last_lines: dict[str, str] = {}  # camera -> its last line
+        self._lag: dict[str, tuple[int, int | None]] = {}  # dropped pictures, time of the last drop
 
-    def was_told(self, name: str, error: str) -> bool:
-        return self._said.get(name) == error
+    def has_reported(self, name: str, error: str) -> bool:
+        return self._last_lines.get(name) == error
 
     def look(self, cameras: Mapping[str, FeedFacts], now_ns: int) -> None:
         for name, facts in cameras.items():
-            self._tell_state(name, facts, now_ns)
+            self._report_state(name, facts, now_ns)
             if self._max_age_s is not None:
-                self._tell_lag(name, facts.dropped.get(LAG, 0), now_ns)
+                self._report_lag(name, facts.dropped.get(LAG, 0), now_ns)
 
-    def _tell_state(self, name: str, facts: FeedFacts, now_ns: int) -> None:
-        """A line where a camera becomes live, or is live no more, or tells another error."""
+    def _report_state(self, name: str, facts: FeedFacts, now_ns: int) -> None:
         size = f"{facts.width}x{facts.height} {facts.codec}"
         size = f"{size}; {facts.note}" if facts.note else size
         now = f"live, {size}" if facts.state == LIVE else facts.error or facts.state
-        if facts.state != CONNECTING and self._said.get(name) != now:
-            self._said[name] = now
+        if facts.state != CONNECTING and self._last_lines.get(name) != now:
+            self._last_lines[name] = now
             self._state(f"{name}: {now}{_again(facts, now_ns)}")
 
-    def _tell_lag(self, name: str, dropped: int, now_ns: int) -> None:
+    def _report_lag(self, name: str, dropped: int, now_ns: int) -> None:
         """Report when pictures begin to be dropped, again only after a while without drops."""
         before, last_ns = self._lag.get(name, (0, None))
         if dropped <= before:

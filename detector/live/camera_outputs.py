@@ -1,4 +1,4 @@
-"""What a live run writes of each camera, and who is told of its events.
+"""The outputs of each camera in a live run, and the receivers of its events.
 
 DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
 DIR/CAMERA/zone-events-..., zone-counts-...csv    with --zones
@@ -36,14 +36,14 @@ from detector.live.tracks import CameraTracks
 from detector.live.zone_rows import ZoneRows
 
 JSONL, RECORDING, TRACKS, ZONES = "jsonl", "recording", "tracks", "zones"
-CLOSE_S = 2.0  # for the last seconds of a recording
+CLOSE_S = 2.0  # to finish a recording
 
 
 class MadeFolder:
-    """The folder of a run's outputs. What was made for it and stayed empty goes again."""
+    """The folder of a run's outputs; ``take_back`` removes what stayed empty."""
 
     def __init__(self, path: Path) -> None:
-        """Makes it. Raises OutputError."""
+        """Create the folder. Raises OutputError."""
         self.path = path
         self._made = [one for one in (path, *path.parents) if not one.exists()]
         try:
@@ -54,7 +54,7 @@ class MadeFolder:
             ) from error
 
     def take_back(self, cameras: Iterable[str]) -> None:
-        """Removes what this run made and what is empty: folders of these cameras, then its own."""
+        """Remove the empty folders of these cameras, then the empty ones of this run."""
         for camera in cameras:
             take_back(self.path / camera)
         for place in self._made:
@@ -63,9 +63,9 @@ class MadeFolder:
 
 
 class CameraOutputs:
-    """Makes the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
-    takes lines for the user, from any thread. ``style``: of the boxes next to copies, if any.
-    ``hides``: whether the drawing pixelates objects. ``filters``: events that clips are around."""
+    """Opens the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
+    prints lines for the user, from any thread. ``style``: of the boxes in side-cars, if any.
+    ``hides``: whether the drawing pixelates objects. ``filters``: which events start clips."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class CameraOutputs:
         self._tracks, self._hides = tracks, hides
         self._folder, self._record, self._encoding = folder, record, encoding
         self._notice, self._zones, self._filters = notice, zones, filters or EventFilters()
-        self._recordings: dict[str, _Recording] = {}
+        self._recordings: dict[str, _CameraRecording] = {}
         self._style = None if record.no_overlay else style
         self._retention = (
             Retention(folder, record.keep_days, record.keep_gb)
@@ -93,8 +93,8 @@ class CameraOutputs:
         )
 
     def make(self, camera: Camera, feed: Feed) -> Sequence[Output]:
-        """The outputs of a camera; ``feed`` has not started. Raises OutputError where one cannot
-        be written; those before it are closed again."""
+        """Open the outputs of a camera whose ``feed`` has not started. Raises OutputError if one
+        cannot be written, after closing the others."""
         if self._folder is None:
             return []
         outputs: list[Output] = []
@@ -118,7 +118,7 @@ class CameraOutputs:
                 add(Output(TRACKS, best, best.folder, lambda: hides, best.counts, best.see))
             if self._retention is not None:
                 recorder = self.recorder(camera)
-                recording = _Recording(recorder, camera, feed)
+                recording = _CameraRecording(recorder, camera, feed)
                 path, counts = place / "video", recorder.counts
                 add(Output(RECORDING, recording, path, lambda: recorder.wants_pictures, counts))
                 self._recordings[camera.name] = recording
@@ -144,41 +144,41 @@ class CameraOutputs:
         )
 
 
-class _Recording:
-    """A recorder with the feed that it listens to: the camera's own, or one of its main stream."""
+class _CameraRecording:
+    """A recorder and the feed it records: the camera's own, or one of its main stream."""
 
     def __init__(self, recorder: CameraRecorder, camera: Camera, feed: Feed) -> None:
         self.recorder = recorder
-        self.wanted: Callable[[Event], bool] | None = None  # a clip is around these; None: any
-        self._told = False
-        # Zone and object: where somebody is, the clip goes on.
+        self.wanted: Callable[[Event], bool] | None = None  # events of clips; None: detections
+        self._has_event = False
+        # Zone and object of each presence; a clip goes on as long as there is one.
         self._there: set[tuple[str | None, int | str | None]] = set()
         feed.decode_all_while(lambda: self.recorder.wants_pictures)
         self._main: Feed | None = None
         if camera.record_address is not None and not self.recorder.wants_pictures:
-            from detector.live.sources.main_stream import MainStreamFeed
+            from detector.live.sources.network import MainStreamFeed
 
             main = replace(camera, address=camera.record_address, record_address=None, rate=None)
             self._main = MainStreamFeed(main)
             self._main.listen(self.recorder.listener)
             self._main.start()
-        elif camera.kind != WEBCAM:  # which sends no packets
+        elif camera.kind != WEBCAM:  # a webcam has no packets
             feed.listen(self.recorder.listener)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        found = None if self.wanted is None else self._told or bool(self._there)
+        found = None if self.wanted is None else self._has_event or bool(self._there)
         self.recorder.write(frame, detections, found)
-        self._told = False
+        self._has_event = False
 
     def tell(self, event: Event) -> None:
         if self.wanted is None:
             return
         zone, thing = event.zone, event.class_name if event.track is None else event.track
-        if event.event in (LEAVES, ENDS):  # who leaves the view has left its zones
+        if event.event in (LEAVES, ENDS):  # an object that left the view left its zones too
             left = {one for one in self._there if one[1] == thing and zone in (None, one[0])}
             self._there -= left
         if self.wanted(event):
-            self._told = True
+            self._has_event = True
             if event.event in (APPEARS, ENTERS, STAYS):
                 self._there.add((zone, thing))
 
@@ -190,7 +190,7 @@ class _Recording:
 
 
 class CameraEvents:
-    """The rules of a run's events, and all who are told of them. ``more``: the page."""
+    """The event rules of a run and all receivers. ``more``: further receivers (the page)."""
 
     def __init__(
         self,
@@ -200,11 +200,11 @@ class CameraEvents:
         filters: EventFilters,
         more: Sequence[EventTarget] = (),
     ) -> None:
-        """Raises UsageError and OutputError for a receiver that cannot be had."""
+        """Open the receivers. Raises UsageError or OutputError if one cannot be opened."""
         self.rules = EventRules(time.perf_counter_ns(), time.time())
         self._snapshots, self._filters = None, filters
         self._days: EventDays | None = None
-        self.home: HomeAssistant | None = None  # which looks at the run once a second
+        self.home: HomeAssistant | None = None  # run.py calls its ``look`` once a second
         with ExitStack() as made:
             self._targets: list[EventTarget] = []
             for target in _targets(folder, wanted, notice, filters):
@@ -228,7 +228,7 @@ class CameraEvents:
         return self._snapshots.add_to(event, picture())
 
     def close(self) -> list[str]:
-        """Gives every receiver a moment. Returns what was lost, a line for each."""
+        """Close every receiver after a moment to deliver; return a line for each loss."""
         if self._snapshots is not None:
             self._snapshots.close()
         self._hub.close()
@@ -238,7 +238,6 @@ class CameraEvents:
         return [f"{name}: {count} lost" for name, count in lost.items()]
 
     def take_back(self) -> None:
-        """Removes the files of events that this run began; who was told otherwise knows."""
         for target in self._targets:
             if isinstance(target, EventDays):
                 target.take_back()
@@ -247,7 +246,7 @@ class CameraEvents:
 def _targets(
     folder: Path | None, wanted: EventsConfig, notice: Callable[[str], None], filters: EventFilters
 ) -> Iterator[EventTarget]:
-    told = os.environ.get
+    read_env = os.environ.get
     if folder is not None:
         yield EventDays(folder, complain=notice)
     if wanted.events is not None:
@@ -258,13 +257,13 @@ def _targets(
         from detector.live.events.webhook import Webhook, find_address
 
         address = find_address(wanted.webhook)
-        webhook = Webhook(address, told("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
+        webhook = Webhook(address, read_env("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
         webhook.wanted = partial(filters.passes, WEBHOOK)
         yield webhook
     if wanted.mqtt is not None:
         from detector.live.events.mqtt import MqttTarget
 
-        user, password = told("DETECT_VIDEO_MQTT_USER"), told("DETECT_VIDEO_MQTT_PASSWORD")
+        user, password = read_env("DETECT_VIDEO_MQTT_USER"), read_env("DETECT_VIDEO_MQTT_PASSWORD")
         login = wanted.mqtt, user, password
         if (prefix := wanted.mqtt_discovery) is None:
             mqtt = MqttTarget(*login, complain=notice)

@@ -3,13 +3,13 @@
 Each camera has a grid of its own, so a row of a batch has as many inputs as its camera
 (``core.loop.tiled.MixedRequest``).
 
-``auto`` looks at ``FRAMES`` pictures of a camera, ``APART_S`` apart, in the run itself, whole and
-in 2x2 tiles; outputs show what the camera's current grid finds. The inputs a second that the engine
-has time for (one inference's inputs, times ``SHARE``) are then shared: one for every picture, then
-2x2 for the camera with the smallest objects first, then 3x3 likewise. A camera that would fall
-behind gets fewer.
+During the run, ``auto`` infers ``FRAMES`` pictures of a camera, ``APART_S`` apart, both whole and
+in 2x2 tiles; outputs show what the camera's current grid finds. Then it distributes the inputs per
+second that the engine has time for (``SHARE`` of its throughput): one for every picture, then 2x2
+tiles, first for the camera with the smallest objects, then 3x3 likewise. A camera whose finer grid
+does not fit keeps the coarser one.
 
-It looks again every ``AGAIN_S`` (``EMPTY_AGAIN_S`` if nothing was found) and at a new size.
+It repeats this every ``AGAIN_S`` (``EMPTY_AGAIN_S`` if nothing was found) and at a new size.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from detector.live.sources.base import Camera, FeedFacts
 
 if TYPE_CHECKING:
     from detector.core.loop.tiled import MixedRequest
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.stages.tiles import FrameTiles, TiledFit
     from detector.core.types import AnyPicture, Detections, Fit, Frame, Image
 
-APART_S = 0.5  # between two pictures of a look, at least
+APART_S = 0.5  # least time between two pictures of a look
 AGAIN_S = 3600.0
 EMPTY_AGAIN_S = 600.0
-SHARE = 0.8  # of the engine's time: pictures do not come evenly
-TIMES = 64  # inferences, of which the median counts
+SHARE = 0.8  # of the engine's time: pictures do not arrive evenly
+TIMES = 64  # inferences whose median is used
 
 
 def tiling_of_cameras(asked: Tiling, cameras: Sequence[Camera]) -> Tiling:
-    """Of the run: with room for the finest grid that any camera may get, where they may differ."""
+    """Return the run's tiling, with room for the finest grid if cameras may differ."""
     own = [Tiling.parse(camera.tiles) for camera in cameras if camera.tiles is not None]
     if not asked.auto and not own:
         return asked
@@ -54,7 +54,7 @@ def tiling_of_cameras(asked: Tiling, cameras: Sequence[Camera]) -> Tiling:
 class Look:
     next_s: float = 0.0
     frames: int = 0
-    whole: list[float] = field(default_factory=list)  # sides of objects, ``first_look.sides_of``
+    whole: list[float] = field(default_factory=list)  # sides of objects (``first_look.sides_of``)
     tiled: list[float] = field(default_factory=list)
 
     @property
@@ -63,9 +63,8 @@ class Look:
 
 
 @dataclass(slots=True)
-class Place:
-    """One camera. ``size``: height and width; 0 before the first. ``useful``: coarsest grids
-    first."""
+class TiledFeed:
+    """A camera. ``size``: height, width; 0 at first. ``useful``: helpful grids, coarsest first."""
 
     camera: Camera
     class_ids: frozenset[int] | None
@@ -76,30 +75,30 @@ class Place:
     useful: list[Tiling] = field(default_factory=list)
     side: float = 0.0
     why: str = ""
-    no_finer: str = ""  # why, where that is the picture's fault
-    rate: float | None = None  # pictures a second that are to be detected, when it was last live
-    told: str = ""  # the line that was told last
+    no_finer: str = ""  # why no finer grid would help
+    rate: float | None = None  # pictures per second to detect, when it was last live
+    line: str = ""  # the last one for the user
 
 
 class CameraTiles:
-    """``give`` is of the reader's thread, what it returns of reader and writer, the rest of any."""
+    """The grids of all cameras. The loop's reader calls ``give``, reader and writer what that
+    returns; any thread calls the rest."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._plan, self._tiling = plan, plan.tiling
         self._lock = threading.Lock()
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, TiledFeed] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
-        self._fill = cast("FrameTiles", plan.stages()[0])  # where cameras differ, it is one
-        self._every = plan.following.every or 1  # auto may want all of them
+        self._fill = cast("FrameTiles", plan.stages()[0])  # FrameTiles if cameras may differ
+        spared = plan.spared
+        self._every = (spared and spared.every) or 1  # auto may infer every frame
 
     @property
     def differ(self) -> bool:
         return self._tiling.most > 0
 
-    # Cameras come and go.
-
     def check(self, camera: Camera) -> None:
-        """Raises UsageError for a camera that came later and wants what the run has no room for."""
+        """Raise UsageError if a later camera needs more tiles than this run has room for."""
         if camera.tiles is None:
             return
         if max(2, Tiling.parse(camera.tiles).inputs) > self._tiling.most:
@@ -110,7 +109,7 @@ class CameraTiles:
 
     def open(self, camera: Camera, class_ids: frozenset[int] | None) -> None:
         asked = self._tiling if camera.tiles is None else Tiling.parse(camera.tiles)
-        place = Place(camera, class_ids, asked, Tiling() if asked.auto else Tiling(asked.grid))
+        place = TiledFeed(camera, class_ids, asked, Tiling() if asked.auto else Tiling(asked.grid))
         with self._lock:
             self._places[camera.name] = place
 
@@ -119,16 +118,14 @@ class CameraTiles:
             self._places.pop(name, None)
 
     def text(self, name: str) -> str:
-        """The grid of a camera now, as it is typed; that of the run for one that is gone."""
+        """Return a camera's current grid as in the option; the run's grid if the camera is gone."""
         with self._lock:
             place = self._places.get(name)
             return Tiling(self._tiling.grid).text if place is None else place.tiling.text
 
     def lines(self) -> list[str]:
         with self._lock:
-            return [place.told for place in self._places.values() if place.told]
-
-    # A picture (``core.loop.parts.FrameInputs``).
+            return [place.line for place in self._places.values() if place.line]
 
     def give(self, frame: Frame, request: MixedRequest, row: int) -> Callable[..., Fit]:
         assert frame.arrival is not None
@@ -149,11 +146,11 @@ class CameraTiles:
 
         return fill
 
-    def _take_look(self, place: Place, frame: Frame) -> Look | None:
+    def _take_look(self, place: TiledFeed, frame: Frame) -> Look | None:
         if not place.asked.auto or frame.arrival is None:
             return None
         now_s = frame.arrival.arrived_ns / 1e9
-        if frame.size != place.size:  # another camera behind the same address, as it were
+        if frame.size != place.size:  # treat it as another camera
             place.size, place.tiling, place.useful = frame.size, Tiling(), []
             place.look = Look()
         look = place.look
@@ -162,19 +159,17 @@ class CameraTiles:
         look.next_s = now_s + APART_S
         return look
 
-    def _note(self, place: Place, look: Look, whole: Detections, tiled: Detections) -> None:
+    def _note(self, place: TiledFeed, look: Look, whole: Detections, tiled: Detections) -> None:
         with self._lock:
             look.whole += self._sides(place, whole)
             look.tiled += self._sides(place, tiled)
             look.frames += 1
 
-    def _sides(self, place: Place, found: Detections) -> list[float]:
+    def _sides(self, place: TiledFeed, found: Detections) -> list[float]:
         height, width = place.size
         kept = keep(found, width, height, place.camera.masks, place.class_ids)
-        sure = kept.only(kept.scores >= self._plan.selection.conf)  # a tracker sees more of them
+        sure = kept.only(kept.scores >= self._plan.selection.conf)  # trackers get more
         return sides_of(sure, place.size, self._plan.network)
-
-    # The clerk.
 
     def decide(self, states: Mapping[str, FeedFacts]) -> list[str]:
         """Decide each camera's grid after a look; return lines for the user. Called often."""
@@ -182,20 +177,20 @@ class CameraTiles:
             for name, place in self._places.items():
                 if (facts := states.get(name)) is not None and facts.fps:
                     place.rate = self._wanted_rate(place.camera, facts.fps)
-            over = [
+            finished = [
                 place
                 for place in self._places.values()
                 if place.look is not None and place.look.frames >= FRAMES
             ]
-            for place in over:
+            for place in finished:
                 self._conclude(place)
-            return self._share_out(over) if over else []
+            return self._share_out(finished) if finished else []
 
     def _wanted_rate(self, camera: Camera, fps: float) -> float:
         rate = fps if camera.rate is None else min(fps, float(camera.rate))
         return rate / self._every
 
-    def _conclude(self, place: Place) -> None:
+    def _conclude(self, place: TiledFeed) -> None:
         look, (height, width) = place.look, place.size
         assert look is not None
         if not look.sides:
@@ -210,15 +205,15 @@ class CameraTiles:
         again = AGAIN_S if look.sides else EMPTY_AGAIN_S
         place.look = Look(look.next_s - APART_S + again)
 
-    def _share_out(self, over: Sequence[Place]) -> list[str]:
+    def _share_out(self, finished: Sequence[TiledFeed]) -> list[str]:
         room = self._room()
         wants = sorted(self._places.values(), key=lambda place: place.side)
         known = [place.rate for place in wants if place.rate is not None]
         got = {id(place): Tiling(None if place.asked.auto else place.asked.grid) for place in wants}
         refused: dict[int, str] = {}
 
-        def needed(place: Place, tiling: Tiling) -> float:
-            """Inputs a second. A camera that was never there counts as the fastest of them."""
+        def needed(place: TiledFeed, tiling: Tiling) -> float:
+            """Return inputs per second. A camera that was never live counts as the fastest one."""
             rate = max(known, default=0.0) if place.rate is None else place.rate
             return rate * tiling.inputs
 
@@ -240,13 +235,13 @@ class CameraTiles:
         lines = []
         for place in wants:
             before, place.tiling = place.tiling, got[id(place)]
-            if not place.asked.auto or not (place in over or before != place.tiling):
+            if not place.asked.auto or not (place in finished or before != place.tiling):
                 continue
-            told = f"{place.camera.name}: --tiles auto: {place.tiling.text}: {place.why}"
-            told += refused.get(id(place), place.no_finer)
-            if before != place.tiling or not place.told:
-                lines.append(told)
-            place.told = told
+            line = f"{place.camera.name}: --tiles auto: {place.tiling.text}: {place.why}"
+            line += refused.get(id(place), place.no_finer)
+            if before != place.tiling or not place.line:
+                lines.append(line)
+            place.line = line
         return lines
 
     def _room(self) -> float:
@@ -256,14 +251,14 @@ class CameraTiles:
 
 
 class _Looked:
-    """A fit that reports both whole and tiled results, and hands on those of the grid."""
+    """A fit that reports both whole and tiled results, and returns those of the current grid."""
 
     def __init__(
-        self, fit: TiledFit, tiled: bool, told: Callable[[Detections, Detections], None]
+        self, fit: TiledFit, tiled: bool, report: Callable[[Detections, Detections], None]
     ) -> None:
-        self._fit, self._tiled, self._told = fit, tiled, told
+        self._fit, self._tiled, self._report = fit, tiled, report
 
     def to_source(self, found: Sequence[Detections]) -> Detections:
         whole, tiled = self._fit.whole(found), self._fit.to_source(found)
-        self._told(whole, tiled)
+        self._report(whole, tiled)
         return tiled if self._tiled else whole

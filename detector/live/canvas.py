@@ -1,4 +1,4 @@
-"""The size of the network's input that most cameras want."""
+"""The input size of the network that fits most cameras."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from detector.live.sources.base import FILE, Camera
 
 
 def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
-    """Width and height that most cameras want, or the model's own; a line if others differ."""
+    """Return the size (width, height; None: the model's) that most cameras want, and a line for the
+    user if others differ."""
     declared = declared_canvases(config)
     if config.runtime.size is not None or not declared:
         return None, None
-    pictures = [told_size(camera) for camera in cameras]
+    pictures = [reported_size(camera) for camera in cameras]
     wanted = [find_canvas(config, picture) for picture in pictures]
     votes = Counter(wanted)
     most = max(votes.values(), default=0)
@@ -35,12 +36,12 @@ def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size 
     return picture, line
 
 
-def told_size(camera: Camera) -> Size | None:
+def reported_size(camera: Camera) -> Size | None:
     if camera.kind != FILE:
         return camera.size
     from detector.core import sources
 
-    # What is wrong with a file is said by its feed.
+    # The feed reports what is wrong with a file.
     with suppress(DetectVideoError), sources.open(camera.address.whole, frames=1) as source:
         return source.info.width, source.info.height
     return None

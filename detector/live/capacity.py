@@ -1,16 +1,16 @@
-"""How many such cameras this machine could take.
+"""Estimates how many such cameras this machine could handle.
 
-Two things can be full: a group of the loop's stages, of which each runs in a thread of its own, and
-the CPU. Decoding is paid for every picture that arrives; the loop's work only for those that are
-not dropped. So for k cameras, each detected whole,
+Two resources can be exhausted: a group of the loop's stages, each of which has its own thread, and
+the CPU. Every picture that arrives is decoded; only pictures that are not dropped cost the loop's
+work. So for k cameras, all of whose pictures are detected,
 
     loop:  k / N * busy / processed share <= 1
     CPU:   k / N * (decoding / decoded share + rest / processed share)
-                                                        <= 1 - what other programs use
+                                                        <= 1 - share used by other programs
 
-The decoded share is 1, except for shed cameras, whose saved decoding has to be paid.
+The decoded share is below 1 only for shed cameras: dividing by it adds the decoding they skip.
 
-Where pictures are dropped for lack of time, it is no more than the share that was not dropped,
+If pictures are dropped for lack of time, the estimate is at most the share that was not dropped,
 whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
 
 It is an upper estimate: stages share cores. docs/live.md compares it with measured streams.
@@ -25,16 +25,16 @@ from detector.core.timeline.order import INFERENCE, READING, WRITING, grouped
 
 NAMES = {READING: "Reading", INFERENCE: "Inference", WRITING: "Writing"}
 CPU = "The CPU"
-LEAST = 0.001  # a share below it tells nothing
-DROPPING = 0.02  # dropped share from which a limit is called one
+LEAST = 0.001  # smaller shares count as unknown
+DROPPING = 0.02  # dropped share from which we report a limit
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What was used in a span of time, as shares of it, 0 to 1.
+class Usage:
+    """The resources used in a span of time, as shares, 0 to 1.
 
-    ``stages``: busy time of each; of a worker's, its mean. ``cpu``: of all cores, by this
-    process, ``decoding`` of it by the feeds; ``others``: by other programs, 0 if unknown. Of
+    ``stages``: busy time of each; for workers, their mean. ``cpu``: of all cores, by this process;
+    ``decoding``: the part of it in feeds; ``others``: by other programs, 0 if unknown. Shares of
     arrived pictures: ``processed`` (detected), ``dropped`` (no time), ``decoded`` (not shed).
     """
 
@@ -48,22 +48,22 @@ class Load:
     decoded: float = 1.0
 
 
-def shares_needed(load: Load) -> dict[str, float]:
-    """What each resource would be used if every picture of these cameras were detected."""
+def shares_needed(load: Usage) -> dict[str, float]:
+    """Return how much of each resource is needed to detect every picture of these cameras."""
     processed = max(load.processed, LEAST)
     needed = {
         NAMES[group]: sum(load.stages.get(stage, 0.0) for stage in stages) / processed
         for group, stages in grouped(load.stages).items()
     }
     decoding = min(load.decoding, load.cpu)
-    left = max(1.0 - load.others, LEAST)  # what other programs use is not ours to take
+    left = max(1.0 - load.others, LEAST)  # the share that other programs leave
     all_decoded = decoding / max(load.decoded, LEAST)
     needed[CPU] = (all_decoded + (load.cpu - decoding) / processed) / left
     return needed
 
 
-def capacity(load: Load) -> float | None:
-    """Cameras like the present ones; None where nothing is known."""
+def capacity(load: Usage) -> float | None:
+    """Return how many cameras like the present ones are possible; None if nothing is known."""
     if not load.cameras or load.processed < LEAST:
         return None
     fullest = max(shares_needed(load).values())
@@ -74,16 +74,16 @@ def capacity(load: Load) -> float | None:
     return kept if room is None else min(room, kept)
 
 
-def busiest_stage(load: Load) -> str | None:
-    """Of the group that is used most: what to change first. None where nothing was done."""
+def busiest_stage(load: Usage) -> str | None:
+    """Return the busiest stage of the busiest group; None if no stage did anything."""
     needed = shares_needed(load)
     group = max(NAMES, key=lambda name: needed[NAMES[name]])
     stage = max(grouped(load.stages)[group], key=lambda name: load.stages.get(name, 0.0))
     return stage if load.stages.get(stage) else None
 
 
-def sentence(load: Load) -> str:
-    """What is fullest, and how many cameras this machine could take."""
+def sentence(load: Usage) -> str:
+    """Say what limits the run, and how many cameras this machine could handle."""
     could = capacity(load)
     if could is None:
         return "no camera is live, so the capacity is unknown"

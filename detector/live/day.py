@@ -1,4 +1,4 @@
-"""One day of a live run: its loop, its session, its figures."""
+"""One day of a live run: its loop, its session and its figures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from detector.live.memory import MemoryWatch
 from detector.live.routing import Router
 
 if TYPE_CHECKING:
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.session.document import DecodingFigures, Summary
     from detector.core.session.outcome import SourceRun
     from detector.core.session.store import Session
 
-# Rows of each stage and thread that a session holds: six minutes of 25 pictures a second.
+# Rows per stage and thread in a session: six minutes at 25 FPS.
 ROWS = 10_000
-FEED_ROWS = 100  # of the decoders' spans, of which only sums are read
+FEED_ROWS = 100  # of the decoders' spans; only their sums are read
 
 
 def today() -> str:
@@ -35,6 +35,8 @@ def today() -> str:
 
 
 class EndOfDay(threading.Event):
+    """Set when the day ends or the run stops; ``has_come`` tells whether the day ended."""
+
     def __init__(self, stop: threading.Event) -> None:
         super().__init__()
         self._stop = stop
@@ -43,7 +45,7 @@ class EndOfDay(threading.Event):
         return super().is_set() or self._stop.is_set()
 
     @property
-    def came(self) -> bool:
+    def has_come(self) -> bool:
         return super().is_set()
 
 
@@ -56,28 +58,28 @@ class Day:
     clock: RunClock = field(default_factory=RunClock)
 
 
-def begin_day(asked: LiveAsked, plan: Plan, path: str, stop: threading.Event) -> Day:
+def begin_day(asked: LiveAsked, plan: RunPlan, path: str, stop: threading.Event) -> Day:
     from detector.core.session.outcome import SourceRun
     from detector.core.session.store import Session
 
     name = today()
     folder = Path(asked.sessions or Path("runs", FOLDER))
     session = Session.create_in(folder, name, or_temporary=asked.sessions is None)
-    session.begin()  # else what the log says would go with an earlier run's files
+    session.begin()  # now, because it removes an earlier run's files, and the log must stay
     timeline = plan.loop.timeline(plan.loaded.natives, max_rows=ROWS, ring=True)
     return Day(session, SourceRun(path, timeline), EndOfDay(stop), name)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """``calls``: name of a thread -> packets that it decoded."""
+class DecodingSums:
+    """Decoding by all feeds so far. ``calls``: name of a thread -> packets that it decoded."""
 
     calls: Mapping[str, int] = field(default_factory=dict)
     busy_ns: int = 0
     cpu_ns: int = 0
 
     @classmethod
-    def so_far(cls, decoders: Timeline) -> Decoded:
+    def so_far(cls, decoders: Timeline) -> DecodingSums:
         calls, busy, cpu = {}, 0, 0
         for name, track in list(decoders.tracks.items()):
             if (span := track.spans.get((READ, WORK))) is not None:
@@ -86,7 +88,7 @@ class Decoded:
                 cpu += span.cpu_ns
         return cls(calls, busy, cpu)
 
-    def since(self, before: Decoded) -> DecodingFigures:
+    def since(self, before: DecodingSums) -> DecodingFigures:
         from detector.core.session.document import DecodingFigures
 
         calls = [count - before.calls.get(name, 0) for name, count in self.calls.items()]
@@ -98,10 +100,10 @@ class Decoded:
         )
 
 
-class Books:
+class DayBooks:
     def __init__(self, status: LiveStatus, decoders: Timeline, names: tuple[str, ...]) -> None:
         self._status, self._decoders, self._names = status, decoders, names
-        self._told = Decoded()  # when the last day was told
+        self._reported = DecodingSums()  # at the end of the last day
         self.memory = MemoryWatch()
 
     def begin_day(self, timeline: Timeline | OffTimeline) -> None:
@@ -116,13 +118,13 @@ class Books:
         dropped, written = sum(sum(one.dropped.values()) for one in streams), summary.frames.written
         tiles = max((Tiling.parse(one.tiles).inputs for one in streams), default=summary.tiles)
         counts = replace(summary.frames, read=written + dropped, dropped=dropped)
-        # The next day begins where this one ended, so that nothing falls between them.
-        before, self._told = self._told, Decoded.so_far(self._decoders)
+        # The next day counts from here, so that no packet is missed.
+        before, self._reported = self._reported, DecodingSums.so_far(self._decoders)
         summary = replace(
             summary,
             frames=counts,
             tiles=tiles,
-            decoding=self._told.since(before),
+            decoding=self._reported.since(before),
             memory=self.memory.figures(),
         )
         load = self._status.load_of_day()

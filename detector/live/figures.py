@@ -1,8 +1,8 @@
 """The figures of a live run, at any moment and at the end of a day.
 
-The writer notes each picture, a thread takes a sample of all counters twice a second, and anybody
-asks for ``figures``. Rates are of the last seconds; a camera that is not live has none, so that an
-outage is in no average.
+The writer notes each picture, a thread samples all counters twice a second, and any thread reads
+``figures``. Rates cover the last seconds; a camera that is not live has none, so averages exclude
+outages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from detector.core.timeline.order import INFERENCE, group_of
 from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
 from detector.live.base import Ages, LiveFigures, StreamFigures
-from detector.live.capacity import Load, capacity, sentence
+from detector.live.capacity import Usage, capacity, sentence
 from detector.live.sources.base import (
     CORRUPT,
     LAG,
@@ -36,40 +36,40 @@ from detector.live.sources.base import (
 from detector.live.sources.collect import Collector, Member
 from detector.live.zone_counts import ZoneCounts
 
-SAMPLES_NS = 5_000_000_000  # what "the last seconds" are for rates
+SAMPLES_NS = 5_000_000_000  # "the last seconds" for rates
 SECOND = 1_000_000_000
-NO_TIME = (NEWER, UNDECODED, LAG)  # reasons that a faster machine would change
-NOT_WANTED = (RATE, CORRUPT, STOPPED, NO_KEY)  # reasons that no faster machine would change
+NO_TIME = (NEWER, UNDECODED, LAG)  # drops that a faster machine would avoid
+NOT_WANTED = (RATE, CORRUPT, STOPPED, NO_KEY)  # drops for other reasons
 
 
 @dataclass(slots=True)
-class Tally:
-    """What the run counts of one camera. Nanoseconds."""
+class CameraTally:
+    """The counts of one camera. Times are nanoseconds."""
 
     ages: FrameAges
     processed: int = 0
-    found: Counter[int] = field(default_factory=Counter)  # class id -> objects, of the day
-    # Of the day: the time in which it was live, or pictures from before were detected; and the sum
-    # of the camera's own rate over the time in which it was live.
+    found: Counter[int] = field(default_factory=Counter)  # class id -> objects, today
+    # Today: time while it was live or its pictures were processed; the integral of its own rate
+    # over the time while it was live, and that time.
     live_ns: int = 0
     rate_ns: float = 0.0
     rated_ns: int = 0
-    # The run's counts at the day's start and at its summary, where the next day starts.
+    # Counts of the run at the start of the day and at its summary, where the next day starts.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
-    told: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
+    at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
 
 @dataclass(slots=True)
-class Sample:
+class Counters:
     at_ns: int
     cpu_ns: int
     computer_ns: int | None  # by all programs
     decoding_ns: int
     written: int
     received: int
-    undecoded: int  # of them, those that were left out before decoding to save its time
-    wanted: int  # pictures that arrived and were to be detected
-    dropped: int  # of them, those for which there was no time
+    undecoded: int  # of them, skipped before decoding to save CPU time
+    wanted: int  # pictures that arrived and should be detected
+    dropped: int  # of them, dropped for lack of time
     stages_ns: dict[str, int]
     workers: int
     infer_ns: int
@@ -78,11 +78,11 @@ class Sample:
 
 @dataclass(slots=True)
 class Spent:
-    """What was used between two samples, or in many such spans together. Nanoseconds."""
+    """Differences between two samples, or the sum of many. Times are nanoseconds."""
 
     passed_ns: int = 0
     cpu_ns: int = 0
-    others_ns: int = 0  # of CPU time, by other programs
+    others_ns: int = 0  # CPU time of other programs
     decoding_ns: int = 0
     written: int = 0
     received: int = 0
@@ -92,15 +92,15 @@ class Spent:
     stages_ns: Counter[str] = field(default_factory=Counter)
     workers: int = 1
     infer_ns: int = 0
-    cameras_ns: int = 0  # time of each live camera
+    cameras_ns: int = 0  # summed over live cameras
 
-    def add(self, first: Sample, last: Sample, live: int) -> None:
+    def add(self, first: Counters, last: Counters, live: int) -> None:
         passed = last.at_ns - first.at_ns
         self.passed_ns += passed
         own = last.cpu_ns - first.cpu_ns
         self.cpu_ns += own
         if first.computer_ns is not None and last.computer_ns is not None:
-            # Not cut off at 0 here: the system counts in ticks of 10 ms, the process exactly.
+            # May be negative: the system counts in ticks of 10 ms, the process exactly.
             self.others_ns += last.computer_ns - first.computer_ns - own
         for name in ("decoding_ns", "written", "received", "undecoded", "wanted", "dropped"):
             more = getattr(last, name) - getattr(first, name)
@@ -111,15 +111,15 @@ class Spent:
         self.infer_ns += last.infer_ns - first.infer_ns
         self.cameras_ns += passed * live
 
-    def load(self, cores: int) -> Load | None:
-        """Shares of the time; None where none has passed."""
+    def load(self, cores: int) -> Usage | None:
+        """Return shares of the time; None if no time has passed."""
         if not self.passed_ns:
             return None
         stages = {
             stage: ns / self.passed_ns / (self.workers if group_of(stage) == INFERENCE else 1)
             for stage, ns in self.stages_ns.items()
         }
-        return Load(
+        return Usage(
             cameras=round(self.cameras_ns / self.passed_ns),
             stages=stages,
             cpu=min(1.0, self.cpu_ns / self.passed_ns / cores),
@@ -127,7 +127,7 @@ class Spent:
             decoded=1 - self.undecoded / self.received if self.received > 0 else 1.0,
             processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
             dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
-            # Not more than this program leaves: a host that steals time is counted, too.
+            # At most what this program leaves; time stolen by a host counts, too.
             others=max(0.0, min(self.others_ns, cores * self.passed_ns - self.cpu_ns))
             / self.passed_ns
             / cores,
@@ -135,9 +135,9 @@ class Spent:
 
 
 class LiveStatus:
-    """``clock``: ns, as of ``Arrival``. ``decoding``: CPU ns of the feeds' threads.
-    ``computer_clock``: of all programs on these cores, if known. ``tiles``: of a camera now.
-    ``zones``: counts of its lines and zones."""
+    """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding``: CPU ns of the feeds'
+    threads. ``computer_clock``: CPU ns of all programs, if known. ``tiles``: a camera's current
+    grid. ``zones``: counts of lines and zones."""
 
     def __init__(
         self,
@@ -156,34 +156,30 @@ class LiveStatus:
         self.zones = zones or ZoneCounts()
         self._started_ns = clock()
         self._lock = threading.Lock()
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, CameraTally] = {}
         self._timeline: Timeline | OffTimeline = OffTimeline()
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[Counters] = deque()
         self._sampled_ns: int | None = None
-        self._inferred_ns = self._idle_ns = self._started_ns  # when the engine was seen well
-        self._of_day = Spent()  # while a camera was live
-        self.live_ns = 0  # in which at least one camera was live, of the day
-
-    # ------------------------------------------------------------------
-    # What happens.
+        self._inferred_ns = self._idle_ns = self._started_ns  # last result, last idle time
+        self._of_day = Spent()  # while any camera was live
+        self.live_ns = 0  # today's time with a live camera
 
     def begin_day(self, timeline: Timeline | OffTimeline) -> None:
-        """A loop of its own begins, with this timeline; counts of the day are 0."""
         with self._lock:
             self._timeline = timeline
             self._samples.clear()
             self.live_ns, self._of_day = 0, Spent()
             for member in self._all_members():
                 tally = self._tally(member.camera.name)
-                tally.ages.begin_anew()
+                tally.ages.reset()
                 tally.found, tally.live_ns = Counter(), 0
                 tally.rate_ns, tally.rated_ns = 0.0, 0
-                tally.before = tally.told
+                tally.before = tally.at_summary
 
     def note(
         self, frame: Frame, detections: Detections, outputs: Mapping[str, int], written_ns: int
     ) -> None:
-        """A picture is detected and in all outputs. ``outputs``: name -> the moment of each."""
+        """Count a detected picture that all outputs have. ``outputs``: name -> its time."""
         arrival = frame.arrival
         assert arrival is not None
         with self._lock:
@@ -194,7 +190,7 @@ class LiveStatus:
         tally.ages.add(arrival, outputs, written_ns)
 
     def sample(self) -> None:
-        """Reads all counters. To be called about twice a second."""
+        """Sample all counters. Called about twice a second."""
         now = self._clock()
         with self._lock:
             passed = 0 if self._sampled_ns is None else now - self._sampled_ns
@@ -219,7 +215,7 @@ class LiveStatus:
             self.live_ns += passed if live or working else 0
             stages, workers, infer_ns = self._stages()
             processed = {name: tally.processed for name, tally in self._tallies.items()}
-            sample = Sample(
+            sample = Counters(
                 now,
                 self._cpu_clock(),
                 self._computer_clock(),
@@ -240,9 +236,6 @@ class LiveStatus:
             while len(self._samples) > 2 and now - self._samples[0].at_ns > SAMPLES_NS:
                 self._samples.popleft()
 
-    # ------------------------------------------------------------------
-    # What is known.
-
     def figures(self) -> LiveFigures:
         now = self._clock()
         with self._lock:
@@ -252,15 +245,15 @@ class LiveStatus:
             live = sum(stream.state == LIVE for stream in streams)
             since = max(self._inferred_ns, self._idle_ns)
             engine_age = (now - since) / SECOND if self._in_flight() > 0 else 0.0
-        spent = Spent()
+        used = Spent()
         if first is not None and last is not None:
-            spent.add(first, last, live)
-        load = spent.load(self._cores)
+            used.add(first, last, live)
+        load = used.load(self._cores)
         return LiveFigures(
             streams=streams,
             uptime_s=(now - self._started_ns) / SECOND,
-            inference_fps=_rate(spent.written, spent.infer_ns / SECOND),
-            end_to_end_fps=_rate(spent.written, spent.passed_ns / SECOND) if live else None,
+            inference_fps=_rate(used.written, used.infer_ns / SECOND),
+            end_to_end_fps=_rate(used.written, used.passed_ns / SECOND) if live else None,
             busy={} if load is None else dict(load.stages),
             cpu_share=None if load is None else load.cpu,
             computer_share=self._computer_share(first, last),
@@ -269,17 +262,16 @@ class LiveStatus:
             engine_age_s=engine_age,
         )
 
-    def _computer_share(self, first: Sample | None, last: Sample | None) -> float | None:
+    def _computer_share(self, first: Counters | None, last: Counters | None) -> float | None:
         if first is None or last is None or last.at_ns <= first.at_ns:
             return None
         if first.computer_ns is None or last.computer_ns is None:
             return None
-        # The system counts in ticks of 10 ms, so that it may show less than this program's own.
+        # The system counts in ticks of 10 ms, so it may show less than this program used.
         used = max(last.computer_ns - first.computer_ns, last.cpu_ns - first.cpu_ns)
         return min(1.0, used / (last.at_ns - first.at_ns) / self._cores)
 
-    def load_of_day(self) -> Load | None:
-        """While at least one camera was live; None where none was."""
+    def load_of_day(self) -> Usage | None:
         with self._lock:
             return self._of_day.load(self._cores)
 
@@ -289,8 +281,8 @@ class LiveStatus:
         outputs: Mapping[str, Mapping[str, str]],
         counts: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> list[StreamSummary]:
-        """The day of each camera, also removed ones. ``received``: pictures processed or dropped
-        that day. ``outputs``: camera -> kind -> path; ``counts``: -> what that output did."""
+        """Return each camera's day, also of removed ones. ``received``: processed or dropped that
+        day. ``outputs``: camera -> kind -> path; ``counts``: camera -> kind -> counts."""
         with self._lock:
             return [
                 self._summary(
@@ -310,9 +302,9 @@ class LiveStatus:
         counts: Mapping[str, Mapping[str, int]],
     ) -> StreamSummary:
         tally, facts = self._tally(member.camera.name), member.facts()
-        tally.told = told, dropped = self._counts(member)
+        tally.at_summary = counted, dropped = self._counts(member)
         counts_before, dropped_before = tally.before
-        of_day = {key: count - counts_before.get(key, 0) for key, count in told.items()}
+        of_day = {key: count - counts_before.get(key, 0) for key, count in counted.items()}
         left_out = {
             reason: more
             for reason, count in sorted(dropped.items())
@@ -348,24 +340,23 @@ class LiveStatus:
             output_counts={kind: dict(one) for kind, one in counts.items()},
         )
 
-    # ------------------------------------------------------------------
-    # Under the lock.
+    # With the lock held.
 
     def _in_flight(self) -> int:
-        """Pictures that the loop took and has not finished."""
+        """Return how many pictures the loop took and has not finished."""
         done = sum(tally.processed for tally in self._tallies.values())
         return sum(one.handed for one in self._all_members()) - done
 
     def _all_members(self) -> list[Member]:
         return [*self._collector.members(), *self._collector.gone.values()]
 
-    def _tally(self, name: str) -> Tally:
+    def _tally(self, name: str) -> CameraTally:
         if name not in self._tallies:
-            self._tallies[name] = Tally(FrameAges(self._clock()))
+            self._tallies[name] = CameraTally(FrameAges(self._clock()))
         return self._tallies[name]
 
     def _counts(self, member: Member) -> tuple[dict[str, int], dict[str, int]]:
-        """Counts of the whole run, and drops by reason; unfinished pictures count as stopped."""
+        """Return counts of the run, and drops by reason; unfinished pictures count as stopped."""
         facts, tally = member.facts(), self._tally(member.camera.name)
         dropped = Counter(facts.dropped)
         dropped[STOPPED] += max(0, member.handed - tally.processed)
@@ -377,7 +368,7 @@ class LiveStatus:
         return counts, dict(dropped)
 
     def _stages(self) -> tuple[dict[str, int], int, int]:
-        """Busy time of each stage, the number of workers, and the time with an inference."""
+        """Return stages' busy times, the number of workers, and the time with an inference."""
         if isinstance(self._timeline, OffTimeline):
             return {}, 1, 0
         stages: dict[str, int] = {}
@@ -390,7 +381,7 @@ class LiveStatus:
         return stages, max(1, workers), self._timeline.meters[INFER].total_ns
 
     def _stream(
-        self, member: Member, now: int, first: Sample | None, last: Sample | None
+        self, member: Member, now: int, first: Counters | None, last: Counters | None
     ) -> StreamFigures:
         facts, name = member.facts(), member.camera.name
         tally = self._tally(name)
@@ -421,9 +412,9 @@ class LiveStatus:
 
 
 def _recent_rate(
-    name: str, facts: FeedFacts, first: Sample | None, last: Sample | None
+    name: str, facts: FeedFacts, first: Counters | None, last: Counters | None
 ) -> float | None:
-    """Of the last seconds, but only of those since it has been live."""
+    """Return the rate over the last seconds in which the camera was live."""
     if facts.state != LIVE or first is None or last is None:
         return None
     since = max(first.at_ns, facts.since_ns)

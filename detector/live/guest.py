@@ -1,4 +1,4 @@
-"""What cameras do for ``detect``: they take its runs over, and watch those over files."""
+"""The hook of cameras in ``detect``: runs cameras, and shows runs over files on the page."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from detector.core.config.schema import CAMERA_GROUPS, Config, flag_of, options
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.secrets import Address
 from detector.core.run.inputs import is_camera
-from detector.core.sources._addresses import is_web
-from detector.core.sources._standard_input import SPEC as STDIN
-from detector.core.sources._unclaimed import is_live
+from detector.core.sources._forms import STANDARD_INPUT, is_live, is_web
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
-    from detector.core.run.detect import Live, Result, Watcher
+    from detector.core.run.detect import Live, RunResult, Watcher
     from detector.core.terminal.console import SafeConsole
     from detector.core.terminal.progress import LiveLine
     from detector.live.hub import Controls, Hub
@@ -40,20 +38,20 @@ class Cameras:
         check_live(specs, config)
 
     @contextmanager
-    def around(self, config: Config, say: Callable[[str], None]) -> Iterator[Page]:
-        """With --serve, a page that shows the run while the block lasts."""
+    def around(self, config: Config, say: Callable[[str], None]) -> Iterator[LivePage]:
+        """Serve a page of the run while the block lasts, if --serve is given."""
         if config.page.serve is None:
-            yield Page()
+            yield LivePage()
             return
         from detector.live.hub import Hub
         from detector.live.page import serve
 
         hub = Hub()
-        # Before a model is loaded: a port that is taken is said at once.
+        # Before a model is loaded, so that an occupied port is reported at once.
         server = serve(hub, config.page, say=lambda text: say(f"detect-video: {text}"))
         say(f"page: {server.address}")
         try:
-            yield Page(hub, server)
+            yield LivePage(hub, server)
         finally:
             server.close()
 
@@ -61,15 +59,15 @@ class Cameras:
         self,
         specs: Sequence[str],
         config: Config,
-        around: Page,
+        around: LivePage,
         *,
         command: Sequence[str],
         console: SafeConsole | None,
         say: Callable[[str], None],
         told: bool,
         building: BuildProgress | None,
-    ) -> Result:
-        from detector.live.run import Around, detect_live
+    ) -> RunResult:
+        from detector.live.run import Onlookers, detect_live
 
         def speak(text: str) -> None:
             say(f"detect-video: {text}")
@@ -79,7 +77,7 @@ class Cameras:
             from detector.live.terminal.cameras import CameraTable
 
             table = CameraTable(console)
-        seen = Around(table, say=speak, state=speak if told else lambda line: None)
+        seen = Onlookers(table, say=speak, state=speak if told else lambda line: None)
         if (hub := around.hub) is not None:
             seen = replace(
                 seen,
@@ -89,7 +87,7 @@ class Cameras:
                 events_to=(hub,),
             )
         result = detect_live(specs, config, command=command, around=seen, building=building)
-        if told and result.told:  # a line has said already what is wrong with each camera
+        if told and result.told:  # each camera's error has been printed already
             result.errors = [
                 SourceError(_no_picture(error)) if isinstance(error, SourceError) else error
                 for error in result.errors
@@ -104,12 +102,12 @@ def _no_picture(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class LivePage:
     hub: Hub | None = None
     server: Server | None = None
 
     def control(self, controls: Controls, recordings: Path | None) -> None:
-        """From now on the page changes the run, and hands out recordings."""
+        """Let the page change the run and serve its recordings."""
         if self.server is not None and (page := self.server.page) is not None:
             page.controls, page.recordings = controls, recordings
 
@@ -123,11 +121,8 @@ class Page:
         return watched, watched
 
 
-# Whether sources are cameras.
-
-
 def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = ()) -> bool:
-    """Whether these are sources of a live run. Raises UsageError, SourceError."""
+    """Tell whether these sources make a live run. Raises UsageError, SourceError."""
     if config.live.repeat:
         return True
     if next(_camera_flags(config, given), None) is not None:
@@ -137,10 +132,10 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
         live = [spec for spec in specs if is_camera(spec)]
     if live and len(live) < len(specs):
         file = next(spec for spec in specs if spec not in live)
-        if file == STDIN:
+        if file == STANDARD_INPUT:
             raise UsageError(f"{file}: standard input and cameras do not mix; run it on its own")
         if is_web(file):
-            sources.check(file)  # a web page is refused as such
+            sources.check(file)  # raises if it is a web page
             raise UsageError(
                 f"{Address(file)}: files cannot be mixed with cameras; --live latest treats all "
                 "of them as cameras, or run it on its own"
@@ -153,7 +148,7 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
 
 
 def refuse_camera_options(specs: Sequence[str], config: Config, given: Container[str] = ()) -> None:
-    """Raise UsageError for an option that does nothing for files. ``given``: names of options."""
+    """Raise UsageError for an option that has no effect on files. ``given``: names of options."""
     for flag in _camera_flags(config, given):
         if all(os.path.isfile(spec) for spec in specs):
             files = "the file as a camera" if len(specs) == 1 else "the files as cameras"
@@ -162,10 +157,10 @@ def refuse_camera_options(specs: Sequence[str], config: Config, given: Container
 
 
 def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:
-    """The options of cameras that are given, but for --loop, which makes cameras of files."""
+    """Yield the camera options that are given, except --loop, which makes cameras of files."""
     for group, leaf in options():
         if group not in CAMERA_GROUPS or leaf.name == "repeat":
-            continue  # without cameras there was no --loop, or --no-loop
+            continue  # --loop would have made them cameras
         value = getattr(getattr(config, group), leaf.name)
         if value != leaf.default or (leaf.name in given and value is not False):
             yield flag_of(leaf)

@@ -1,8 +1,8 @@
-"""What watchers of a run see: pictures, figures, events.
+"""What viewers of a run see: pictures, figures, events.
 
-The writer's thread pays for a watcher with one copy of a picture, and only while somebody looks
-(``wants_pictures``). Scaling and encoding happen in the thread that calls ``jpeg``, once for each
-picture and width. Only the newest picture is kept, so a slow watcher leaves pictures out.
+A viewer costs the writer's thread one copy of a picture, only while pictures are requested
+(``wants_pictures``). The thread that calls ``jpeg`` scales and encodes, once for each picture and
+width. Only the newest picture is kept, so slow viewers skip pictures.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import cv2
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import Event, LiveFigures
 
-WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a wish is rounded up to one of them
+WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a requested width is rounded up to one of them
 QUALITY = 80  # of JPEG: 25 to 60 kB at a width of 640
-RATE = 25.0  # pictures a second at most, for one who names no rate
+RATE = 25.0  # maximum and default, pictures per second
 EVENTS_KEPT = 200
-EVENTS_WAITING = 100  # of one subscriber: more are lost, oldest first, and counted
-FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture that nobody asks for any more is given back
+EVENTS_WAITING = 100  # per subscriber; beyond it the oldest is lost and counted
+FORGOTTEN_AFTER_NS = 10_000_000_000  # an unrequested picture is freed after this time
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What a watcher may change. ``cameras``: names that ``start`` and ``stop`` know. ``draw``
-    takes a camera's lines and zones; it returns what changed, and the file that keeps them."""
+    """What a viewer may change. ``cameras``: names for ``start`` and ``stop``. ``draw`` takes a
+    camera and its lines and zones, and returns what changed and the file that stores them."""
 
     cameras: Callable[[], Collection[str]]
     start: Callable[[str], None]
@@ -39,22 +39,22 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    number: int  # counted from 1 over the pictures that were kept of this camera
-    image: Image  # u8 BGR [h, w, 3]; nobody writes into it
+    number: int  # 1, 2, ... for the kept pictures of this camera
+    image: Image  # u8 BGR [h, w, 3]; read-only
     taken_ns: int  # perf_counter_ns of the copy
     utc_s: float  # when the picture arrived; for files, when it was detected
     objects: int
 
 
 @dataclass(slots=True)
-class _Channel:
+class _CameraChannel:
     shot: Shot | None = None
     number: int = 0
-    gap_ns: int | None = None  # between pictures, for the quickest of the watchers; None: no one
+    gap_ns: int | None = None  # between pictures, for the fastest viewer; None without viewers
     due_ns: int = 0
-    asked: bool = False  # somebody waits for one picture
+    asked: bool = False  # a single picture was requested
     last_wish_ns: int = 0
-    answer: bool = False  # of the last ``wants_pictures``: the picture to come is drawn
+    answer: bool = False  # what ``wants_pictures`` last returned: the next picture is drawn
     encoding: threading.Lock = field(default_factory=threading.Lock)
     jpegs: dict[int, bytes] = field(default_factory=dict)  # width -> ``jpegs_of`` encoded
     jpegs_of: int = 0
@@ -62,7 +62,7 @@ class _Channel:
     def wanted(self, now_ns: int) -> bool:
         if self.asked:
             return True
-        # Half a period early is in time, so that a camera as quick as its watcher loses nothing.
+        # Half a period early is accepted, so that a camera with the viewer's rate loses no picture.
         return self.gap_ns is not None and now_ns >= self.due_ns - self.gap_ns // 2
 
     def give_back(self, now_ns: int) -> None:
@@ -70,8 +70,8 @@ class _Channel:
             self.shot, self.jpegs = None, {}
 
 
-class Watch:
-    """One who looks at some cameras. ``close`` it when the watcher has gone."""
+class HubWatch:
+    """A viewer of one or more cameras. ``close`` it when the viewer leaves."""
 
     def __init__(self, hub: Hub, cameras: Collection[str], rate: float) -> None:
         self.cameras = frozenset(cameras)
@@ -83,7 +83,7 @@ class Watch:
 
 
 class Subscription:
-    """Events that wait for one subscriber, at most ``EVENTS_WAITING``."""
+    """Queued events of one subscriber, at most ``EVENTS_WAITING``."""
 
     def __init__(self, first: Iterable[tuple[int, Event]]) -> None:
         self._waiting: deque[tuple[int, Event]] = deque(first, maxlen=EVENTS_WAITING)
@@ -91,7 +91,7 @@ class Subscription:
         self._lock = threading.Lock()
 
     def put(self, number: int, event: Event) -> bool:
-        """Whether it found room without pushing out an older one."""
+        """Add an event; return False if an older one was dropped for it."""
         with self._lock:
             full = len(self._waiting) == EVENTS_WAITING
             self._lost += full
@@ -99,6 +99,7 @@ class Subscription:
             return not full
 
     def take(self) -> tuple[list[tuple[int, Event]], int]:
+        """Return the queued events and the number of lost ones, and reset both."""
         with self._lock:
             waiting, lost = list(self._waiting), self._lost
             self._waiting.clear()
@@ -107,19 +108,19 @@ class Subscription:
 
 
 class Hub:
-    """All methods may be called from any thread. A picture shown without asking ``wants_pictures``
-    is not kept: it may be undrawn and --blur not applied."""
+    """Shares a run with its viewers. Thread-safe. Keeps only pictures that ``wants_pictures``
+    allowed: others may lack boxes and --blur."""
 
     name = "page"
 
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
-        self._channels: dict[str, _Channel] = {}
-        self._watches: set[Watch] = set()
+        self._channels: dict[str, _CameraChannel] = {}
+        self._watches: set[HubWatch] = set()
         self._figures: Callable[[], LiveFigures] | None = None
         self._events: deque[tuple[int, Event]] = deque(maxlen=EVENTS_KEPT)
-        self._told = 0
+        self._event_count = 0
         self._lost = 0
         self._subscriptions: set[Subscription] = set()
         self._wake: Callable[[], None] = lambda: None
@@ -127,10 +128,8 @@ class Hub:
         self.encoded = 0  # JPEGs made: at most one for each picture and width
         self.encoded_bytes = 0
 
-    # From the run.
-
     def figures_from(self, provider: Callable[[], LiveFigures]) -> None:
-        """``provider`` is called about once a second, from a thread of the page."""
+        """Set the source of figures; a thread of the page calls it about once a second."""
         self._figures = provider
 
     def wants_pictures(self, camera: str) -> bool:
@@ -145,13 +144,13 @@ class Hub:
             self.keep(frame.arrival.camera, frame, frame.arrival.utc_s, len(detections))
 
     def keep(self, camera: str, frame: Frame, utc_s: float, objects: int) -> None:
-        """``show`` for a frame that carries no arrival. ``utc_s``: Unix time."""
+        """Keep a frame as ``show`` does, if it has no arrival. ``utc_s``: Unix time."""
         channel = self._channel(camera)
         if not channel.answer:
             return
-        channel.answer = channel.asked = False  # first: a wish from now on is for a later one
+        channel.answer = channel.asked = False  # first: later requests get a later picture
         now = self._clock_ns()
-        if not channel.number:  # the first picture of a camera or file: others may have ended
+        if not channel.number:  # the first picture of this camera or file: another may have ended
             for other in list(self._channels.values()):
                 other.give_back(now)
         if channel.gap_ns is not None:
@@ -163,52 +162,50 @@ class Hub:
 
     def tell(self, event: Event) -> None:
         with self._lock:
-            self._told += 1
-            self._events.append((self._told, event))
+            self._event_count += 1
+            self._events.append((self._event_count, event))
             for subscription in self._subscriptions:
-                self._lost += not subscription.put(self._told, event)
+                self._lost += not subscription.put(self._event_count, event)
         self._call()
 
     def lost(self) -> int:
         return self._lost
 
     def close(self) -> None:
-        """Part of EventTarget: nothing is left to deliver."""
-
-    # For watchers.
+        """Do nothing: part of EventTarget."""
 
     def figures(self) -> LiveFigures | None:
         return None if self._figures is None else self._figures()
 
     def called_by(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, from any thread, on a new picture or event, once until ``look``."""
+        """Set ``wake``, called from any thread on a new picture or event, once until ``look``."""
         self._wake = wake
 
     def look(self) -> None:
         self._woken = False
 
-    def watch(self, cameras: Collection[str], rate: float = RATE) -> Watch:
-        """From now on pictures of these cameras are drawn and kept, ``rate`` a second at most."""
-        watch = Watch(self, cameras, rate)
+    def watch(self, cameras: Collection[str], rate: float = RATE) -> HubWatch:
+        """Draw and keep pictures of these cameras from now on, at most ``rate`` per second."""
+        watch = HubWatch(self, cameras, rate)
         with self._lock:
             self._watches.add(watch)
             self._set_gaps(watch.cameras)
         return watch
 
-    def leave(self, watch: Watch) -> None:
+    def leave(self, watch: HubWatch) -> None:
         with self._lock:
             self._watches.discard(watch)
             self._set_gaps(watch.cameras)
 
     def watchers(self) -> int:
-        with self._lock:  # whoever is not counted has no pictures drawn any more
+        with self._lock:  # under the lock: viewers that left must not count
             return len(self._watches)
 
     def ask(self, camera: str) -> int:
-        """Wishes for one picture. Returns the number of the last one: a later one is the answer."""
+        """Request one picture. Return the newest number so far; a higher one is the answer."""
         channel = self._channel(camera)
         channel.last_wish_ns = self._clock_ns()
-        number = channel.number  # first: the picture that fulfils the wish is later
+        number = channel.number  # before the request, so that the answer has a higher number
         channel.asked = True
         return number
 
@@ -220,7 +217,7 @@ class Hub:
         return self._clock_ns() - shot.taken_ns
 
     def jpeg(self, camera: str, width: int | None = None) -> tuple[Shot, bytes] | None:
-        """The newest picture and its JPEG, at most ``width`` (rounded up to ``WIDTHS``), if any."""
+        """Return the newest picture and its JPEG, if any; ``width`` is rounded up to ``WIDTHS``."""
         channel = self._channels.get(camera)
         if channel is None:
             return None
@@ -248,11 +245,9 @@ class Hub:
         with self._lock:
             self._subscriptions.discard(subscription)
 
-    # ------------------------------------------------------------------
-
-    def _channel(self, camera: str) -> _Channel:
+    def _channel(self, camera: str) -> _CameraChannel:
         channel = self._channels.get(camera)
-        return channel or self._channels.setdefault(camera, _Channel())
+        return channel or self._channels.setdefault(camera, _CameraChannel())
 
     def _set_gaps(self, cameras: Iterable[str]) -> None:
         for camera in cameras:
@@ -268,7 +263,7 @@ class Hub:
 
 
 def fitting_width(wish: int | None, width: int) -> int:
-    """The width to encode a picture of ``width`` pixels at: never larger than it is."""
+    """Return the width to encode a picture of ``width`` pixels at: never above its own."""
     if wish is None:
         return width
     return min(next((one for one in WIDTHS if one >= wish), width), width)

@@ -1,7 +1,7 @@
-"""The memory of a live run by minutes, and whether it grows.
+"""The memory of a live run minute by minute, and whether it grows.
 
-By a straight line through the minutes (least squares) with its 95% interval. The first ten minutes
-are left out: pools, caches and the connections of cameras fill in them.
+The growth is the slope of a least-squares line through the minutes, with its 95% interval. The
+first ten minutes do not count: pools, caches and connections are filled then.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from math import fsum, inf, sqrt
 from detector.core.errors.machine import resident_bytes
 from detector.core.session.document import LiveMemory, MemoryMinute
 
-MB = 10**6  # bytes, as the other figures of memory count them
+MB = 10**6  # bytes, as in the other memory figures
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
-SETTLED_MINUTES = 10  # of the run, not of a day
-FEWEST_MINUTES = 10  # for a slope: below it the interval says nothing of an hour
+SETTLED_MINUTES = 10  # from the start of the run, not of the day
+FEWEST_MINUTES = 10  # for a slope; with fewer the interval is too wide
 
 
 @dataclass(slots=True)
 class _Minute:
-    number: int  # since the run began
+    number: int  # since the start of the run
     samples: int = 0
     total_mb: float = 0.0
 
@@ -34,7 +34,7 @@ class _Minute:
 
 
 class MemoryWatch:
-    """``clock``: ns. ``resident``: bytes of this process, if known. Safe from any thread."""
+    """Samples this process's memory. ``clock``: ns. ``resident``: bytes, if known. Thread-safe."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class MemoryWatch:
 
 
 def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
-    """The least-squares slope and the half width of its 95% interval by Student's t. ``xs`` [N] are
-    not all equal; two points give infinity."""
+    """Return the least-squares slope and the half width of its 95% interval (Student's t; infinite
+    for two points). ``xs`` [N] must not all be equal."""
     count = len(xs)
     mean_x, mean_y = fsum(xs) / count, fsum(ys) / count
     spread = fsum((x - mean_x) ** 2 for x in xs)
@@ -107,7 +107,7 @@ def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
 
 
 def _t975(freedom: int) -> float:
-    """97.5% quantile of Student's t (Abramowitz, Stegun 26.7.5): within 0.1% from 6 degrees on."""
+    """Return Student's t's 97.5% quantile (Abramowitz, Stegun 26.7.5), to 0.1% from 6 degrees."""
     z = 1.959964
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

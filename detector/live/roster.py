@@ -1,4 +1,4 @@
-"""The cameras of a live run, as cameras.yaml and the page say."""
+"""The cameras of a live run: those of cameras.yaml, switched on and off from the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from detector.core.errors import DetectVideoError, UsageError
-from detector.core.run.plan import Plan
+from detector.core.run.plan import RunPlan
 from detector.core.run.selection import class_ids
 from detector.core.types import Candidates, Detections
 from detector.live.asked import LiveAsked, stamp
@@ -24,12 +24,12 @@ MakeFeed = Callable[[Camera, Callable[[], None]], Feed]
 
 
 class Roster:
-    """``collector`` has those that run. ``make_feed``: makes a feed, not started."""
+    """Adds and removes cameras. ``collector`` has the running ones; ``make_feed`` starts none."""
 
     def __init__(
         self,
         asked: LiveAsked,
-        plan: Plan,
+        plan: RunPlan,
         make_feed: MakeFeed,
         say: Callable[[str], None],
         tiles: CameraTiles,
@@ -37,10 +37,10 @@ class Roster:
     ) -> None:
         self._asked, self._plan, self._say = asked, plan, say
         self._tiles, self._filters = tiles, filters
-        self.listed: list[Camera] = []  # of the command line and cameras.yaml
+        self.listed: list[Camera] = []  # from the command line and cameras.yaml
         self.lists = dict(asked.lists)
-        self._off: set[str] = set()  # stopped by hand
-        self._changing = threading.Lock()  # of the list: the clerk and the page
+        self._off: set[str] = set()  # stopped by a user
+        self._changing = threading.Lock()  # the page and run.py's thread change cameras
         self._over = False
         self._nms = plan.stages()[2]
         self._router: Router | None = None
@@ -77,18 +77,18 @@ class Roster:
         self._over = True
 
     def nms(self, candidates: Candidates) -> Detections:
-        """Keep what any camera wants or hides; ``Router.keep`` then decides for each camera."""
+        """Keep what any camera keeps or blurs; ``Router.keep`` then decides for each camera."""
         return self._nms(candidates)
 
     def _class_ids(self, camera: Camera) -> frozenset[int] | None:
-        """Of the camera's own classes, else of the run's. Raises UsageError for an unknown one."""
+        """Return the camera's classes, else the run's. Raises UsageError for unknown ones."""
         names = self._plan.network.names
         own = class_ids(f"camera {camera.name}: classes", camera.classes, names)
         ids = self._plan.selection.classes if own is None else own
         return None if ids is None else frozenset(ids)
 
     def classes(self) -> dict[str, list[str]]:
-        """Listed camera -> names of the classes that it keeps."""
+        """Return listed camera -> names of the classes that it keeps."""
         names = self._plan.network.names
         kept = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
         return {camera: [names[i] for i in sorted(ids)] for camera, ids in kept.items()}
@@ -99,8 +99,6 @@ class Roster:
         every = None if None in wanted else tuple(sorted(frozenset().union(*wanted)))  # type: ignore[arg-type]
         plan = self._plan
         self._nms = replace(plan, selection=replace(plan.selection, classes=every)).stages()[2]
-
-    # What changes.
 
     def switch(self, name: str, *, on: bool) -> None:
         with self._changing:
@@ -127,7 +125,7 @@ class Roster:
         return any(stamp(spec) != before for spec, before in self.lists.items())
 
     def read_lists_again(self) -> None:
-        """Adds, removes and changes cameras as cameras.yaml says now. Touches no other."""
+        """Add, remove and restart cameras as cameras.yaml says now; leave the others alone."""
         self.lists = {spec: stamp(spec) for spec in self.lists}
         try:
             cameras = make_cameras(self._asked.specs, self._asked.repeat)

@@ -1,7 +1,7 @@
-"""Takes each picture to the outputs of its own camera.
+"""Routes each picture to the outputs of its own camera.
 
-``Router`` is the one sink of a live loop. It keeps the outputs of every camera, decides which
-detections are kept, notes when each output had a picture, and tells events.
+``Router`` is the only sink of a live loop. It holds the outputs of every camera, selects
+detections, notes when each output had a picture, and sends events.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class CameraSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """``path``: what the summary names. ``drawn``: whether its next picture shows detections.
-    ``counts``: totals. ``see`` gets a picture before it is drawn."""
+    """An output of a camera. ``path``: for the summary. ``drawn``: whether the next picture needs
+    boxes. ``counts``: totals. ``see`` gets a picture before boxes are drawn."""
 
     name: str  # "jsonl", "recording"
     sink: CameraSink
@@ -44,10 +44,9 @@ class Output:
 
 
 class Router:
-    """``make``: makes a camera's outputs before its feed starts. ``classes``: ids that a camera
-    keeps; None: all. ``watcher``: sees drawn pictures. ``snapshot``: may add a picture to an event;
-    ``draw`` draws its boxes. ``hide``: makes objects unrecognisable, also dropped ones. ``wanted``,
-    ``keep`` and ``write`` belong to the writer's thread."""
+    """``make``: makes a camera's outputs before its feed starts. ``watcher``: sees drawn pictures.
+    ``snapshot``: may add a picture to an event; ``draw`` draws its boxes. ``hide``: pixelates
+    objects, also dropped ones. ``wanted``, ``keep``, ``write``: for the writer's thread."""
 
     def __init__(
         self,
@@ -65,18 +64,16 @@ class Router:
         self._make, self._status, self._clock = make, status, clock
         self._watcher, self._rules, self._tell = watcher, rules, tell
         self._snapshot, self._draw, self._hide = snapshot, draw, hide
-        self._lock = threading.RLock()  # outputs come and go; events are told in order
+        self._lock = threading.RLock()  # for outputs, and for the order of events
         self._outputs: dict[str, tuple[Output, ...]] = {}
         self._cameras: dict[str, Camera] = {}
         self._classes: dict[str, frozenset[int] | None] = {}
-        self._shows = False  # this picture, to the watcher
-        self._drawn = False  # this picture
-        self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, of the whole run
-        # camera -> kind -> counts: of outputs that are closed, and of all that were told.
+        self._shows = False  # whether the watcher sees this picture
+        self._drawn = False  # whether boxes are drawn in this picture
+        self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, over the whole run
+        # camera -> kind -> counts: of closed outputs, and of all at the last ``counts``.
         self._closed: dict[str, dict[str, Counter[str]]] = {}
-        self._told: dict[str, dict[str, Counter[str]]] = {}
-
-    # Cameras come and go.
+        self._reported: dict[str, dict[str, Counter[str]]] = {}
 
     def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
         self._status.zones.open(camera.name)
@@ -88,7 +85,7 @@ class Router:
             paths.update({output.name: str(output.path) for output in outputs})
 
     def close_camera(self, name: str, why: str = "the camera was removed") -> None:
-        """Its pictures that are still on their way are dropped: nobody wants them any more."""
+        """Close a camera's outputs. Its pictures in flight are dropped."""
         with self._lock:
             outputs = self._outputs.pop(name, ())
             if self._rules is not None:
@@ -96,11 +93,11 @@ class Router:
                 self._tell_all(self._rules.forget(name, *now, why))
         for output in outputs:
             output.sink.close()
-            with self._lock:  # a camera that comes back has outputs that count from 0
+            with self._lock:  # new outputs of the camera count from 0
                 _count(self._closed, name, output)
 
     def close(self, why: str = RUN_ENDED) -> None:
-        """Closes all outputs, side by side, because each may have a last second to write."""
+        """Close all outputs concurrently, because each may have a last second to write."""
         threads = [
             threading.Thread(target=self.close_camera, args=(name, why), daemon=True)
             for name in list(self._outputs)
@@ -111,7 +108,7 @@ class Router:
             thread.join()
 
     def counts(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Camera -> kind of output -> what it did since the last call."""
+        """Return camera -> kind of output -> its counts since the last call."""
         with self._lock:
             now = {
                 name: {kind: Counter(counts) for kind, counts in of_camera.items()}
@@ -120,7 +117,7 @@ class Router:
             for name, outputs in self._outputs.items():
                 for output in outputs:
                     _count(now, name, output)
-            before, self._told = self._told, now
+            before, self._reported = self._reported, now
         none: Counter[str] = Counter()
         return {
             name: {
@@ -132,10 +129,8 @@ class Router:
             for name, of_camera in now.items()
         }
 
-    # The loop.
-
     def keep(self, frame: Frame, detections: Detections) -> Detections:
-        """Without what lies in the camera's masks, and without classes that it does not want."""
+        """Drop detections in the camera's masks, and of classes that it does not keep."""
         assert frame.arrival is not None
         camera = self._cameras[frame.arrival.camera]
         height, width = frame.image.shape[:2]
@@ -145,7 +140,7 @@ class Router:
         return kept
 
     def wanted(self, frame: Frame) -> bool:
-        """Whether anybody sees this picture with its boxes."""
+        """Tell whether anyone sees this picture with its boxes."""
         assert frame.arrival is not None
         name = frame.arrival.camera
         self._shows = self._watcher is not None and self._watcher.wants_pictures(name)
@@ -154,7 +149,7 @@ class Router:
         return self._drawn
 
     def annotate(self, frame: Frame, detections: Detections) -> None:
-        """Draws, when all who want the picture without boxes have seen it."""
+        """Draw, after the outputs that need the picture without boxes."""
         assert frame.arrival is not None
         seeing = [one.see for one in self._outputs.get(frame.arrival.camera, ()) if one.see]
         if seeing and self._hide is not None:
@@ -167,8 +162,8 @@ class Router:
         assert frame.arrival is not None
         name, moments = frame.arrival.camera, {}
         with self._lock:
-            outputs = self._outputs.get(name)  # None: the camera was removed meanwhile
-            # Who is there is told by what was detected, not by where tracks think that it is.
+            outputs = self._outputs.get(name)  # None: the camera has been removed
+            # Events come from detections, not from predicted boxes.
             if self._rules is not None and outputs is not None and not frame.coasting:
                 if detections.scene is not None and detections.scene.book is not None:
                     self._status.zones.watch(name, detections.scene.book)
@@ -176,7 +171,7 @@ class Router:
                     picture = partial(self._drawn_picture, frame, detections)
                     self._tell(self._snapshot(event, picture))
                 moments["events"] = self._clock()
-            for output in outputs or ():  # after the events, which decide on clips
+            for output in outputs or ():  # after the events, which start clips
                 output.sink.write(frame, detections)
                 moments[output.name] = self._clock()
         if self._shows and self._watcher is not None:
@@ -191,15 +186,13 @@ class Router:
             self._draw(image, detections)
         return image
 
-    # Beside it.
-
     def tick(self, states: Mapping[str, FeedFacts], now_ns: int, now_s: float) -> None:
-        """Tells of cameras that came or went. To be called a few times a second."""
+        """Send events of cameras that came or went. Called a few times a second."""
         if self._rules is None:
             return
         with self._lock:
             for name, facts in states.items():
-                if name in self._outputs:  # else it was closed since
+                if name in self._outputs:  # else it has been closed
                     self._tell_all(self._rules.feed_changed(name, facts, now_ns, now_s))
 
     def _tell_all(self, events: Sequence[Event]) -> None:

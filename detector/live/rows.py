@@ -1,7 +1,7 @@
-"""Rows of a camera: a JSON object a picture, a file a day.
+"""Rows of a camera: one JSON object per picture, one file per day.
 
-A row goes to the file in one system call, so that a kill costs at most the row that it hits. The
-next run cuts that rest off; a last row that lacks only its line end is completed.
+Each row is written with one system call, so that a kill damages at most one row. The next run
+removes it, or completes a row that lacks only its line end.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from detector.live.camera_folder import append_whole, hold, is_at, names_of_day,
 from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
-LOOK_NS = NS  # between two looks whether the file is still there, and tries after a full disk
-BLOCK = 65_536  # bytes read at once, in search of the last line end
+LOOK_NS = NS  # between checks that the file exists, and retries after a full disk
+BLOCK = 65_536  # bytes per read, to find the last line end
 
 
 class DayRows:
-    """Append lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, each file beginning with ``head``.
-    For one thread; later losses are counted, and ``notice`` reports them."""
+    """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``; each file begins with ``head``. For
+    one thread. Lost rows are counted, and ``notice`` reports them."""
 
     stem: ClassVar[str]
     suffix: ClassVar[str]
@@ -55,7 +55,8 @@ class DayRows:
         self._take_folder()
 
     def _take_folder(self) -> None:
-        """For who holds it for all outputs. Raises OutputError if it is not writable, or in use."""
+        """Lock the folder, if this output locks it for all. Raises OutputError if it is in use or
+        not writable."""
 
     def _append(self, line: bytes, day: str, now: int) -> None:
         if self._paused and now < self._next_look_ns:
@@ -105,7 +106,7 @@ class DayRows:
         raise OSError(f"{path}: has other columns, as all others of that day; remove one")
 
     def _is_whole(self, rest: bytes) -> bool:
-        """Whether a last line lacks its line end alone."""
+        """Return whether a last line only lacks its line end."""
         return False
 
     def _repair(self, fd: int, path: Path) -> None:
@@ -161,7 +162,7 @@ class CameraRows(DayRows):
             raise OutputError(f"{today}: is a link, and rows belong in a file; remove it")
 
     def _open(self, day: str) -> None:
-        if self._lock < 0 or not is_at(self._folder, self._lock):  # it was moved away
+        if self._lock < 0 or not is_at(self._folder, self._lock):  # the folder was moved away
             self.close()
             try:
                 self._lock = hold(self._folder)
@@ -170,7 +171,7 @@ class CameraRows(DayRows):
         super()._open(day)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Adds the row of a picture. ``age_ms`` is from its arrival to now."""
+        """Add the row of a picture. ``age_ms``: from its arrival until now."""
         arrival = frame.arrival
         if arrival is None:
             return
@@ -202,7 +203,7 @@ class CameraRows(DayRows):
 
 
 def _end_of_last_line(fd: int, size: int) -> int:
-    """Bytes up to the last line end; 0 where there is none."""
+    """Return the bytes up to the last line end; 0 without one."""
     end = size
     while end > 0:
         begin = max(0, end - BLOCK)

@@ -1,12 +1,12 @@
-"""One live run: cameras through one engine, for as long as it lasts.
+"""One live run: all cameras through one engine.
 
-    the main thread    the loop of a day: its writer, and at its end the day's session
+    the main thread    the loop of a day: its writer, and then the day's session
     its threads        reader and workers, as for files
-    feeds              each camera's own
-    the clerk          twice a second: figures, cameras that come and go, a new day
+    feeds              the threads of each camera
+    the monitor        several times a second: figures, changes of cameras, a new day
 
-At midnight (local) the loop ends and begins again with a new timeline, so that every day has a
-session of its own; feeds and outputs go on.
+At midnight (local) the loop restarts with a new timeline, so that every day has its own session;
+feeds and outputs continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.writing import write_whole
 from detector.core.run.canvas import open_network
-from detector.core.run.detect import Result, Watcher, closing_session
+from detector.core.run.detect import RunResult, Watcher, closing_session
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.limits import (
@@ -40,11 +40,11 @@ from detector.core.run.limits import (
     opencv_threads,
 )
 from detector.core.run.loading import PhaseTimer
-from detector.core.run.plan import Asked, Plan
+from detector.core.run.plan import Asked, RunPlan
 from detector.core.run.records import Written, write_records
 from detector.core.run.selection import class_ids
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
-from detector.core.sources._addresses import is_web
+from detector.core.sources._forms import is_web
 from detector.core.stages.annotate import annotate, pixelate
 from detector.core.timeline import Timeline
 from detector.core.types import SourceInfo
@@ -55,7 +55,7 @@ from detector.live.camera_lines import CameraLines
 from detector.live.camera_outputs import CameraEvents, CameraOutputs, MadeFolder
 from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
 from detector.live.canvas import picture_of_cameras
-from detector.live.day import FEED_ROWS, Books, Day, Decoded, begin_day
+from detector.live.day import FEED_ROWS, Day, DayBooks, DecodingSums, begin_day
 from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
 from detector.live.hub import Controls
@@ -72,32 +72,27 @@ if TYPE_CHECKING:
     from detector.core.loop.parts import Parts
     from detector.live.base import Event, EventTarget, LiveFigures
 
-SHAPE = (1920, 1080)  # of a camera, where --size 640 asks before one has told its own
-CLERK_S = 0.25
-SLOW_TURN = 4  # every so many turns of the clerk: memory, files that changed
-# File descriptors: of a feed its connection, of its outputs rows and a recording with its boxes.
+SHAPE = (1920, 1080)  # assumed for --size 640 before a camera has reported its size
+MONITOR_S = 0.25
+SLOW_TURN = 4  # turns of the monitor between checks of memory and cameras.yaml
+# File descriptors: a feed's connection, rows, and a recording with its side-car.
 FILES_OF_A_CAMERA = 5
 RUN_FAILED = "the run failed"
 
 
-class Table(Protocol):
-    """Shows a live run while it lasts: asks for its figures at will."""
-
+class LiveTable(Protocol):
     def start(self, figures: Callable[[], LiveFigures]) -> None: ...
 
     def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """Who looks at a live run from outside, and may change it. None: nobody.
+class Onlookers:
+    """The parts around a live run. ``figures_to`` and ``controls_to`` are called once, before the
+    first picture: with a function that returns the figures; with the controls and the folder of
+    outputs, if any. ``say`` prints a problem or change, ``state`` that a camera came or went."""
 
-    ``figures_to``, ``controls_to``: called once, before the first picture, with what returns the
-    figures, what changes the run, and the folder of outputs (None: none). ``say``: takes a
-    line about what is wrong or was changed; ``state``: about a camera that comes or goes.
-    """
-
-    table: Table | None = None
+    table: LiveTable | None = None
     watcher: Watcher | None = None
     figures_to: Callable[[Callable[[], LiveFigures]], None] | None = None
     controls_to: Callable[[Controls, Path | None], None] | None = None
@@ -111,13 +106,13 @@ def detect_live(
     config: Config,
     *,
     command: Sequence[str] = (),
-    around: Around = Around(),
+    around: Onlookers = Onlookers(),
     building: BuildProgress | None = None,
-) -> Result:
-    """Run all cameras until a signal, --duration or --frames ends it, or all of them have ended.
+) -> RunResult:
+    """Run all cameras until a signal, --duration, --frames or their end.
 
-    The result's summary and ``streams`` are of the last day. Raises DetectVideoError for what ends
-    everything before the first picture; ``Result.errors`` has the rest.
+    Summary and ``streams`` of the result cover the last day. Raises DetectVideoError for errors
+    before the first picture; ``RunResult.errors`` has later ones.
     """
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
@@ -128,7 +123,7 @@ def detect_live(
         keep_inputs(config)
         keep("the source", *(spec for spec in specs if os.path.isfile(spec)))
         cameras = make_cameras(specs, live.repeat)
-        # OpenCV's BLAS; reader, worker, clerk; two threads of each feed.
+        # OpenCV's BLAS; reader, worker, monitor; two threads per feed.
         check_threads(blas_threads() + 3 + 2 * len(cameras))
         check_files(FILES_OF_A_CAMERA * len(cameras))
         made = None if live.folder is None else MadeFolder(live.folder)
@@ -146,7 +141,7 @@ def detect_live(
                 for remark in filter(None, map(remark_of, addresses)):
                     plan.loaded.notes.append(remark)
                     around.state(remark)
-            plan.loaded.read_layers()  # now: at the end SIGTERM leaves no time for it
+            plan.loaded.read_layers()  # now, because SIGTERM leaves no time for it at the end
             with plan.loaded, stop_on_signals() as stop:
                 run = _LiveRun(live, plan, timer, stop, reload, around)
                 try:
@@ -183,16 +178,14 @@ def check_live(specs: Sequence[str], config: Config) -> None:
 
 
 class _LiveRun:
-    """Its cameras, its outputs and its clerk; a day after the other."""
-
     def __init__(
         self,
         asked: LiveAsked,
-        plan: Plan,
+        plan: RunPlan,
         timer: PhaseTimer,
         stop: Stop,
         reload: threading.Event,
-        around: Around,
+        around: Onlookers,
     ) -> None:
         self._asked, self._plan, self._timer, self._around = asked, plan, timer, around
         self._stop, self._reload = stop, reload
@@ -209,11 +202,11 @@ class _LiveRun:
         self._status = LiveStatus(
             self._collector,
             usable_cores(),
-            decoding=lambda: Decoded.so_far(decoders).cpu_ns,
+            decoding=lambda: DecodingSums.so_far(decoders).cpu_ns,
             tiles=self._tiles.text,
             zones=ZoneCounts(asked.folder),
         )
-        self._books = Books(self._status, decoders, plan.network.names)
+        self._books = DayBooks(self._status, decoders, plan.network.names)
         style = plan.drawing.style
         self.outputs = CameraOutputs(
             *(asked.folder, asked.record, asked.encoding, around.say, style),
@@ -237,19 +230,18 @@ class _LiveRun:
             hide=partial(pixelate, class_ids=hidden) if hidden else None,
         )
         self._day: Day | None = None
-        self._parts: Parts  # of the day's loop
+        self._parts: Parts  # of the current loop
         self._drawing = threading.Lock()
         self._over = threading.Event()
-        self._clerk = threading.Thread(target=self._work, name="detect-video clerk", daemon=True)
+        self._monitor = threading.Thread(target=self._work, name="live monitor", daemon=True)
         self._notes: list[str] = []
         max_age_s = asked.terms.max_age_s if asked.terms.every else None
         self._lines = CameraLines(around.state, around.say, max_age_s)
         self._faults: set[str] = set()
-        self._closed = self._told = False
+        self._closed = self._outputs_closed = False
 
     def open(self, cameras: Sequence[Camera]) -> None:
-        """Checks all cameras, then starts them."""
-        self._parts = self._make_parts()  # refuses what cameras cannot have, before a session
+        self._parts = self._make_parts()  # raises for unsupported options, before a session exists
         self.roster.open(cameras, self._router)
         around = self._around
         if around.figures_to is not None:
@@ -269,10 +261,7 @@ class _LiveRun:
         self.outputs.tell(event)
         self._events.tell(event)
 
-    # ------------------------------------------------------------------
-    # Days.
-
-    def run(self, command: Sequence[str]) -> Result:
+    def run(self, command: Sequence[str]) -> RunResult:
         table = self._around.table
         if table is not None:
             table.start(self._status.figures)
@@ -281,8 +270,8 @@ class _LiveRun:
                 day = begin_day(self._asked, self._plan, self._source.info.path, self._stop)
                 self._books.begin_day(day.run.timeline)
                 self._day = day
-                if self._clerk.ident is None:
-                    self._clerk.start()
+                if self._monitor.ident is None:
+                    self._monitor.start()
                 with closing_session(day.session):
                     self._run_day(day)
                     if not self._goes_on(day):
@@ -295,9 +284,9 @@ class _LiveRun:
                 table.stop()
 
     def _goes_on(self, day: Day) -> bool:
-        """Whether only midnight ended the loop."""
+        """Return whether only midnight ended the loop."""
         ended = self._stop.is_set() or day.run.error is not None
-        return day.over.came and not ended
+        return day.over.has_come and not ended
 
     def _run_day(self, day: Day) -> None:
         from detector.core.loop.parts import Progress
@@ -333,7 +322,7 @@ class _LiveRun:
         return [name for one in counting for name in one.zones_of(camera)]
 
     def _draw(self, camera: str, drawing: str) -> tuple[str, str]:
-        """Keep what somebody drew (``hub.Controls``), and count with it from the next frame on."""
+        """Store what a viewer drew (``hub.Controls``), and count with it from the next frame on."""
         from detector.core.stages import between
 
         folder, zones = self._asked.folder, self._plan.as_asked.tracking.zones
@@ -349,30 +338,29 @@ class _LiveRun:
             write_whole(Path(path), text.encode(), "draw again when it can be", ours=True)
             wanted, parts = between.wanted(config.as_dict()), self._parts
             self._plan = replace(self._plan, wanted=wanted, as_asked=config)
-            with suppress(UsageError):  # of a line that was removed: that filter stays as it is
+            with suppress(UsageError):  # a filter for a removed line stays
                 self._filters.take([one for one in self.roster.listed if one.name == camera])
-            if isinstance(running := parts.between.get("zones"), between.Stage):
+            if isinstance(running := parts.between.get("zones"), kind):
                 running.change(camera, settings)
             else:
                 made = self._plan.parts(self._source)
-                # Stages first: what the new head finds below --conf is for the tracks alone.
+                # Stages first: the new head also returns boxes below --conf, only for tracks.
                 parts.between, parts.head = {**made.between, **parts.between}, made.head
         self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
         return changes, path
 
-    def _end(self, day: Day, command: Sequence[str]) -> Result:
-        """Closes everything, then writes the last day."""
+    def _end(self, day: Day, command: Sequence[str]) -> RunResult:
         was_live = self._collector.was_live
         if day.run.error is None and not self._stop.is_set() and not was_live():
             day.run.error = SourceError(self._collector.failures())
-        self._end_clerk()
-        self._tell_events(self.roster.states())  # of a camera that failed since the clerk looked
+        self._stop_monitor()
+        self._tell_events(self.roster.states())  # since the monitor's last turn
         last = {name: facts.error for name, facts in self.roster.states().items()}
-        told = (
+        reported = (
             isinstance(day.run.error, SourceError)
             and not was_live()
             and bool(last)
-            and all(error and self._lines.was_told(name, error) for name, error in last.items())
+            and all(error and self._lines.has_reported(name, error) for name, error in last.items())
         )
         with self._timer.phase("close"):
             late = self._collector.stop(PATIENCE_S)
@@ -380,11 +368,11 @@ class _LiveRun:
             self._status.sample()
             self._close_outputs(RUN_ENDED if day.run.error is None else RUN_FAILED)
             if isinstance(day.run.error, SourceError) and not was_live():
-                self._events.take_back()  # a wrong address leaves no folder
+                self._events.take_back()  # a wrong address must leave no folder
             self._plan.loaded.close([day.run])
         written = self._write_day(day, command, self._stop.exit_code)
         errors = [] if day.run.error is None else [day.run.error]
-        return Result(written.summary, written.folder, [*errors, *written.errors], told=told)
+        return RunResult(written.summary, written.folder, [*errors, *written.errors], told=reported)
 
     def _write_day(self, day: Day, command: Sequence[str], stop_code: int | None) -> Written:
         run = day.run
@@ -407,7 +395,7 @@ class _LiveRun:
         )
 
     def _info(self) -> SourceInfo:
-        """Of the run as one source: size and rate of the first camera that told its own."""
+        """Describe the run as one source: size and rate of the first camera that has them."""
         info = self._source.info
         for facts in self.roster.states().values():
             if facts.width and facts.height:
@@ -417,12 +405,9 @@ class _LiveRun:
                 )
         return info
 
-    # ------------------------------------------------------------------
-    # The clerk.
-
     def _work(self) -> None:
         turn = 0
-        while not self._over.wait(CLERK_S):
+        while not self._over.wait(MONITOR_S):
             turn += 1
             try:
                 if turn % 2 == 0:
@@ -441,7 +426,7 @@ class _LiveRun:
                     self.roster.read_lists_again()
             except DetectVideoError as error:
                 self._around.say(str(error))
-            except Exception as error:  # a fault of ours must not end figures and events
+            except Exception as error:  # a bug must not stop figures and events
                 self._log(error)
             day = self._day
             if day is not None and day.name != days.today():
@@ -451,7 +436,7 @@ class _LiveRun:
         self._router.tick(states, time.perf_counter_ns(), time.time())
 
     def _log(self, error: Exception) -> None:
-        """Into the session, and to the user, the first time: it may happen four times a second."""
+        """Log an error into the session and print it, but only once: it may recur each turn."""
         if (text := f"{type(error).__name__}: {error}") not in self._faults:
             self._faults.add(text)
             if self._day is not None:
@@ -459,26 +444,24 @@ class _LiveRun:
             self._around.say(f"internal error, please report it: {text}; the run continues")
 
     def close(self) -> None:
-        """Ends what still runs, after whatever happened. May be called twice."""
+        """Stop everything that still runs, whatever happened. May be called twice."""
         if self._closed:
             return
         self._closed = True
-        self._end_clerk()
+        self._stop_monitor()
         self._collector.stop(PATIENCE_S)
         self._close_outputs(RUN_FAILED)
 
-    def _end_clerk(self) -> None:
-        """From here on no camera comes or goes."""
+    def _stop_monitor(self) -> None:
         self.roster.end()
         self._over.set()
-        if self._clerk.ident is not None:
-            self._clerk.join(2 * PATIENCE_S)
+        if self._monitor.ident is not None:
+            self._monitor.join(2 * PATIENCE_S)
 
     def _close_outputs(self, why: str) -> None:
-        """May be called twice."""
         self._router.close(why)
-        if not self._told:
-            self._told = True
+        if not self._outputs_closed:
+            self._outputs_closed = True
             self._notes += filter(None, [*self._events.close(), self._filters.line()])
 
 

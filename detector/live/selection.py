@@ -1,4 +1,4 @@
-"""Which detections of a camera are kept: of its classes, outside its masks."""
+"""Selects the detections of a camera: of its classes, outside its masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Polygon = Sequence[tuple[float, float]]
 
 
 def inside(points: NDArray[np.float32], polygon: Polygon) -> NDArray[np.bool_]:
-    """Which of ``points`` [N, 2] lie in the polygon (even-odd rule)."""
+    """Return which of ``points`` [N, 2] lie in the polygon (even-odd rule)."""
     x, y = points[:, 0], points[:, 1]
     found = np.zeros(len(points), bool)
     for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
@@ -42,6 +42,4 @@ def keep(
         centres = (boxes[:, :2] + boxes[:, 2:]) / (2 * np.array([width, height], np.float32))
         for mask in masks:
             kept &= ~inside(centres, mask)
-    if kept.all():
-        return detections
-    return detections.only(kept)
+    return detections if kept.all() else detections.only(kept)

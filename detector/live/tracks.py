@@ -1,10 +1,10 @@
-"""Best pictures of tracks.
+"""The best pictures of tracks.
 
 DIR/CAMERA/tracks/YYYY-MM-DD/000012-person.jpg
 DIR/CAMERA/tracks/YYYY-MM-DD/tracks.jsonl
 
-A day is that of the pictures' arrival. At its end all tracks are over, because ids begin anew. A
-second run of the day adds to it: a name that is taken gets a number.
+The day is that of arrival. All tracks end with it, because ids restart. A second run of the day
+adds to its folder; an existing name gets a number.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from detector.core.errors.writing import utf8, write_whole
-from detector.core.sinks._best import ROWS, BestPictures, Track
+from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import day_text, utc_text
 from detector.live.camera_folder import append_whole, enter, free_file, open_file
 from detector.live.sources.base import Camera
 
-ROOM = 64  # tracks that wait to be written
+ROOM = 64  # tracks queued to be written
 CLOSE_S = 2.0
 
 
@@ -35,10 +35,10 @@ class CameraTracks:
         self._camera, self._notice = camera, notice
         self._best = BestPictures()
         self._day = ""
-        self._shift_s = 0.0  # from the clock of the pictures to Unix time, now
+        self._shift_s = 0.0  # current offset from the pictures' clock to Unix time
         self._written = self._lost = 0
         self._failing = False
-        self._waiting: queue.Queue[tuple[str, float, Track] | None] = queue.Queue(ROOM)
+        self._waiting: queue.Queue[tuple[str, float, TrackRecord] | None] = queue.Queue(ROOM)
         self._thread = threading.Thread(target=self._run, name="detect-video tracks", daemon=True)
         self._thread.start()
 
@@ -56,7 +56,7 @@ class CameraTracks:
         self._shift_s = now_s - frame.time_s
         self._hand_over(self._best.add(frame, frame.time_s, detections))
 
-    def _hand_over(self, tracks: list[Track]) -> None:
+    def _hand_over(self, tracks: list[TrackRecord]) -> None:
         for track in tracks:
             try:
                 self._waiting.put_nowait((self._day, self._shift_s, track))
@@ -74,8 +74,6 @@ class CameraTracks:
             return
         self._thread.join(CLOSE_S)
 
-    # The thread that writes.
-
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:
             day, shift_s, track = item
@@ -86,13 +84,13 @@ class CameraTracks:
             except Exception as error:  # a full disk stops pictures, not detection
                 self._lose(str(error))
 
-    def _write(self, folder: Path, shift_s: float, track: Track) -> None:
+    def _write(self, folder: Path, shift_s: float, track: TrackRecord) -> None:
         suffix, data = track.encode()
         file = free_file(folder, track.stem, suffix)
         os.close(enter(folder, 3))  # CAMERA/tracks/DAY
         write_whole(folder / file, data, ours=True)
         row = {"camera": self._camera.name, **track.row(file)}
-        for name in ("first", "last", "best"):  # seconds since 1970 say little to a person
+        for name in ("first", "last", "best"):  # for people
             row[f"{name}_utc"] = utc_text(row.pop(f"{name}_s") + shift_s)
         line = utf8(json.dumps(row, ensure_ascii=False) + "\n")
         descriptor = open_file(folder / ROWS, os.O_WRONLY | os.O_APPEND, 3)

@@ -1,4 +1,4 @@
-"""A run over files, as a watcher sees it. The loop pays for a copy of a picture, if at all."""
+"""A run over files as the page shows it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from detector.live.sources.cameras import unique_name
 from detector.live.zone_counts import ZoneCounts
 
 LIVE, ENDED = "live", "ended"
-RATES_OVER_S = 5.0  # rates and shares are of the last seconds
-BETWEEN_S = 0.5  # a question that comes earlier gets the last answer
-KEPT = 64  # files that have ended and are still shown
+RATES_OVER_S = 5.0  # window of rates and shares
+BETWEEN_S = 0.5  # figures are computed at most this often
+KEPT = 64  # finished files that are still shown
 
 
 @dataclass(slots=True)
-class _Reading:
+class _FileProgress:
     at_s: float
     read: int
     written: int
-    inferred: int  # of those written
-    work_ns: dict[str, int]  # stage -> time in it, over all threads
+    inferred: int  # of the written ones
+    work_ns: dict[str, int]  # stage -> time, over all threads
     inferring_ns: int  # with at least one request inside the engine
     cpu_s: float
 
@@ -59,12 +59,10 @@ class WatchedFiles:
         self._name = ""
         self._ended: list[StreamFigures] = []
         self._names: set[str] = set()
-        self._readings: list[_Reading] = []
-        self._inferred = (0, clock())  # spent inferring, and since when it is that much
+        self._readings: list[_FileProgress] = []
+        self._inferred = (0, clock())  # time spent in inference, and when it last changed
         self._last: tuple[float, LiveFigures] | None = None
         hub.figures_from(self.figures)
-
-    # What a run calls, in its own threads.
 
     def start(self, info: SourceInfo, progress: Any, timeline: Any, frames: int | None) -> None:
         name = stream_name(info.path, self._names)
@@ -76,7 +74,7 @@ class WatchedFiles:
             self._now = _Now(name, info, progress, timeline, expected, self._clock())
             self._readings, self._last = [], None
             began_s = time.time()
-            self._zones = ZoneCounts(clock=lambda: began_s)  # else midnight would end its counts
+            self._zones = ZoneCounts(clock=lambda: began_s)  # so that counts do not end at midnight
             self._inferred = (0, self._clock())
         if self._line is not None:
             self._line.start(info, progress, timeline, frames)
@@ -92,15 +90,13 @@ class WatchedFiles:
             self._now, self._last = None, None
 
     def wants_pictures(self, camera: str = "") -> bool:
-        """``camera`` does not matter: there is one file at a time."""
+        """Tell whether to draw; ``camera`` is ignored, as there is one file at a time."""
         return self._hub.wants_pictures(self._name)
 
     def show(self, frame: Frame, detections: Detections) -> None:
         if detections.scene is not None:
             self._zones.follow(self._name, detections.scene)
         self._hub.keep(self._name, frame, time.time(), len(detections))
-
-    # What the page calls.
 
     def figures(self) -> LiveFigures:
         with self._lock:
@@ -165,7 +161,7 @@ def stream_name(path: str, taken: set[str]) -> str:
     return unique_name(last.rpartition(".")[0] or last, taken, "file")
 
 
-def _reading(now: _Now, at_s: float) -> _Reading:
+def _reading(now: _Now, at_s: float) -> _FileProgress:
     work: dict[str, int] = {}
     for track in list(now.timeline.tracks.values()):
         for (stage, kind), span in list(track.spans.items()):
@@ -173,7 +169,7 @@ def _reading(now: _Now, at_s: float) -> _Reading:
                 work[stage] = work.get(stage, 0) + span.self_ns
     meter = getattr(now.timeline, "meters", {}).get(INFER)
     inferring_ns = 0 if meter is None else meter.so_far(now.timeline.clock())
-    return _Reading(
+    return _FileProgress(
         at_s,
         now.progress.read,
         now.progress.written,

@@ -1,4 +1,4 @@
-"""What cameras add to the program."""
+"""The wing of cameras: what it adds to the program."""
 
 from __future__ import annotations
 

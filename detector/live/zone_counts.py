@@ -1,8 +1,7 @@
-"""Counts of lines and zones, now and on earlier days.
+"""Counts of lines and zones, today and on earlier days.
 
-A zone counts objects that come (enter or appear) and that go (leave or end). Days and hours
-are local. Today's counts begin with those of earlier runs; they and earlier days are read from the
-files that ``zone_rows.py`` writes.
+A zone counts objects that come (enter or appear) and that go (leave or end). Days and hours are
+local. Earlier days, and earlier runs of today, are read from the files of ``zone_rows.py``.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from detector.core.types import Scene, ZoneBook
 from detector.live.base import Event, ZoneFigures, ZoneShape, day_text, local_of
 from detector.live.camera_folder import names_of_day, open_to_read
 
-COMES = ("in", "enters", "appears")  # directions and events; all others but "stays" count as out
+COMES = ("in", "enters", "appears")  # directions and events; others count as out, except "stays"
 IN_COLUMNS, OUT_COLUMNS = ("in", "entered", "appeared"), ("out", "left", "ended")
 HOURS = 24
 
 
 class ZoneCounts:
-    """``folder``: of the run's outputs, if it writes any. Any thread may ask for ``figures``."""
+    """The counts of a run. ``folder``: of its outputs, or None. ``figures`` is thread-safe."""
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self._folder, self.clock = folder, clock
         self._lock = threading.Lock()
         self._books: dict[str, ZoneBook] = {}
-        # Objects of the whole run, and those of each hour from today on.
+        # Objects over the whole run, and per hour from today on.
         self._run: Counter[tuple[str, str, str, bool]] = Counter()  # camera, zone, class, comes
         self._hours: Counter[tuple[str, str, int, str, bool]] = Counter()  # camera, day, hour...
         self._inside: Counter[tuple[str, str]] = Counter()  # objects in a zone now
@@ -44,7 +43,7 @@ class ZoneCounts:
         self._opened: set[str] = set()
 
     def open(self, camera: str) -> None:
-        """Read what earlier runs of today counted, before this one writes."""
+        """Read the counts of earlier runs today, before this run writes."""
         if self._folder is None or camera in self._opened:
             return
         self._opened.add(camera)
@@ -53,20 +52,19 @@ class ZoneCounts:
             self._hours[camera, day, hour, zone, comes] += count
 
     def watch(self, camera: str, book: ZoneBook) -> None:
-        """Count by ``book`` from now on."""
         if self._books.get(camera) is not book:
             self.end(camera)
             with self._lock:
                 self._books[camera] = book
 
     def end(self, camera: str) -> None:
-        """Objects that the camera's book leaves in a zone count as out."""
+        """Count the objects left in the camera's zones as out."""
         book = self._books.get(camera)
         for one in () if book is None else book.finish()[0]:
             self._add(camera, one.zone, one.class_name, False, self.clock())
 
     def follow(self, camera: str, scene: Scene) -> None:
-        """Count a frame of a file, as of now."""
+        """Count a frame of a file, at the current time."""
         if scene.book is not None:
             self.watch(camera, scene.book)
         for one in scene.events:
@@ -75,8 +73,8 @@ class ZoneCounts:
                 self._add(camera, one.zone, one.class_name, comes, self.clock())
 
     def count(self, event: Event) -> Event:
-        """Count an event; that of a line or zone is returned with its ``count``: how often objects
-        crossed in its direction today, or how many are in the zone."""
+        """Count an event; return it with ``count``: today's crossings in its direction, or the
+        objects in the zone."""
         zone, kind = event.zone, event.direction or event.event
         if zone is None:
             return event
@@ -104,7 +102,6 @@ class ZoneCounts:
         return [self._hours[camera, day, hour, zone, comes] for hour in range(HOURS)]
 
     def figures(self, camera: str) -> tuple[ZoneFigures, ...]:
-        """Of each line and zone that the camera has now, in the order of the file."""
         with self._lock:
             book = self._books.get(camera)
             return tuple(
@@ -125,15 +122,11 @@ class ZoneCounts:
         )
 
 
-# The files.
-
-
 def read_hours(folder: Path, camera: str, day: str) -> Counter[tuple[int, str, bool]]:
-    """Hour, line or zone, and whether in -> objects, of the files of a day; none where it has
-    none."""
+    """Read the files of a day: (hour, line or zone, whether in) -> objects."""
     hours: Counter[tuple[int, str, bool]] = Counter()
     for path in _files(folder, camera, day):
-        # No such file, or not ours: what was read counts.
+        # On a missing or foreign file, keep what was read.
         with (
             suppress(OSError, KeyError, ValueError, csv.Error),
             open(path, newline="", errors="replace", opener=open_to_read) as file,
@@ -151,7 +144,7 @@ def _files(folder: Path, camera: str, day: str) -> list[Path]:
 
 
 def days_before(now_s: float, count: int) -> list[str]:
-    """The last ``count`` days that are over, the last one yesterday."""
+    """Return the ``count`` days before today, in order."""
     today = local_of(now_s).date()
     return [(today - timedelta(back)).isoformat() for back in range(count, 0, -1)]
 
@@ -159,7 +152,7 @@ def days_before(now_s: float, count: int) -> list[str]:
 def read_days(
     folder: Path, cameras: Sequence[str], days: Sequence[str]
 ) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """Camera and line or zone -> in and out of each of these days."""
+    """Return (camera, line or zone) -> in and out of each of these days."""
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for camera in cameras:
         for place, day in enumerate(days):
@@ -183,7 +176,7 @@ def _stamp(folder: Path, camera: str, day: str) -> tuple[tuple[Path, int, int], 
 def _sums_of_day(
     folder: Path, camera: str, day: str, stamp: tuple[tuple[Path, int, int], ...]
 ) -> dict[str, tuple[int, int]]:
-    """``stamp``: files that have changed since are read again."""
+    """Sum up a day; ``stamp`` makes the cache miss when its files change."""
     sums: Counter[tuple[str, bool]] = Counter()
     for (_, zone, comes), count in (read_hours(folder, camera, day) if stamp else {}).items():
         sums[zone, comes] += count

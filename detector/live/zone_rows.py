@@ -1,7 +1,7 @@
-"""Rows of lines and zones.
+"""Rows of lines and zones (--zones).
 
-``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv`` (--zones). Days are
-those of this machine's time zone.
+``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv``. Days are in this
+machine's time zone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detector.live.sources.base import Camera
 
 
 def _header(columns: Sequence[str]) -> bytes:
-    """Times are UTC in ISO 8601: ``time_utc`` for ``time_s``; counts have local ones, too."""
+    """Return the header: times are UTC in ISO 8601, ``time_utc`` for ``time_s``."""
     return utf8(csv_lines([[re.sub("_s$", "_utc", name) for name in columns]]))
 
 
@@ -42,18 +42,17 @@ class _CountRows(_DayCsv):
 
 
 class ZoneRows:
-    """One output of one camera. A day's counts end with its loop: they are written when the first
-    picture of the next one comes, or with ``close``."""
+    """One output of one camera. A day's last counts follow at the next loop's first picture."""
 
     name: ClassVar[str] = "zones"
 
     def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
         self._camera, self._classes = camera.name, camera.classes
-        self._kept: set[str] | None = None  # names of the camera's own classes, if it has some
+        self._kept: set[str] | None = None  # the camera's own classes, if it has any
         self._events = _EventRows(folder, camera, notice)
         self._counts = _CountRows(folder, camera, notice)
         self._book: ZoneBook | None = None
-        self._shift_s = 0.0  # from the clock of the pictures to Unix time, now
+        self._shift_s = 0.0  # current offset from the pictures' clock to Unix time
 
     def write(self, frame: Frame, detections: Detections) -> None:
         scene = detections.scene
@@ -69,7 +68,7 @@ class ZoneRows:
         self._add(scene.events, scene.counts)
 
     def _add(self, happened: Sequence[ZoneEvent], rows: Sequence[ZoneCount]) -> None:
-        """Moments of events are of the pictures' clock, those of counts Unix times."""
+        """Add rows. Events have times of the pictures' clock, counts have Unix times."""
         for event in happened:
             cells = events.event_cells(
                 self._camera, event, lambda time_s: utc_text(time_s + self._shift_s)
@@ -80,12 +79,11 @@ class ZoneRows:
                 self._counts.add(counts.count_cells(self._camera, row, utc_text), row.from_s)
 
     def counts(self) -> dict[str, int]:
-        """What was written and lost, of both files."""
+        """Return written and lost rows of both files."""
         both = self._events.counts(), self._counts.counts()
         return {what: sum(one[what] for one in both) for what in both[0]}
 
     def close(self) -> None:
-        """May be called twice."""
         if self._book is not None:
             self._add(*self._book.finish())
             self._book = None

@@ -1,1 +1,1 @@
-"""Objects that keep their identity from frame to frame: the wing of tracks."""
+"""The wing of tracks: objects that keep their identity from frame to frame."""

@@ -1,4 +1,4 @@
-"""The counts of sources and cameras, frame by frame, and how their lines and zones are drawn."""
+"""The counts of each source or camera, frame by frame, and its drawn lines and zones."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from detector.core.types import (
 )
 from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, outline_of
 from detector.tracks.cuts import Cuts
-from detector.tracks.zones_file import Places, Shape, ZonesFile
+from detector.tracks.zones_file import Shape, ZoneSet, ZonesFile
 
-FEW = 10  # classes of a model, all of which have rows if nobody says which to count
-JUMP_S = 1.0  # of a wall clock that was set; one that is slewed gains or loses less between frames
+FEW = 10  # a model with at most this many classes has rows for all of them
+JUMP_S = 1.0  # a larger jump means that the wall clock was set, not slewed
 
 
 class Book:
-    """The counts of one source or camera, which any thread may close."""
+    """The counts of one source or camera. Any thread may finish them."""
 
     def __init__(self, camera: str, counter: Counter) -> None:
         self.camera, self.counter = camera, counter
         self._cuts = Cuts()
-        self._wall_s: float | None = None  # the wall clock less the monotonic one
+        self._wall_s: float | None = None  # wall clock minus monotonic clock
         self._size: tuple[float, float] = (1.0, 1.0)  # of the last frame
         self._lock = threading.Lock()
         self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
-        self.drawn: tuple[Any, ...] | None = None  # places and classes from the next frame on
+        self.drawn: tuple[Any, ...] | None = None  # new places and classes, for the next frame
 
     @property
     def is_closed(self) -> bool:
@@ -52,8 +52,8 @@ class Book:
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
-            cut = self._cuts.here(frame)  # in every frame: what changes slowly is no cut
-            if frame.coasting:  # nothing was detected: nothing is counted until it is
+            cut = self._cuts.here(frame)  # in every frame, so that slow changes are not cuts
+            if frame.coasting:  # predicted boxes are not counted
                 return Scene(tuple(outlines(self.counter, (width, height))), (), (), self)
             drawn, self.drawn = self.drawn, None
             ended, rows = self.counter.redraw(*drawn) if drawn else ([], [])
@@ -72,7 +72,7 @@ class Book:
             )
 
     def _look_at_wall(self, arrival: Arrival | None) -> Wall | None:
-        """Intervals of a camera are those of the wall clock, whatever clock the camera has."""
+        """Return the wall time, which a camera's intervals follow, and whether it jumped."""
         if arrival is None:
             return None
         before, self._wall_s = self._wall_s, arrival.utc_s - arrival.arrived_ns / 1e9
@@ -100,7 +100,7 @@ class Books:
         self._file, self._classes, self._names = file, classes, names
         self._all: list[Book] = []
         self._by_camera: dict[str, Book] = {}
-        self._changed: set[str] = set()  # cameras that do not have their new lines yet
+        self._changed: set[str] = set()  # cameras whose new lines are not in use yet
         if info.kind == "live":
             _check_cameras(file)
         else:
@@ -109,22 +109,22 @@ class Books:
             self._open("", places, None if info.kind == "pictures" else places.start_of(info.path))
 
     def change(self, camera: str, file: ZonesFile) -> None:
-        """Use its lines and zones from the camera's next frame on. Any thread may call it."""
+        """Use its lines and zones from the camera's next frame on. Thread-safe."""
         self._file = file
         self._changed.add(camera)
 
     def of(self, camera: str) -> Book | None:
-        """None: it has no lines and zones."""
+        """Return the camera's counts; None if it has no lines or zones."""
         book = self._by_camera.get(camera)
         if book is None or book.is_closed:
             book = self._open(camera, self._file.of_camera(camera))
         elif camera in self._changed:
-            self._changed.remove(camera)  # first: it may be changed again meanwhile
+            self._changed.remove(camera)  # first, because it may change again
             places = self._file.of_camera(camera)
             book.drawn = places, self._classes_of(places)
         return book if book.counter.places.shapes or book.drawn else None
 
-    def _open(self, camera: str, places: Places, start_s: float | None = 0.0) -> Book:
+    def _open(self, camera: str, places: ZoneSet, start_s: float | None = 0.0) -> Book:
         listed = listed_ids(self._classes, self._names)
         counter = Counter(places, self._names, self._classes_of(places), listed, start_s)
         book = Book(camera, counter)
@@ -132,7 +132,7 @@ class Books:
         self._all.append(book)
         return book
 
-    def _classes_of(self, places: Places) -> list[frozenset[int] | None]:
+    def _classes_of(self, places: ZoneSet) -> list[frozenset[int] | None]:
         return class_ids_of(places, self._file.path, self._classes, self._names)
 
     def finish(self) -> None:
@@ -159,7 +159,7 @@ def _check_cameras(file: ZonesFile) -> None:
 
 
 def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
-    """Lines with an arrow that points in, and polygons; each with its counts."""
+    """Return lines with an arrow towards "in", and polygons, each with its counts."""
     drawn = []
     for number in counter.active:
         shape = counter.places.shapes[number]
@@ -184,9 +184,8 @@ def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
 
 
 def arrow_of(line: Any, longest: int) -> Any:
-    """From the middle of a line to its side "in". ``longest``: the picture's longer side, pixels;
-    the arrow grows with it.
-    """
+    """Return an arrow from a line to its side "in", as large as the picture (``longest`` side)
+    needs."""
     a, b = line
     length = float(np.hypot(*(b - a)))
     along = (b - a) / length
@@ -198,10 +197,10 @@ def arrow_of(line: Any, longest: int) -> Any:
 
 
 def class_ids_of(
-    places: Places, path: str, classes: Sequence[str] | None, names: Sequence[str]
+    places: ZoneSet, path: str, classes: Sequence[str] | None, names: Sequence[str]
 ) -> list[frozenset[int] | None]:
-    """What each line and zone counts. Raises UsageError for a class that the model lacks, or that
-    --classes leaves out."""
+    """Return the classes that each line and zone counts. Raises UsageError for one that the model
+    lacks or --classes excludes."""
     seen = class_ids("--classes", classes, names)
     found: list[frozenset[int] | None] = []
     for shape in places.shapes:
@@ -217,6 +216,6 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Classes with rows also before one was counted: those of --classes, or all of a few."""
+    """Return the classes that have rows from the start: those of --classes, or all of a few."""
     seen = class_ids("--classes", classes, names)
     return seen if seen is not None else range(len(names)) if len(names) <= FEW else ()

@@ -1,5 +1,5 @@
-"""What ``detect-video zones check`` writes: a page on which a person judges counted crossings, and
-counts a stretch of the video by hand."""
+"""The page of ``detect-video zones check``, on which a person judges counted crossings and counts a
+stretch of the video by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import from_cell
 from detector.core.errors.writing import write_whole
 from detector.core.run.outputs import stem_of
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.stages.outlines import draw_outlines
 from detector.tracks import counting
 from detector.tracks.book import outlines
@@ -35,21 +35,22 @@ from detector.tracks.zones_file import SIDES, read_zones
 
 PAGE = Path(__file__).with_name("site") / "check.html"
 TEXTS, NUMBERS = ("source", "zone", "event", "direction", "class", "side"), ("time_s", "x", "y")
-LARGEST = 1 << 28  # bytes of a file
+LARGEST = 1 << 28  # bytes per file
 SEED = 0  # of the sample
-AROUND_S = np.arange(-6, 3) * 0.25  # the pictures of a crossing, which was decided at 0
+AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; it was counted at 0
 STRETCH_STEP_S = 0.2
 ROUNDED_S = 0.001  # times in files have three digits
 ACROSS, QUALITY = 400, [cv2.IMWRITE_JPEG_QUALITY, 75]  # pixels; of a JPEG
 
-Crossing = dict[str, Any]  # TEXTS and NUMBERS of the events file, and "place": line and side
+Crossing = dict[str, Any]  # TEXTS and NUMBERS of the events file; "place": line and side
 
 
 def write_check(
     counts: str, video: str, zones: str | None, output: str | None, sample: int, stretch: int
 ) -> tuple[Path, int, int]:
-    """The new page, and how many of how many crossings it shows. ``zones``: the file that they were
-    counted with; ``stretch``: seconds. Raises UsageError, SourceError, OutputError."""
+    """Write the page; return it, and how many of how many crossings it shows. ``zones``: the file
+    that they were counted with; ``stretch``: seconds. Raises UsageError, SourceError, OutputError.
+    """
     (target,) = choose_paths(f"{stem_of(video)}-check", (".html",), output)
     crossings = read_crossings(counts, video)
     footage = Footage(video, zones or f"{stem_of(video)}-zones.yaml", crossings)
@@ -72,8 +73,8 @@ def write_check(
 
 
 def read_crossings(counts: str, video: str) -> list[Crossing]:
-    """Those of the events file next to the counts, by time. Raises UsageError if they are of
-    another video, or are not those that were counted."""
+    """Read the events file next to the counts, in order of time. Raises UsageError if it is of
+    another video, or does not match the counts."""
     events = counts.replace(".counts.csv", ".events.csv")
     if events == counts or not os.path.exists(events):
         raise UsageError(
@@ -95,25 +96,25 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
 
 
 def _rows(path: str, texts: Sequence[str], numbers: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """These columns of a CSV file of --zones. Raises UsageError."""
+    """Yield these columns of a CSV file of --zones. Raises UsageError."""
     text = read_text(path, "a file that --zones writes", limit=LARGEST)
     table = csv.DictReader(io.StringIO(text, newline=""))
     try:
         for row in table:
-            values = {name: float(Fraction(row[name] or 0)) for name in numbers}  # no NaN
+            values = {name: float(Fraction(row[name] or 0)) for name in numbers}  # rejects NaN
             yield {name: from_cell(row[name]) for name in texts} | values
     except (KeyError, AttributeError, ValueError, ArithmeticError, csv.Error) as error:
         raise UsageError(f"{path}:{table.line_num}: not a row of --zones; count again") from error
 
 
 class Footage:
-    """Small pictures of a video, with its lines. Raises UsageError, SourceError, also for crossings
-    of another video or of other lines."""
+    """Small pictures of a video, with its lines. Raises UsageError, also for crossings of another
+    video or other lines, and SourceError."""
 
     def __init__(self, video: str, zones: str, crossings: Sequence[Crossing]) -> None:
         if not os.path.exists(zones):
             raise UsageError(f"{zones}: not there; give the file of these counts: --zones FILE")
-        places, self._reading = read_zones(zones).of_clip(video), Reading.of(Config())
+        places, self._reading = read_zones(zones).of_clip(video), SourceReading.of(Config())
         with self._reading.open(video) as source:
             info = source.info
         if info.kind != "video":
@@ -133,7 +134,7 @@ class Footage:
         self.show(crossings[-1]["time_s"] + np.zeros(1))
 
     def show_around(self, one: Crossing) -> dict[str, Any]:
-        """In the pictures is a quarter of the video's, mostly above the point that crossed."""
+        """Show a quarter of the picture, mostly above the crossing point."""
         width, height = self._size
         left = int(min(max(one["x"] - width / 4, 0), width / 2))
         top = int(min(max(one["y"] - height / 3, 0), height / 2))
@@ -143,7 +144,8 @@ class Footage:
     def show(
         self, times: NDArray[np.float64], part: Any = ..., one: Crossing | None = None
     ) -> list[str]:
-        """The frames at these times, as addresses of JPEGs, with a ring where ``one`` crossed."""
+        """Return frames at these times as data URLs of JPEGs; a ring marks where ``one``
+        crossed."""
         start_s = Fraction(times[0] - ROUNDED_S) - self._begins_s
         reading = replace(self._reading, start_s=max(start_s, Fraction(0)))
         (width, height), unit = self._size, max(1, self._size[0] // 400)

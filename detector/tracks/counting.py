@@ -1,11 +1,11 @@
-"""What tracks do at lines and in zones: crossings, times in zones, how many are there.
+"""Counts what tracks do: crossings of lines, visits and times in zones, objects present.
 
 One point of each box counts: the middle of its lower edge, where an object stands on the ground, or
-its centre. A track takes a side of a line or zone only once its point is past it by more than the
-box jitter (``Places.margin`` of the box's size): what stands on a line crosses it once, and what
-turns back on it does not. It crosses a line when it was surely on one side, is surely on the other,
-and its way led through the line and not past its end; between two sightings the way is straight. A
-track not seen for ``LOST_S`` ended where it was seen last, as do all at a cut.
+its centre. A track changes sides only once its point is past the line or edge by more than the box
+jitter (``ZoneSet.margin`` of the box's size): an object that waits on a line crosses it once, and
+one that turns back on it does not. A track crosses a line if it was clearly on one side, is clearly
+on the other, and its way led through the line and not past its end; between two sightings the way
+is straight. A track not seen for ``LOST_S`` ends where it was last seen, as all do at a cut.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from numpy.typing import NDArray
 
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.tracker import CLOCK_S, LOST_S
-from detector.tracks.zones_file import BOTTOM, SIDES, Places, Shape
+from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
-MOST_OF_ZONE = 0.25  # of the width of a zone, so that small ones have an inside
-SAMPLES = 17  # of the way between two edges of a zone, the middle one of them
+MOST_OF_ZONE = 0.25  # limits the margin by a zone's width, so that small ones have an inside
+SAMPLES = 17  # per part of a way between two edges of a zone; odd, to include its middle
 DAY_MS = 86_400_000
-NO_CLASS = -1  # of rows from before any class was counted
-MOST_EMPTY = 10_000  # intervals in a row without a frame; a clock that jumps by years makes more
+NO_CLASS = -1  # in rows before any class was counted
+MOST_EMPTY = 10_000  # most intervals without a frame, for clocks that jump by years
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
-HISTORY = 500  # intervals; behind that, two become one
+HISTORY = 500  # intervals; beyond it pairs are merged
 
 IN, OUT, ENTERED, LEFT, APPEARED, ENDED = "in", "out", "entered", "left", "appeared", "ended"
 OF_LINES, OF_ZONES = (IN, OUT), (ENTERED, LEFT, APPEARED, ENDED)
 COUNTED_AS = {"enters": ENTERED, "leaves": LEFT, "appears": APPEARED, "ends": ENDED}
 
 Floats = NDArray[np.float64]
-Signs = NDArray[np.int8]  # of a track and a shape: 1 in, -1 out, 0 unknown
+Signs = NDArray[np.int8]  # sides of tracks and shapes: 1 in, -1 out, 0 unknown
 Key = tuple[int, int]  # number of a shape, class id
-Wall = tuple[float, bool]  # the wall clock at a frame; whether it was set since the frame before
+Wall = tuple[float, bool]  # the wall clock at a frame; whether it was set since the last frame
 
 
 @dataclass(slots=True)
-class Tally:
-    """Of one line or zone and one class."""
+class ShapeTally:
+    """The counts of one class at one line or zone."""
 
     counts: dict[str, int]
-    seconds: float = 0.0  # that all objects together were in the zone
+    seconds: float = 0.0  # in the zone, summed over all objects
     now: int = 0
     most: int = 0
     stays: array[float] = field(default_factory=lambda: array("d"))  # seconds of each visit
 
 
-class _Table:
-    """The tracks: a row each, a column for each shape."""
+class _TrackTable:
+    """The tracks: one row each, one column per shape."""
 
     def __init__(self) -> None:
         self.ids = np.zeros(0, np.int64)
@@ -65,10 +65,10 @@ class _Table:
         self.points = np.zeros((0, 2))
         self.seen_s = np.zeros(0)
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts this class
-        self.sure = np.zeros((0, 0), np.int8)  # side that is sure, or sure last
-        self.away = np.zeros((0, 0))  # pixels from the line or the zone's edge, below 0 out
-        self.through = np.zeros((0, 0), bool)  # how it came to the side where it is now
-        self.since_s = np.zeros((0, 0))  # in the zone
+        self.sure = np.zeros((0, 0), np.int8)  # the last clear side
+        self.away = np.zeros((0, 0))  # pixels from the line or the zone's edge, negative outside
+        self.through = np.zeros((0, 0), bool)  # whether it came to its side through the line
+        self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)
 
     def widen(self, shapes: int) -> None:
@@ -87,13 +87,13 @@ class _Table:
             setattr(self, name, np.concatenate([values, more]))
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.intp]:
-        """The rows of these tracks, which are there. Ids rise with the rows only as they begin."""
+        """Return the rows of these tracks, all of which exist. Ids are not always in order."""
         order = np.argsort(self.ids)
         return order[np.searchsorted(self.ids[order], ids)]
 
 
-class _Seen(NamedTuple):
-    """Tracks that are seen again: their rows, where they were and are, and the time since."""
+class _Moves(NamedTuple):
+    """Tracks that are seen again: rows, earlier and current points, margins, time in between."""
 
     rows: NDArray[np.intp]
     before: Floats
@@ -103,14 +103,14 @@ class _Seen(NamedTuple):
 
 
 class Counter:
-    """Counts of one source or camera. ``classes``: of each shape, ids that it counts, None: all.
-    ``listed``: those with rows from the beginning on, where all count; others have them from when
-    any shape first counts them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
-    ``active``: numbers of the shapes that count now; ``places`` keeps those from before, too."""
+    """The counts of one source or camera. ``classes``: the ids that each shape counts; None: all.
+    ``listed``: ids with rows from the start in shapes that count all; others have rows once any
+    shape has counted them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
+    ``active``: numbers of the current shapes; ``places`` also keeps earlier ones."""
 
     def __init__(
         self,
-        places: Places,
+        places: ZoneSet,
         names: Sequence[str],
         classes: Sequence[frozenset[int] | None] | None = None,
         listed: Iterable[int] = (),
@@ -120,40 +120,40 @@ class Counter:
         self.active: list[int] = []
         self._classes: list[frozenset[int] | None] = []
         self._listed = tuple(listed)
-        self._table = _Table()
+        self._table = _TrackTable()
         self._is_zone = np.zeros(0, bool)
         self._size: tuple[int, int] | None = None
         self._outlines: list[Floats] = []
         self._widths: list[float] = []
         self.time_s: float | None = None
-        self.total: dict[Key, Tally] = {}
-        # The interval that runs, on a clock that is the frames', or the wall's.
-        self._interval: dict[Key, Tally] = {}
+        self.total: dict[Key, ShapeTally] = {}
+        # The current interval, on the frames' or the wall clock.
+        self._interval: dict[Key, ShapeTally] = {}
         self._began_s = self._ends_s = 0.0
         self._now_s: float | None = None
         self._by_wall, self._frames = False, 0
-        self._behind_s = 0.0  # by which the frames' clock was set back
+        self._behind_s = 0.0  # how far the frames' clock was set back
         self.history = History(places.every_s)
-        self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds that objects were there
+        self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds of objects per cell
         self.redraw(places, classes or [None] * len(places.shapes))
 
     def redraw(
-        self, places: Places, classes: Sequence[frozenset[int] | None]
+        self, places: ZoneSet, classes: Sequence[frozenset[int] | None]
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
-        """Count at these lines and zones from now on. Those that are as before go on; of all others
-        objects in them and the interval end here. Lengths of intervals stay."""
+        """Count at these lines and zones from now on. Unchanged ones continue; at all others,
+        visits and the current interval end."""
         shapes, active, time_s = list(self.places.shapes), list[int](), self.time_s or 0.0
         known = {self.places.key_of(shapes[number]): number for number in self.active}
         for shape, ids in zip(places.shapes, classes, strict=True):
             if (number := known.get(places.key_of(shape), len(shapes))) == len(shapes):
                 shapes.append(shape)
                 self._classes.append(ids)
-            shapes[number] = shape  # what its sides are called may differ
+            shapes[number] = shape  # the names of its sides may differ
             active.append(number)
         table, first = self._table, len(self.places.shapes)
-        everyone = np.arange(len(table.ids))
+        all_rows = np.arange(len(table.ids))
         over = [number for number in self.active if number not in active]
-        events = self._end_inside(np.ones(len(everyone), bool), over)
+        events = self._end_inside(np.ones(len(all_rows), bool), over)
         table.counts[:, over] = False
         self._count_present()
         rows = self._cut_interval()
@@ -167,12 +167,10 @@ class Counter:
             asked = self._classes[number]
             for one in sorted(self._listed if asked is None else asked):
                 self._tally(self.total, (number, one))
-            # No side of a line is sure before the next sighting.
-            events += self._place(number, everyone, np.full(len(everyone), np.inf), time_s)
+            # No side of a line is clear before the next sighting.
+            events += self._place(number, all_rows, np.full(len(all_rows), np.inf), time_s)
         self._count_present()
         return events, rows
-
-    # A frame.
 
     def update(
         self,
@@ -183,11 +181,11 @@ class Counter:
         size: tuple[int, int],
         wall: Wall | None = None,
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
-        """What happened up to the frame at ``time_s``, and the intervals that are over. ``ids`` [N]
+        """Return the events up to the frame at ``time_s``, and the finished intervals. ``ids`` [N]
         from 1, -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
-        ``wall``: the clock of the intervals, if it is not that of the frames."""
+        ``wall``: the clock of the intervals, if it is not the frames'."""
         ended: list[ZoneEvent] = []
-        if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock begins anew
+        if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock restarts
             ended = self.end()
             self._behind_s += self.time_s - time_s
             if wall is None:
@@ -213,15 +211,13 @@ class Counter:
         return events, over
 
     def end(self) -> list[ZoneEvent]:
-        """Ends all tracks, as behind a cut."""
+        """End all tracks, as at a cut."""
         return self._end_rows(np.ones(len(self._table.ids), bool))
 
     def finish(self) -> tuple[list[ZoneEvent], list[ZoneCount]]:
-        """Ends all tracks and the interval that runs."""
+        """End all tracks and the current interval."""
         events = self.end()
         return events, self._cut_interval()
-
-    # Tracks.
 
     def _begin(
         self,
@@ -231,8 +227,7 @@ class Counter:
         margins: Floats,
         time_s: float,
     ) -> list[ZoneEvent]:
-        """Nobody crosses a line who was not seen before it, once and surely; a zone may be where
-        one appears."""
+        """Add tracks. They cross a line only after a clear side; in a zone they appear."""
         table, first = self._table, len(self._table.ids)
         table.add(len(ids))
         table.ids[first:], table.classes[first:] = ids, class_ids
@@ -246,7 +241,7 @@ class Counter:
     def _place(
         self, number: int, rows: NDArray[np.intp], margins: Floats, time_s: float
     ) -> list[ZoneEvent]:
-        """Where tracks are that a line or zone sees for the first time."""
+        """Set the sides of tracks at a line or zone for the first time."""
         if not len(rows):
             return []
         table, asked = self._table, self._classes[number]
@@ -267,7 +262,7 @@ class Counter:
         self, rows: NDArray[np.intp], points: Floats, margins: Floats, time_s: float
     ) -> list[ZoneEvent]:
         table = self._table
-        seen = _Seen(rows, table.points[rows].copy(), points, margins, time_s - table.seen_s[rows])
+        seen = _Moves(rows, table.points[rows].copy(), points, margins, time_s - table.seen_s[rows])
         self._warm(points, seen.passed_s)
         table.points[rows], table.seen_s[rows] = points, time_s
         events = []
@@ -275,11 +270,11 @@ class Counter:
             if self.places.shapes[number].is_line:
                 events += self._cross(number, seen, time_s)
             else:
-                self._spend(number, rows, seen.passed_s)
+                self._add_time_in_zone(number, rows, seen.passed_s)
                 events += self._visit(number, seen, time_s)
         return events
 
-    def _cross(self, number: int, seen: _Seen, time_s: float) -> list[ZoneEvent]:
+    def _cross(self, number: int, seen: _Moves, time_s: float) -> list[ZoneEvent]:
         rows, before, points, margins, _ = seen
         table, (a, b) = self._table, self._outlines[number]
         was, now = table.away[rows, number], _from_line(points, self._outlines[number])
@@ -300,8 +295,8 @@ class Counter:
             for i in np.flatnonzero(crossed).tolist()
         ]
 
-    def _visit(self, number: int, seen: _Seen, time_s: float) -> list[ZoneEvent]:
-        """The straight way from where it was seen before may lead in and out, several times."""
+    def _visit(self, number: int, seen: _Moves, time_s: float) -> list[ZoneEvent]:
+        """Find visits; the straight way from the last point may lead in and out several times."""
         rows, before, points, margins, passed_s = seen
         table, outline = self._table, self._outlines[number]
         was, now = table.away[rows, number], _from_outline(points, outline)
@@ -309,8 +304,8 @@ class Counter:
         least = np.minimum(margins, MOST_OF_ZONE * self._widths[number])
         side = (now > least).astype(np.int8) - (now < -margins)
         length, to_edge = np.linalg.norm(points - before, axis=1), np.abs(was) + np.abs(now)
-        between = (length >= to_edge) | (  # else the way meets no edge, and
-            (side == 0) & (length + to_edge > 2 * least)  # is nowhere farther from it
+        between = (length >= to_edge) | (  # else the way meets no edge
+            (side == 0) & (length + to_edge > 2 * least)  # and stays within the margin
         )
         turned = (side != 0) & (side != table.sure[rows, number])
         events = []
@@ -323,7 +318,7 @@ class Counter:
                 if now_in > 0:
                     table.since_s[row, number], table.stayed[row, number] = time_s, False
                     inside_s, entered = share * float(passed_s[i]), True
-                elif entered:  # and left between two sightings
+                elif entered:  # entered and left between two sightings
                     table.since_s[row, number] -= inside_s
                     self._add_seconds(number, int(table.classes[row]), inside_s)
                 kind = "enters" if now_in > 0 else "leaves"
@@ -350,7 +345,6 @@ class Counter:
         return events
 
     def _end_inside(self, gone: NDArray[np.bool_], numbers: Sequence[int]) -> list[ZoneEvent]:
-        """Of these tracks, those that are in these zones."""
         table, time_s, events = self._table, self.time_s or 0.0, list[ZoneEvent]()
         for number in numbers:
             if not self.places.shapes[number].is_line:
@@ -362,7 +356,7 @@ class Counter:
     def _event(
         self, row: int, number: int, event: str, time_s: float, direction: str = ""
     ) -> ZoneEvent:
-        """Says and counts it. To be called while the table has the track as it was before."""
+        """Return and count an event, before the table takes the track's new side."""
         table = self._table
         class_id = int(table.classes[row])
         since_s = until_s = None
@@ -382,16 +376,13 @@ class Counter:
             side=_side(self.places.shapes[number], direction),
         )
 
-    # Sums.
-
-    def _tally(self, tallies: dict[Key, Tally], key: Key) -> Tally:
+    def _tally(self, tallies: dict[Key, ShapeTally], key: Key) -> ShapeTally:
         if key not in tallies:
             kinds = OF_LINES if self.places.shapes[key[0]].is_line else OF_ZONES
-            tallies[key] = Tally(dict.fromkeys(kinds, 0))
+            tallies[key] = ShapeTally(dict.fromkeys(kinds, 0))
         return tallies[key]
 
-    def _spend(self, number: int, rows: NDArray[np.intp], passed: Floats) -> None:
-        """The time since they were seen last belongs to the zone in which they were."""
+    def _add_time_in_zone(self, number: int, rows: NDArray[np.intp], passed: Floats) -> None:
         table = self._table
         there = (table.sure[rows, number] > 0) & table.counts[rows, number]
         for class_id in np.unique(table.classes[rows[there]]).tolist():
@@ -403,7 +394,7 @@ class Counter:
             self._tally(tallies, (number, class_id)).seconds += seconds
 
     def _count_present(self) -> None:
-        """How many are in each zone; those who are looked for are."""
+        """Update how many objects are in each zone, including briefly lost ones."""
         table = self._table
         present: dict[Key, int] = defaultdict(int)
         for row, number in np.argwhere((table.sure > 0) & table.counts & self._is_zone).tolist():
@@ -415,8 +406,9 @@ class Counter:
                 tally.most = max(tally.most, tally.now)
 
     def _move_interval(self, frame_s: float, wall: Wall | None) -> list[ZoneCount]:
-        """Intervals that are over now. One of the wall clock begins when counting does, or when the
-        clock was set; else each begins at a multiple of its length, since midnight by the wall."""
+        """Return finished intervals. On the wall clock, the first one begins when counting begins
+        or the clock was set, later ones at multiples of their length since midnight; on the frames'
+        clock, all begin at multiples."""
         (now_s, was_set), every = wall or (frame_s, False), self.places.every_s
         if self._now_s is not None and not was_set:
             self._now_s = max(now_s, self._now_s)
@@ -431,7 +423,7 @@ class Counter:
         return over
 
     def _cut_interval(self) -> list[ZoneCount]:
-        """Ends the interval that runs before its time."""
+        """End the current interval early."""
         if self._now_s is None or not (self._interval or self._now_s > self._began_s):
             return []
         return self._close_interval(self._now_s)
@@ -452,7 +444,7 @@ class Counter:
         return _next_mark(at_s, every) if self._by_wall else at_s + every
 
     def _close_interval(self, to_s: float) -> list[ZoneCount]:
-        """A row for each line and zone, and each class that it counts and that is known so far."""
+        """Return a row for each line and zone, and each class that it counts and that is known."""
         from_s, interval = self._began_s, self._interval
         counted = {class_id for _, class_id in self.total}
         for number in self.active:
@@ -467,7 +459,7 @@ class Counter:
         self.history.add(from_s, to_s, interval)
         self._began_s, self._interval, self._frames = to_s, {}, 0
         for key, tally in self.total.items():
-            if tally.now:  # who is there now was there when the next one began
+            if tally.now:  # objects present now begin the next interval, too
                 self._tally(self._interval, key).most = tally.now
         return rows
 
@@ -475,7 +467,7 @@ class Counter:
         known = 0 <= class_id < len(self._names)
         return self._names[class_id] if known else "" if class_id == NO_CLASS else str(class_id)
 
-    def _row(self, from_s: float, to_s: float, key: Key, tally: Tally) -> ZoneCount:
+    def _row(self, from_s: float, to_s: float, key: Key, tally: ShapeTally) -> ZoneCount:
         shape = self.places.shapes[key[0]]
         mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
         most = None if shape.is_line else tally.most
@@ -491,18 +483,17 @@ class Counter:
         np.add.at(self.heat, (cells[:, 1], cells[:, 0]), passed)
 
     def _scale(self, size: tuple[int, int]) -> None:
-        """Lines and zones in pixels of this picture."""
         self._size = size
         self._outlines = [outline_of(shape, self.places.size, size) for shape in self.places.shapes]
         self._widths = [_width(outline) for outline in self._outlines]
 
 
 def _next_mark(at_s: float, every_s: float) -> float:
-    """When the local clock next shows midnight, or a multiple of ``every_s`` since then."""
+    """Return when the local clock next shows midnight, or a multiple of ``every_s`` since then."""
     at, every = round(at_s * 1000), round(every_s * 1000)
     past = _local_ms(at) % DAY_MS
     end = at + min(every - past % every, DAY_MS - past)
-    if _local_ms(end) % DAY_MS % every:  # summer time begins or ends in between
+    if _local_ms(end) % DAY_MS % every:  # daylight saving time changes in between
         moved = end - (_local_ms(end) - end) + (_local_ms(at) - at)
         if moved > at and not _local_ms(moved) % DAY_MS % every:
             end = moved
@@ -510,19 +501,18 @@ def _next_mark(at_s: float, every_s: float) -> float:
 
 
 def _local_ms(unix_ms: int) -> int:
-    """What the local clock shows, in milliseconds since 1970 began there."""
     return unix_ms + time.localtime(unix_ms / 1000).tm_gmtoff * 1000
 
 
 class History:
-    """Counts of past intervals, of which there are ``HISTORY`` at most: then two become one."""
+    """The counts of past intervals, at most ``HISTORY``: then pairs are merged."""
 
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s
         self.began_s = 0.0
-        self.slots: list[dict[Key, Tally]] = []
+        self.slots: list[dict[Key, ShapeTally]] = []
 
-    def add(self, from_s: float, to_s: float, interval: dict[Key, Tally]) -> None:
+    def add(self, from_s: float, to_s: float, interval: dict[Key, ShapeTally]) -> None:
         middle = (from_s + to_s) / 2 - self.began_s
         while middle >= HISTORY * self.every_s:
             self.every_s *= 2
@@ -534,13 +524,13 @@ class History:
         self.slots[slot] = _join([self.slots[slot], interval])
 
 
-def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
-    joined: dict[Key, Tally] = {}
+def _join(several: Sequence[dict[Key, ShapeTally]]) -> dict[Key, ShapeTally]:
+    joined: dict[Key, ShapeTally] = {}
     for one in several:
         for key, tally in one.items():
             if not (tally.seconds or any(tally.counts.values())):
                 continue
-            into = joined.setdefault(key, Tally(dict.fromkeys(tally.counts, 0)))
+            into = joined.setdefault(key, ShapeTally(dict.fromkeys(tally.counts, 0)))
             for kind, count in tally.counts.items():
                 into.counts[kind] += count
             into.seconds += tally.seconds
@@ -552,18 +542,18 @@ def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
 
 
 def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, int]) -> Floats:
-    """The points of a line or zone in a picture of ``size``; ``of``: ``Places.size``."""
+    """Return the points of a line or zone in a picture of ``size``; ``of``: ``ZoneSet.size``."""
     scale = (1.0, 1.0) if of is None else (size[0] / of[0], size[1] / of[1])
     return np.array(shape.points, np.float64) * scale
 
 
 def _side(shape: Shape, direction: str) -> str:
-    """The name of a direction, if the file names this one or the other."""
+    """Return the name of a direction, if the file names this one or the other."""
     return shape.sides[direction == OUT] if direction and shape.sides != SIDES else ""
 
 
-def _points(boxes: NDArray[np.floating], places: Places) -> tuple[Floats, Floats]:
-    """The point of each box that counts, and how far it must be behind a line."""
+def _points(boxes: NDArray[np.floating], places: ZoneSet) -> tuple[Floats, Floats]:
+    """Return the counted point of each box, and its margin."""
     boxes = boxes.astype(np.float64)
     x, sides = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 2:] - boxes[:, :2]).mean(axis=1)
     y = boxes[:, 3] if places.point == BOTTOM else (boxes[:, 1] + boxes[:, 3]) / 2
@@ -571,7 +561,7 @@ def _points(boxes: NDArray[np.floating], places: Places) -> tuple[Floats, Floats
 
 
 def _from_line(points: Floats, line: Floats) -> Floats:
-    """How far points are from the endless line: above 0 on the right, seen from its first point."""
+    """Return the distance of points from the endless line, positive on its right-hand side."""
     a, b = line
     along = (b - a) / np.hypot(*(b - a))
     away: Floats = (points - a) @ np.array([-along[1], along[0]])
@@ -579,7 +569,7 @@ def _from_line(points: Floats, line: Floats) -> Floats:
 
 
 def _from_outline(points: Floats, outline: Floats) -> Floats:
-    """The distance of each point from the nearest edge, above 0 inside (by ray casting)."""
+    """Return the distance of each point from the nearest edge, positive inside (ray casting)."""
     x, y = points[:, :1], points[:, 1:]
     after = np.roll(outline, -1, axis=0)
     edges = after - outline
@@ -595,8 +585,7 @@ def _from_outline(points: Floats, outline: Floats) -> Floats:
 def _sides(
     a: Floats, b: Floats, outline: Floats, least: float, margin: float
 ) -> Iterator[tuple[int, float]]:
-    """The sides on which the straight way from ``a`` to ``b`` surely is, in order, each with its
-    share of the way: between two edges it is on one."""
+    """Yield the sides, with shares of the way, on which the way from ``a`` to ``b`` clearly is."""
     way, edges, to = b - a, np.roll(outline, -1, axis=0) - outline, outline - a
     with np.errstate(divide="ignore", invalid="ignore"):
         at = (to[:, 0] * edges[:, 1] - to[:, 1] * edges[:, 0]) / (
@@ -613,7 +602,7 @@ def _sides(
 
 
 def _width(outline: Floats) -> float:
-    """About how wide a zone is where it is narrow: of a rectangle, its shorter side or less."""
+    """Return about the width of a zone: for a rectangle, its shorter side or less."""
     if len(outline) == 2:
         return 0.0
     after = np.roll(outline, -1, axis=0)

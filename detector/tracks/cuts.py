@@ -1,4 +1,4 @@
-"""Cuts of a scene, seen by a thumbnail: behind one, no object is the one from before."""
+"""Detects cuts of a scene by thumbnails. After a cut, all objects are new."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from detector.core.types import Frame, Planes
 
 SIDE = 32  # pixels of the thumbnail along each side, at most
 SHADES = 16  # of its histogram
-# A cut changes both: what is where, and how much of each shade there is. A camera that pans changes
-# the first, a light that goes on moves the second without a new picture.
-LEAST_CHANGE = 28.0  # mean difference of a pixel, of 255
-LEAST_SHIFT = 0.25  # share of the pixels that have another shade
+# A cut changes both the pixels and the histogram. Panning changes only the first, switching a light
+# mostly the second.
+LEAST_CHANGE = 28.0  # mean difference of pixels, of 255
+LEAST_SHIFT = 0.25  # share of pixels that change their shade
 
 
 class Cuts:
@@ -20,7 +20,7 @@ class Cuts:
         self._last: NDArray[np.int16] | None = None
 
     def here(self, frame: Frame) -> bool:
-        """Whether a cut lies before this frame. Who asks first looks, and notes it in the frame."""
+        """Return whether the scene was cut before this frame; the result is stored in the frame."""
         if frame.cut is None:
             frame.cut = self._look(frame)
         return frame.cut
@@ -39,11 +39,11 @@ class Cuts:
 
 
 def _thumbnail(frame: Frame) -> NDArray[np.int16]:
-    """Brightness of some pixels, 0 to 255. It copies nothing else of the picture."""
+    """Return the brightness of some pixels, 0 to 255, without copying the picture."""
     height, width = frame.size
     down, right = max(1, height // SIDE), max(1, width // SIDE)
     picture = frame.picture
-    plane = picture.y if isinstance(picture, Planes) else picture[..., 1]  # green is near to it
+    plane = picture.y if isinstance(picture, Planes) else picture[..., 1]  # green: about as bright
     return plane[down // 2 :: down, right // 2 :: right].astype(np.int16)
 
 

@@ -1,4 +1,4 @@
-"""What somebody draws of a camera while a run lasts: into the file of lines and zones."""
+"""Stores what a viewer draws during a run in the file of lines and zones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 import yaml
 
 from detector.core.errors import UsageError
+from detector.core.errors.parsing import refuse_unknown
 from detector.core.errors.reading import read_text
-from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
-from detector.tracks.zones_file import Places, ZonesFile, mapping, read_zones
+from detector.tracks.zones_file import ZoneSet, ZonesFile, mapping, read_zones
 
 DRAWN, KEPT = ("size", "lines", "zones"), ("classes", "stays")
 MARK = "# Drawn on the page of a run:\n"
@@ -20,11 +20,11 @@ _dump = partial(yaml.safe_dump, default_flow_style=None, sort_keys=False, allow_
 
 
 def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, str]:
-    """The file with the lines and zones of a ``drawing`` (YAML or JSON, as the page sends it) in
-    place of the camera's, its text, and what changed. Options that are not drawn stay, and so do
-    comments, unless a user wrote a ``cameras:``. Raises UsageError."""
+    """Replace a camera's lines and zones by a ``drawing`` (YAML or JSON). Return the file, its text
+    and what changed. Other options stay, and comments unless a user wrote ``cameras:``. Raises
+    UsageError."""
     text = read_text(path, "a file of lines and zones") if os.path.lexists(path) else ""
-    before = read_zones(path, text).of_camera(camera) if text else Places()
+    before = read_zones(path, text).of_camera(camera) if text else ZoneSet()
     content = parse_yaml(text, path) or {}
     where, cameras = f"{path}: cameras.{camera}", content.get("cameras") or {}
     drawn = mapping(where, "it", parse_yaml(drawing, f"{where}: the drawing"))
@@ -39,7 +39,7 @@ def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, s
     whole = {**content, "cameras": {**cameras, camera: {**(own or {}), **drawn}}}
     head, kept = text.partition(MARK)[0].rstrip(), None
     made = f"{head}\n{MARK}{_dump({'cameras': whole['cameras']})}".lstrip()
-    with suppress(UsageError):  # a user's ``cameras``
+    with suppress(UsageError):  # a duplicate ``cameras``, written by a user
         kept = parse_yaml(made, path)
     made = made if kept == whole else str(_dump(whole))
     file = read_zones(path, made)

@@ -1,9 +1,9 @@
-"""Where the boxes of many tracks will be next: Kalman filters of constant speed, all at once.
+"""Predicts the boxes of many tracks at once by Kalman filters of constant speed.
 
-A filter is four small ones, of a position and a speed; tracks are rows. SORT and ByteTrack's noise
-(Bewley 2016, Zhang 2022) is on x1, y1, x2, y2; that of OC-SORT (Cao 2023) on the centre, the area
-and the aspect ratio, which has no speed. Noise is given for a step of ``STEP_S``; a longer one gets
-what that many steps would add.
+A filter is four small ones, each of a position and a speed; tracks are rows. SORT and ByteTrack
+(Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) the centre, the area and the
+aspect ratio, which has no speed. Noise is given for a step of ``STEP_S``; a longer step gets what
+that many steps would add.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ STEP_S = 1 / 30  # the papers' frame rate
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the four numbers of a box are, and their variances, [4]. ``measured``: of a detection.
-    ``drift`` and ``drift_speed``: what a step adds. ``first``, ``first_speed``: of a new track."""
+    """What the four numbers of a box are, with their variances, [4]. ``measured``: of a detection.
+    ``drift``, ``drift_speed``: added per step. ``first``, ``first_speed``: of a new track."""
 
     of_boxes: Callable[[Floats], Floats]
     to_boxes: Callable[[Floats], Floats]
@@ -34,7 +34,7 @@ class Form:
 
 
 def _centres(boxes: Floats) -> Floats:
-    """Centre x and y, area, width : height."""
+    """Return centre x and y, area, width / height."""
     sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 1e-3)
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     area, aspect = sizes[:, 0] * sizes[:, 1], sizes[:, 0] / sizes[:, 1]
@@ -47,13 +47,13 @@ def _of_centres(numbers: Floats) -> Floats:
     return np.concatenate([numbers[:, :2] - half, numbers[:, :2] + half], axis=1)
 
 
-def _as_it_is(boxes: Floats) -> Floats:
+def _same(boxes: Floats) -> Floats:
     return boxes
 
 
 CORNERS = Form(
-    of_boxes=_as_it_is,
-    to_boxes=_as_it_is,
+    of_boxes=_same,
+    to_boxes=_same,
     measured=np.full(4, 0.1),
     drift=np.full(4, 0.01),
     drift_speed=np.full(4, 0.01),
@@ -72,8 +72,8 @@ CENTRES = Form(
 
 
 class Motion:
-    """The filters of T tracks. ``place`` and ``speed`` (a step) are [T, 4]; ``spread`` [T, 4, 3] is
-    the variance of the place, the covariance with the speed, and the variance of the speed."""
+    """The filters of T tracks. ``place`` and ``speed`` (per step) are [T, 4]; ``spread`` [T, 4, 3]
+    has the variance of the place, the covariance with the speed, and the variance of the speed."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -85,7 +85,7 @@ class Motion:
         return len(self.place)
 
     def add(self, boxes: Floats) -> None:
-        """New tracks behind the others, at rest: ``boxes`` [n, 4] xyxy."""
+        """Append new tracks at rest; ``boxes`` [n, 4] xyxy."""
         n, form = len(boxes), self.form
         first = np.stack([form.first, np.zeros(4), form.first_speed], axis=1)
         self.place = np.concatenate([self.place, form.of_boxes(boxes)])
@@ -96,15 +96,15 @@ class Motion:
         self.place, self.speed, self.spread = self.place[kept], self.speed[kept], self.spread[kept]
 
     def predict(self, steps: float, rows: slice | NDArray[np.intp] = slice(None)) -> None:
-        """Moves tracks on by so many steps, which need not be whole."""
+        """Move tracks on by ``steps``, which may be fractional."""
         form, n = self.form, steps
         place, speed, spread = self.place[rows], self.speed[rows], self.spread[rows]
-        if form is CENTRES:  # an area never becomes negative
+        if form is CENTRES:  # keep areas positive
             speed[:, 2] = np.where(place[:, 2] + n * speed[:, 2] > 0, speed[:, 2], 0)
         grown = np.empty_like(spread)
         v = form.drift_speed
         grown[..., 0] = spread[..., 0] + 2 * n * spread[..., 1] + n * n * spread[..., 2]
-        # What n steps of one would add: sums of 1, k and k * k for k = 0 to n - 1.
+        # What n single steps would add: sums of 1, k and k * k for k = 0 to n - 1.
         grown[..., 0] += n * form.drift + max(n * (n - 1) * (2 * n - 1) / 6, 0) * v
         grown[..., 1] = spread[..., 1] + n * spread[..., 2] + max(n * (n - 1) / 2, 0) * v
         grown[..., 2] = spread[..., 2] + n * v
@@ -112,7 +112,7 @@ class Motion:
         self.spread[rows] = grown
 
     def correct(self, rows: NDArray[np.intp], boxes: Floats) -> None:
-        """Takes in what was seen: ``boxes`` [n, 4] xyxy of the tracks ``rows`` [n]."""
+        """Update the tracks ``rows`` [n] with seen ``boxes`` [n, 4] xyxy."""
         spread = self.spread[rows]
         whole = spread[..., 0] + self.form.measured
         gain, gain_speed = spread[..., 0] / whole, spread[..., 1] / whole
@@ -130,9 +130,9 @@ class Motion:
         )
 
     def boxes(self) -> Floats:
-        """xyxy [T, 4], where the tracks are now."""
+        """Return the current boxes, xyxy [T, 4]."""
         return self.form.to_boxes(self.place)
 
     def ahead(self, rows: NDArray[np.intp], steps: float) -> Floats:
-        """xyxy [n, 4], where the tracks ``rows`` will be in so many steps; nothing is moved."""
+        """Return where the tracks ``rows`` will be after ``steps``, xyxy [n, 4]."""
         return self.form.to_boxes(self.place[rows] + steps * self.speed[rows])

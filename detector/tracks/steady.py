@@ -1,7 +1,7 @@
-"""Boxes drawn steadily (--smooth): filtered along their tracks, and held if one is missed.
+"""Draws boxes steadily (--smooth): filtered along their tracks, and held if one is missed.
 
-By the 1 Euro filter (Casiez, Roussel and Vogel, CHI 2012): a low pass whose cutoff rises with
-speed. Speeds are in units of the box, so that one setting serves small and large ones.
+Uses the 1 Euro filter (Casiez, Roussel and Vogel, CHI 2012): a low pass whose cutoff rises with
+speed. Speeds are in units of the box, so that one setting serves small and large boxes.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from detector.core.types import Detections
 from detector.tracks.motion import Floats
 from detector.tracks.tracker import NONE, Tracker
 
-HOLD_S = 0.5  # how long a track is drawn where it has no box
-CUTOFF_HZ = 1.0  # of what stands still
-PER_SPEED = 3.0  # Hz more for each box's size a second
+HOLD_S = 0.5  # how long a track is drawn without a box
+CUTOFF_HZ = 1.0  # at rest
+PER_SPEED = 3.0  # Hz more per box size per second
 SPEED_CUTOFF_HZ = 1.0
 
 
 @dataclass(slots=True)
-class _Filter:
+class _BoxFilter:
     time_s: float
-    raw: Floats  # [4] centre, width and height, pixels; as they came
+    raw: Floats  # [4] centre, width and height, pixels; unfiltered
     place: Floats  # [4] filtered
-    speed: Floats  # [4] pixels a second
+    speed: Floats  # [4] pixels per second
 
 
 class Steady:
     def __init__(self) -> None:
-        self._filters: dict[int, _Filter] = {}
+        self._filters: dict[int, _BoxFilter] = {}
 
     def draw(self, detections: Detections, tracker: Tracker, time_s: float) -> Detections:
-        """What pictures show. Boxes without an id stay as they are. Best score first."""
+        """Return what pictures show, best score first. Boxes without an id stay unfiltered."""
         assert detections.track_ids is not None
         here = detections.track_ids
         rows = tracker.followed(time_s, HOLD_S)
@@ -69,7 +69,7 @@ class Steady:
         place = np.concatenate([(box[:2] + box[2:]) / 2, size])
         last = self._filters.get(one)
         if last is None:
-            self._filters[one] = _Filter(time_s, place, place.copy(), np.zeros(4))
+            self._filters[one] = _BoxFilter(time_s, place, place.copy(), np.zeros(4))
             return box
         passed_s = time_s - last.time_s
         if passed_s > 0:
@@ -83,5 +83,5 @@ class Steady:
 
 
 def _weight(cutoff_hz: Floats | float, passed_s: float) -> Floats | float:
-    """Of the new value, in a low pass of first order."""
+    """Return the weight of the new value in a first-order low pass."""
     return 1 / (1 + 1 / (2 * np.pi * cutoff_hz * passed_s))

@@ -1,6 +1,9 @@
-"""What ``detect-video zones`` writes: a template of zones.yaml, a still with a grid, and a page on
-which lines and zones are drawn with the mouse. The page needs no server and loads nothing. The
-template has no line: a run that counts what nobody drew would look right."""
+"""The files of ``detect-video zones``: a template of zones.yaml, a still with a grid, and a page
+for drawing lines and zones with the mouse.
+
+The page needs no server and loads nothing. The template has no line, so that it cannot count at a
+line that no user drew.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.run.inputs import is_camera
 from detector.core.run.outputs import MOST_NAMES, stem_of
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
+from detector.core.sources._forms import is_live
 from detector.core.sources._network.addresses import last_part_of
-from detector.core.sources._unclaimed import is_live
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
-ABOUT, CODE = '"__ABOUT__"', "__DRAW__"  # in a page: what it shows and the code for drawing
-GRID_LINES = 10  # along the longer side, about
+ABOUT, CODE = '"__ABOUT__"', "__DRAW__"  # placeholders in a page: its data, the code for drawing
+GRID_LINES = 10  # roughly, along the longer side
 ENDINGS = (".yaml", ".png", ".html")
 SHADE, INK = (60, 220, 255), (0, 0, 0)  # BGR
 
@@ -59,7 +62,7 @@ point: bottom          # which point of a box counts: the middle of its lower ed
 
 
 def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
-    """New template, still and page of a source. Raises UsageError, SourceError, OutputError."""
+    """Write template, still and page of a source. Raises UsageError, SourceError, OutputError."""
     from detector.core import sources
 
     live = is_camera(spec)
@@ -89,7 +92,7 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
 
 
 def choose_paths(stem: str, endings: Sequence[str], output: str | None) -> list[Path]:
-    """Names of new files: no file is replaced. Raises UsageError, OutputError."""
+    """Return names of new files; none replaces a file. Raises UsageError, OutputError."""
     names = [stem, *(f"{stem}-{number}" for number in range(2, MOST_NAMES))]
     if output is not None:
         given = Path(output)
@@ -104,14 +107,14 @@ def choose_paths(stem: str, endings: Sequence[str], output: str | None) -> list[
 
 
 def _first_frame(spec: str, config: Config) -> Frame:
-    with Reading.of(config).open(spec) as source:
+    with SourceReading.of(config).open(spec) as source:
         for frame in source:
             return replace(frame, picture=frame.image.copy())
     raise SourceError(f"{spec}: no frame could be read")
 
 
 def with_grid(picture: Image) -> Image:
-    """A copy with lines at round numbers of pixels, which stand at the edges."""
+    """Return a copy with lines at round numbers of pixels, which are written at the edges."""
     drawn = picture.copy()
     height, width = picture.shape[:2]
     step = _round_step(max(width, height) / GRID_LINES)
@@ -127,7 +130,7 @@ def with_grid(picture: Image) -> Image:
 
 
 def _round_step(wanted: float) -> int:
-    """The next of 1, 2, 5, 10, 20, 50..."""
+    """Round up to one of 1, 2, 5, 10, 20, 50..."""
     steps = [base * power for power in (1, 10, 100, 1000, 10000) for base in (1, 2, 5)]
     return next(step for step in steps if step >= wanted or step == steps[-1])
 

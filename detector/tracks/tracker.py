@@ -1,4 +1,4 @@
-"""What all trackers share: the tracks, their ids, and how they begin and end."""
+"""The base of all trackers: the tracks, their ids, and how they begin and end."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from detector.tracks.motion import CORNERS, STEP_S, Floats, Form, Motion
 Ids = NDArray[np.int64]
 Numbers = NDArray[np.intp]
 
-NONE = -1  # the id of a box that belongs to no track, or to one that is not sure yet
-LOST_S = 1.0  # how long a track is looked for
-CLOCK_S = 1e-6  # by which times of frames are rounded, at most
+NONE = -1  # the id of a box without a track, or of an unconfirmed track
+LOST_S = 1.0  # how long a track is searched for
+CLOCK_S = 1e-6  # rounding of frame times, at most
 
 
 class Tracker(ABC):
-    """Gives boxes of one camera the ids of their tracks. A box joins a track of its own class;
-    boxes that score below ``conf`` begin none."""
+    """Gives the boxes of one camera the ids of their tracks. A box joins only a track of its class;
+    boxes that score below ``conf`` start none."""
 
     form: ClassVar[Form] = CORNERS
     least_overlap: ClassVar[float]  # IoU
-    hits_needed: ClassVar[int]  # frames in turn, until a track has its id
-    lowest_conf: ClassVar[float] = 1.0  # of the boxes that it can use
+    hits_needed: ClassVar[int]  # frames in a row until a track has its id
+    lowest_conf: ClassVar[float] = 1.0  # least score of the boxes that it uses
 
     def __init__(self, conf: float) -> None:
         self.conf = conf
@@ -36,7 +36,7 @@ class Tracker(ABC):
         self.classes: Ids = np.zeros(0, np.int64)
         self.hits: Ids = np.zeros(0, np.int64)
         self.seen_s: Floats = np.zeros(0)
-        self.scores: Floats = np.zeros(0)  # of the box in which each was last seen
+        self.scores: Floats = np.zeros(0)  # of each track's last box
         self._time_s: float | None = None
         self._next = 1
 
@@ -54,9 +54,9 @@ class Tracker(ABC):
         class_ids: Ids,
         time_s: float,
     ) -> Ids:
-        """The id of each box, [N], ``NONE`` if it has none, of the frame at ``time_s``. ``boxes``
-        xyxy [N, 4], ``scores`` [N], ``class_ids`` [N]. A clock that goes back by more than
-        ``LOST_S``, as of a camera switched on again, ends all tracks; by less it stands."""
+        """Return the id of each box [N], or ``NONE``, for the frame at ``time_s``. ``boxes`` xyxy
+        [N, 4], ``scores`` [N], ``class_ids`` [N]. If the clock goes back by more than ``LOST_S``,
+        as after a camera restarts, all tracks end; if by less, time stands still."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None
@@ -72,18 +72,18 @@ class Tracker(ABC):
     def end(self) -> None:
         self._keep(np.zeros(len(self), bool))
 
-    # Where objects are while nobody looks. Nothing of it moves a track.
+    # Between inferred frames; none of these move a track.
 
     def seen(self) -> Numbers:
-        """The tracks that were in the last frame, in boxes of ``conf`` or more."""
+        """Return the tracks seen in the last frame, in boxes that score at least ``conf``."""
         return np.flatnonzero((self.seen_s == self._time_s) & (self.scores >= self.conf))
 
     def followed(self, time_s: float, within_s: float) -> Numbers:
-        """The tracks that have an id, and were seen at most so long before."""
+        """Return the tracks with an id that were seen at most ``within_s`` before."""
         return np.flatnonzero((self.ids != NONE) & (time_s - self.seen_s <= within_s + CLOCK_S))
 
     def coasting(self, rows: Numbers, time_s: float) -> Detections:
-        """Where these tracks are at ``time_s`` if they go on; with their ids and last scores."""
+        """Return predicted boxes of these tracks at ``time_s``, with their ids and last scores."""
         passed_s = 0.0 if self._time_s is None else max(0.0, time_s - self._time_s)
         return Detections(
             self.motion.ahead(rows, passed_s / STEP_S).astype(np.float32),
@@ -95,9 +95,9 @@ class Tracker(ABC):
 
     @abstractmethod
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
-        """Associates boxes with the tracks' predicted places, and writes ids into ``found``."""
+        """Match boxes with the tracks' predicted boxes, and write ids into ``found``."""
 
-    # What ``follow`` is made of.
+    # The parts of ``follow``.
 
     def same_class(self, rows: Numbers, class_ids: Ids) -> NDArray[np.bool_]:
         same: NDArray[np.bool_] = self.classes[rows][:, None] == class_ids[None]
@@ -106,14 +106,15 @@ class Tracker(ABC):
     def matched(
         self, places: Floats, rows: Numbers, boxes: Floats, class_ids: Ids, least: float
     ) -> tuple[Numbers, Numbers]:
-        """Tracks and boxes that overlap by ``least``: numbers into ``rows``, ``boxes``."""
+        """Return tracks and boxes with IoU of at least ``least``: indices into ``rows``,
+        ``boxes``."""
         overlap = overlaps(places, boxes) * self.same_class(rows, class_ids)
         first, second = assign(overlap)
         enough = overlap[first, second] >= least
         return first[enough], second[enough]
 
     def take(self, rows: Numbers, boxes: Floats, scores: Floats, at: Numbers, found: Ids) -> None:
-        """The tracks ``rows`` are seen in ``boxes``; ``at``: places in ``found``, ``scores``."""
+        """Update the tracks ``rows`` with ``boxes``; ``at``: indices into ``found``, ``scores``."""
         self.motion.correct(rows, boxes)
         self.hits[rows] += 1
         assert self._time_s is not None
@@ -125,7 +126,6 @@ class Tracker(ABC):
         found[at] = self.ids[rows]
 
     def needed(self) -> int:
-        """Hits after which a track has its id."""
         return self.hits_needed
 
     def begin(self, boxes: Floats, scores: Floats, class_ids: Ids) -> None:
@@ -139,7 +139,7 @@ class Tracker(ABC):
         self.scores = np.concatenate([self.scores, scores])
 
     def drop_unsure(self) -> None:
-        """Ends tracks that have no id yet and were not seen in this frame."""
+        """End tracks that have no id and were not seen in this frame."""
         self._keep((self.ids != NONE) | (self.seen_s == self._time_s))
 
     def _keep(self, kept: NDArray[np.bool_]) -> None:
@@ -148,7 +148,6 @@ class Tracker(ABC):
         self.keep_rows(kept)
 
     def keep_rows(self, kept: NDArray[np.bool_]) -> None:
-        """Drops the other rows of all that is known of tracks."""
         self.motion.keep(kept)
         self.ids, self.classes, self.hits = self.ids[kept], self.classes[kept], self.hits[kept]
         self.seen_s, self.scores = self.seen_s[kept], self.scores[kept]

@@ -1,4 +1,4 @@
-"""Where the objects of tracks were lately."""
+"""Trails: where tracked objects were in the last seconds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Point = tuple[float, float, float]  # when it was there, x, y
 
 
 class Trails:
-    """Of one camera or video: the middles of each track's boxes in the last ``length_s``."""
+    """The middles of each track's boxes in the last ``length_s``, for one camera or video."""
 
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s
         self._points: dict[int, deque[Point]] = {}
 
     def draw(self, detections: Detections, time_s: float) -> Detections:
-        """With the trail of each one; it ends where the object is now."""
+        """Add a trail to each detection; it ends at the object."""
         middles = (detections.boxes[:, :2] + detections.boxes[:, 2:]) / 2
         trails = []
         for track, (x, y) in zip(detections.track_list(), middles.tolist(), strict=True):
@@ -38,7 +38,7 @@ class Trails:
             points.popleft()
 
     def _new(self, points: deque[Point], time_s: float) -> bool:
-        return abs(time_s - points[-1][0]) <= self._length_s  # the clock may begin anew
+        return abs(time_s - points[-1][0]) <= self._length_s  # the clock may restart
 
 
 def _line(points: deque[Point]) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
-"""What tracks add to the program: the stage ``track``, in stages/."""
+"""The wing of tracks: it adds the stages in stages/."""
 
 from __future__ import annotations
 
 from detector.core.wings import Adds
 
-ADDS = Adds()
+ADDS = Adds(tracker="bytetrack")

@@ -1,4 +1,4 @@
-"""What the session keeps of lines and zones: totals for the summary, and their way over time."""
+"""The session's figures of lines and zones: totals for the summary, and counts over time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, History, Key, Tally
+from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, History, Key, ShapeTally
 from detector.tracks.zones_file import Shape
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ def _clock_of(counter: Counter) -> list[tuple[float, float]]:
 
 
 def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
-    """Each line and zone with its keys of each class. One that was moved while the run lasted is
-    one with what it counted before."""
+    """Yield each line and zone, at all its positions, with its keys per class."""
     shapes = counter.places.shapes
     for (name, is_line), shape in {(one.name, one.is_line): one for one in shapes}.items():
         keys: dict[str, list[Key]] = {}
@@ -112,5 +111,5 @@ def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
         yield shape, keys
 
 
-def _slots(history: History, keys: Sequence[Key]) -> Iterator[list[Tally]]:
+def _slots(history: History, keys: Sequence[Key]) -> Iterator[list[ShapeTally]]:
     return ([slot[key] for key in keys if key in slot] for slot in history.slots)

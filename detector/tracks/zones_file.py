@@ -1,5 +1,8 @@
-"""The file of lines and zones, for all sources, and for cameras and clips (docs/counting.md).
-A section of ``cameras`` or ``clips`` inherits what stands above, except its lines and zones."""
+"""The file of lines and zones, with sections for cameras and clips (docs/counting.md).
+
+A section of ``cameras`` or ``clips`` inherits the options of the top level; its own lines or zones
+replace all of those.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +17,30 @@ from pathlib import Path
 from typing import Any
 
 from detector.core.errors import UsageError
-from detector.core.errors.parsing import quote
+from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.errors.reading import read_text
-from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 
 Point = tuple[float, float]
 
-SIDES = ("in", "out")  # of a line: from its left to its right hand, and back
+SIDES = ("in", "out")  # of a line: from its left-hand to its right-hand side, and back
 BOTTOM, CENTRE = "bottom", "centre"
 OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
 INTERVAL_S = 60.0
-MARGIN = 0.15  # of the mean side of a box: errors of a detector's boxes grow with them
-OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # of recordings of cameras
-DIGITS = 4  # of shares of the picture: a page that shows a line rounds more finely
+MARGIN = 0.15  # of the mean side of a box: a detector's errors grow with the box
+OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # how recordings of cameras are named
+DIGITS = 4  # of shares of the picture, for comparison; the page rounds more finely
 EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line (two points; "in" is from its left to its right hand, seen from the first point to the
-    second) or a zone, a polygon. ``classes``: names or ids that it counts; None: all. ``stays_s``:
-    after so long in the zone an object stays there; None: no matter how long. ``sides``: what
-    crossing in and out is called."""
+    """A line (two points; "in" is from its left-hand to its right-hand side, seen from the first
+    point to the second) or a zone, a polygon. ``classes``: names or ids that it counts; None: all.
+    ``stays_s``: after this long in the zone, an object "stays"; None: never. ``sides``: names of
+    the directions in and out."""
 
     name: str
     points: tuple[Point, ...]
@@ -49,9 +51,9 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """``size``: width and height that the points are of; (1, 1): shares of it; None: pixels.
-    ``start``: when a clip begins, or how its name says so, as for ``strptime``."""
+class ZoneSet:
+    """Lines and zones with their options. ``size``: width and height that the points refer to;
+    (1, 1): shares; None: pixels. ``start``: a clip's start, or the ``strptime`` format of names."""
 
     shapes: tuple[Shape, ...] = ()
     size: tuple[float, float] | None = None
@@ -61,7 +63,7 @@ class Places:
     start: str = OWN_NAMES
 
     def start_of(self, source: str) -> float | None:
-        """Unix time at which a clip begins; None: unknown. Raises UsageError."""
+        """Return the Unix time of a clip's start; None if unknown. Raises UsageError."""
         if "%" not in self.start:
             return _unix_time(datetime.fromisoformat(self.start))
         name = Path(source).name
@@ -76,18 +78,19 @@ class Places:
             ) from error
 
     def share(self, point: Point) -> Point:
-        """A point as shares of ``size``."""
+        """Convert a point to shares of ``size``."""
         width, height = self.size or (1.0, 1.0)
         return point[0] / width, point[1] / height
 
     def key_of(self, shape: Shape) -> tuple[object, ...]:
-        """Equal of two that count the same: what the sides of a line are called does not matter."""
+        """Return a key that is equal for shapes that count the same, whatever their sides'
+        names."""
         points = [round(one, DIGITS) for point in shape.points for one in self.share(point)]
         plain = replace(shape, points=(), sides=SIDES)
         return plain, *points, self.point, self.margin
 
     def check_size(self, path: str, width: int, height: int) -> None:
-        """Raises UsageError where points in pixels of the source lie outside a picture of it."""
+        """Raise UsageError if points in pixels lie outside a picture of this size."""
         if self.size is None:
             for shape in self.shapes:
                 _check_inside(f"{path}: {shape.name}", shape.points, (width, height))
@@ -96,15 +99,15 @@ class Places:
 @dataclass(frozen=True, slots=True)
 class ZonesFile:
     path: str
-    default: Places
-    cameras: Mapping[str, Places]
-    clips: Mapping[str, Places]  # by the pattern of a file's name
+    default: ZoneSet
+    cameras: Mapping[str, ZoneSet]
+    clips: Mapping[str, ZoneSet]  # pattern of a file's name -> its section
 
-    def of_camera(self, name: str) -> Places:
+    def of_camera(self, name: str) -> ZoneSet:
         return self.cameras.get(name, self.default)
 
-    def of_clip(self, source: str) -> Places:
-        """Those of a file, by the first pattern for its name or path. Raises UsageError."""
+    def of_clip(self, source: str) -> ZoneSet:
+        """Return the first section that fits a file's name or path. Raises UsageError."""
         name = Path(source).name
         fitting = (
             places
@@ -119,13 +122,12 @@ class ZonesFile:
             )
         return found
 
-    def each(self) -> Iterator[Places]:
+    def each(self) -> Iterator[ZoneSet]:
         yield from (self.default, *self.cameras.values(), *self.clips.values())
 
 
 def read_zones(path: str, text: str | None = None) -> ZonesFile:
-    """``path``: of the file, or its content in braces, as from Python. ``text``: the content, if
-    it is not there yet."""
+    """Read ``path``, or its content in braces. ``text``: the content of a file not yet written."""
     if path.startswith("{"):
         text, path = path, "zones"
     text = read_text(path, "a file of lines and zones") if text is None else text
@@ -156,12 +158,12 @@ def mapping(path: str, where: str, value: Any) -> dict[Any, Any]:
     return value
 
 
-def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Places:
-    """``above``: the whole file, whose options stand where the section says nothing."""
+def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> ZoneSet:
+    """Read a section. ``above``: the whole file, whose options the section inherits."""
     if above:
         refuse_unknown(where, "key", section, OPTIONS)
         inherited = [key for key in OPTIONS if key in above and key not in section]
-        if not {"lines", "zones"}.isdisjoint(section):  # its own shapes take the place of all
+        if not {"lines", "zones"}.isdisjoint(section):  # its own shapes replace all
             inherited = [key for key in inherited if key not in ("lines", "zones")]
         section = {**{key: above[key] for key in inherited}, **section}
     point = section.get("point", BOTTOM)
@@ -190,7 +192,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     for shape in shapes if size is not None else ():
         assert size is not None
         _check_inside(f"{where}: {shape.name}", shape.points, size)
-    return Places(tuple(shapes), size, point, every_s, float(margin), start)
+    return ZoneSet(tuple(shapes), size, point, every_s, float(margin), start)
 
 
 def _shape(
@@ -253,7 +255,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _seconds(where: str, value: Any) -> float:
-    """60, 60s, 1m or 1h, of at least a second."""
+    """Parse 60, 60s, 1m or 1h; at least a second."""
     text = str(value).strip() if not isinstance(value, bool) else ""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
@@ -277,7 +279,7 @@ def _start(where: str, value: Any) -> str:
 
 
 def _unix_time(began: datetime) -> float | None:
-    """None for a local time that may be that of two moments, as summer time ends."""
+    """Return None for a local time that is ambiguous, when daylight saving time ends."""
     if not 1970 <= began.year < 9999:
         return None
     is_twice = not began.tzinfo and began.timestamp() != began.replace(fold=1).timestamp()
@@ -341,7 +343,7 @@ def _edges(points: tuple[Point, ...]) -> list[tuple[Point, Point]]:
 
 @lru_cache(1000)  # sections of cameras and clips inherit zones
 def _crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
-    """Two edges of a polygon that meet, though they are no neighbours."""
+    """Return two edges of a polygon that meet although they are not neighbours."""
     edges, count = _edges(points), len(points)
     for i in range(count):
         for j in range(i + 2, count):

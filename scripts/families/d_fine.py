@@ -53,7 +53,8 @@ def family(classes: int) -> Family:
 
 
 def authors() -> tuple[Any, Any]:
-    """The authors' D-FINE-N with its post-processor; its package is called src in their tree."""
+    """Load the authors' D-FINE-N with its post-processor; its package is called src in their
+    tree."""
     source = types.ModuleType("src")
     source.__path__ = [str(Path(sys.prefix) / f"lib/python{sys.version[:4]}/site-packages")]
     sys.modules["src"] = source
@@ -100,7 +101,7 @@ class Deployed(torch.nn.Module):
 
 
 def tensor(picture: Path) -> torch.Tensor:
-    """As their tools/inference do: Resize((640, 640)) and ToTensor()."""
+    """Prepare a picture as their tools/inference do: Resize((640, 640)) and ToTensor()."""
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
     from PIL import Image
     from torchvision import transforms

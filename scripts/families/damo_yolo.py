@@ -47,7 +47,7 @@ SIDE = 416
 
 
 def read(picture: Path, config: Any) -> tuple[Any, tuple[int, int]]:
-    """demo.py: Infer.preprocess."""
+    """See demo.py: Infer.preprocess."""
     import numpy as np
 
     image = np.asarray(Image.open(picture).convert("RGB"))
@@ -59,7 +59,7 @@ def read(picture: Path, config: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def find(network: Any, picture: Path, config: Any) -> list[Row]:
-    """demo.py: Infer.postprocess of an ONNX file's outputs."""
+    """See demo.py: Infer.postprocess for an ONNX file's outputs."""
     images, shape = read(picture, config)
     head = config.model.head
     with torch.no_grad():

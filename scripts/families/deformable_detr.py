@@ -19,7 +19,8 @@ SIZE = (640, 480)
 
 
 def family(two_stage: bool) -> Family:
-    """``two_stage``: queries from the encoder's best places, boxes refined by each layer."""
+    """Make a model. ``two_stage``: queries from the encoder's best places, refined by each
+    layer."""
     from transformers import (
         DeformableDetrConfig,
         DeformableDetrForObjectDetection,
@@ -40,7 +41,7 @@ def family(two_stage: bool) -> Family:
     if not two_stage:
         torch.nn.init.normal_(model.model.query_position_embeddings.weight)
     processor = DeformableDetrImageProcessor(size={"height": SIZE[1], "width": SIZE[0]})
-    last = model.config.decoder_layers - 1  # two stages: one head more, which finds the places
+    last = model.config.decoder_layers - 1  # two stages have one more head, for the places
     return Family(
         "deformable-detr", model, processor, SIZE, [model.class_embed[last]], [], rate=0.05
     )

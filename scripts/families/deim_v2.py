@@ -1,6 +1,5 @@
-"""DEIMv2, by transformers 5, which alone of all packages has a DEIM: the pair of raw outputs, and the
-deployed form with a second input that states the picture's size.
-"""
+"""DEIMv2, by transformers 5, the only package with a DEIM: the pair of raw outputs, and the
+deployed form with a second input, the picture's size."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ SIDE = 320
 
 
 def family() -> Family:
-    """200 queries of 525 places, 80 classes."""
+    """Make a model with 200 queries of 525 places and 80 classes."""
     from transformers import Deimv2Config, Deimv2ForObjectDetection, RTDetrImageProcessor
 
     torch.manual_seed(14)

@@ -26,7 +26,7 @@ SIZE = (640, 480)
 
 
 def family(classes: int) -> Family:
-    """``classes``: without "no object", which comes last."""
+    """Make a model. ``classes``: without "no object", which comes last."""
     from transformers import DetrConfig, DetrForObjectDetection, DetrImageProcessor
 
     torch.manual_seed(3)

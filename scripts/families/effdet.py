@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent]
-sys.path.append(str(Path(__file__).parent))  # behind the package that has this file's name
+sys.path.append(str(Path(__file__).parent))  # after the package that has this file's name
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -26,7 +26,8 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tuple[int, int]]:
-    """effdet's own transforms: the input, the scale back to the picture, its width and height."""
+    """Apply effdet's transforms; return input, scale back to the picture, and its width and
+    height."""
     image = Image.open(picture).convert("RGB")
     resized, notes = ResizePad(size, fill_color=resolve_fill_color("mean", MEAN))(image, {})
     array = torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None].float()
@@ -36,9 +37,8 @@ def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tup
 
 
 def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[Row]:
-    """``clip``: with the picture's size, as the package's own evaluation. DetBenchPredict then cuts
-    boxes off at its edges before NMS, which decides otherwise about some of them.
-    """
+    """Detect. ``clip``: pass the picture's size, as the package's evaluation does; then boxes are
+    cut off at its edges before NMS, which changes some results."""
     x, scale, shape = read(picture, size)
     notes = {
         "img_scale": torch.tensor([scale]),
@@ -51,10 +51,10 @@ def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[R
 
 
 class Traceable(torch.nn.Module):
-    """DetBenchPredict for one picture, whose scripted loop over a batch torch cannot export.
+    """DetBenchPredict for one picture; torch cannot export its scripted loop over a batch.
 
-    Without the rows of zeros that fill it up to 100: their number would be a constant of the graph.
-    ``edge``: of its input, where boxes are cut off before NMS; without it, they are not.
+    It omits the zero rows that fill up to 100: their number would be a constant of the graph.
+    ``edge``: of the input; if given, boxes are cut off there before NMS.
     """
 
     def __init__(self, bench: Any, edge: int | None = None) -> None:
@@ -126,7 +126,7 @@ def main() -> None:
     save(out, "effdet 0.4.1, efficientdet_d0, random weights", variants)
 
 
-# The raw levels need anchors that no file holds, so they have no description.
+# The raw levels need anchors that are in no file, so they have no description.
 DESCRIPTION = """\
 version: 1
 family: efficientdet

@@ -1,6 +1,5 @@
-"""What the families of transformers share: a small network with random weights, its export, and its
-own image processor before and after it.
-"""
+"""The parts shared by families of transformers: a small network with random weights, its export,
+and its own image processor before and after it."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ import torch
 from result import Row, Variant, above, at_size, row, scale_logits, settle, threshold_of_each
 from tracing import export_onnx
 
-ALL = 1e-6  # a threshold that keeps all that post_process_object_detection gives
-# Parts of what --describe takes. The raw pair of RT-DETR and its kin, and their deployed form:
+ALL = 1e-6  # a threshold that keeps all results of post_process_object_detection
+# Parts of a --describe file. The raw pair of RT-DETR and similar models, and their deployed form:
 RAW = """\
 outputs:
   boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
@@ -31,7 +30,7 @@ outputs:
   nms: none
 names: coco-80
 """
-# The whole of DETR and its kin:
+# The whole file of DETR and similar models:
 DESCRIPTION = """\
 version: 1
 family: {family}
@@ -50,12 +49,12 @@ names: {names}
 
 
 def describe(family: str, about: str, scores: str, names: str = "coco-91") -> str:
-    """``scores``: what the tensor of logits holds."""
+    """Return a description. ``scores``: the content of the logits tensor."""
     return DESCRIPTION.format(family=family, about=about, scores=scores, names=names)
 
 
 def small_resnet(*stages: str) -> dict[str, Any]:
-    """Options of a DETR with two layers of each kind, on a ResNet whose ``stages`` it sees."""
+    """Return options of a DETR with two layers of each kind, on a ResNet with ``stages``."""
     from transformers import ResNetConfig
 
     backbone = ResNetConfig(
@@ -70,7 +69,7 @@ def small_resnet(*stages: str) -> dict[str, Any]:
 
 
 def small_hgnet() -> dict[str, Any]:
-    """Options of a small D-FINE or DEIM."""
+    """Return options of a small D-FINE or DEIM."""
     from transformers import HGNetV2Config
 
     backbone = HGNetV2Config(
@@ -99,9 +98,8 @@ def small_hgnet() -> dict[str, Any]:
 
 @dataclass
 class Family:
-    """``classes`` and ``boxes``: the last layers of the two heads, whose random weights are scaled
-    so that scores and boxes are spread out. ``deviation``: of the logits.
-    """
+    """A model with its processor. ``classes`` and ``boxes``: the last layers of the two heads,
+    whose random weights are scaled to spread scores and boxes. ``deviation``: of the logits."""
 
     name: str
     model: Any
@@ -124,7 +122,7 @@ class Family:
         )[0]
         parts = (found["boxes"].tolist(), found["scores"].tolist(), found["labels"].tolist())
         rows = [row(*one) for one in zip(*parts, strict=True)]
-        for one in rows:  # the processor leaves what lies beyond the picture's edge
+        for one in rows:  # the processor does not clip at the picture's edge
             one["box"] = [
                 min(max(side, 0.0), float(limit))
                 for side, limit in zip(one["box"], (width, height) * 2, strict=True)
@@ -149,7 +147,7 @@ class Family:
 
 
 def caught(module: Any, run: Callable[[], Any]) -> torch.Tensor:
-    """What ``module`` gave last while ``run`` ran."""
+    """Return the last output of ``module`` while ``run`` ran."""
     seen: list[torch.Tensor] = []
     hook = module.register_forward_hook(lambda _m, _i, out: seen.append(out))
     run()
@@ -158,7 +156,7 @@ def caught(module: Any, run: Callable[[], Any]) -> torch.Tensor:
 
 
 class Pair(torch.nn.Module):
-    """The two tensors that are exported where a model gives more."""
+    """Returns only the two tensors that are exported."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -171,9 +169,8 @@ class Pair(torch.nn.Module):
 
 
 class Deployed(torch.nn.Module):
-    """What tools/export_onnx.py of RT-DETR, and of what came from it, exports: the post-processor
-    inside, boxes in pixels of the picture, whose width and height are the second input.
-    """
+    """The export of RT-DETR's tools/export_onnx.py and its descendants: the post-processor is
+    inside, boxes are in pixels of the picture, whose width and height are the second input."""
 
     def __init__(self, model: Any, queries: int) -> None:
         super().__init__()
@@ -192,9 +189,8 @@ class Deployed(torch.nn.Module):
 
 
 def export_pair(family: Family, path: Path, masks: tuple[int, int] | None = None) -> None:
-    """As people export what optimum has no configuration for. ``masks``: height and width of a
-    second input pixel_mask.
-    """
+    """Export as users do without an optimum configuration. ``masks``: height and width of a second
+    input pixel_mask."""
     width, height = family.size
     inputs = {"pixel_values": torch.zeros(1, 3, height, width)}
     axes = {"pixel_values": {0: "batch_size", 2: "height", 3: "width"}}
@@ -226,7 +222,7 @@ def export_by_torch(
 
 
 def export_by_optimum(family: Family, path: Path) -> None:
-    """`optimum-cli export onnx --task object-detection`, from a model in memory."""
+    """Run `optimum-cli export onnx --task object-detection` on a model in memory."""
     from optimum.exporters.onnx import onnx_export_from_model
 
     width, height = family.size
@@ -251,7 +247,7 @@ def variant(
     export: Callable[[Path], None],
     describe: str | None = None,
 ) -> Variant:
-    """Detections of the library and the file; ``family`` has its weights spread already."""
+    """Return detections of the library and the file; ``family`` has its weights spread already."""
     sized = [at_size(out, picture, *family.size) for picture in pictures]
     rows = {picture.name: family.detect(picture) for picture in sized}
     threshold = threshold_of_each(rows)

@@ -1,7 +1,7 @@
-"""A stand-in for mmcv.ops, whose C++ no package index has built: NMS by torchvision, the rest by name.
+"""A stand-in for mmcv.ops, which no package index has built: NMS by torchvision, other names empty.
 
-mmcv-lite is mmcv without it, but mmdet imports some of its names. None but ``batched_nms`` and
-``nms`` is called by the detectors that are compared here.
+mmcv-lite is mmcv without it, but mmdet imports some of its names. The detectors compared here call
+only ``batched_nms`` and ``nms``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Module(types.ModuleType):
 
 
 class _Nms(_Module):
-    """``mmcv.ops.nms`` is a module, and in mmcv.ops a function of that name."""
+    """A callable module: ``mmcv.ops.nms`` is both a module and a function."""
 
     nms, batched_nms = staticmethod(nms), staticmethod(batched_nms)
 
@@ -60,7 +60,7 @@ class _Nms(_Module):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Every ``mmcv.ops.NAME`` is there, and holds whatever is asked of it."""
+    """Finds every ``mmcv.ops.NAME``, with any attribute."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         return importlib.machinery.ModuleSpec(name, self) if name.startswith("mmcv.ops.") else None

@@ -10,7 +10,7 @@ import mmcv_ops
 import torch
 
 mmcv_ops.install()
-# mmdeploy is from before PyTorch's second exporter, which is the default today.
+# mmdeploy predates PyTorch's second exporter, today's default.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
 import mmdet  # noqa: E402
@@ -46,14 +46,12 @@ REQUIREMENTS = [
     "opencv-python-headless",
 ]
 LICENCE = "Apache-2.0"
-SSDHead.loss_cls = (
-    None  # mmdet 3.3.0's prediction asks every head for it; SSD's has none, and fails
-)
+SSDHead.loss_cls = None  # mmdet 3.3.0 reads it from every head, and fails for SSD, which has none
 CONFIGS = Path(mmdet.__file__).parent / ".mim/configs"
 IMAGENET_BGR = "mean: [103.53, 116.28, 123.675], deviation: [57.375, 57.12, 58.395]"
 IMAGENET_RGB = "mean: [123.675, 116.28, 103.53], deviation: [58.395, 57.12, 57.375]"
 CAFFE = "mean: [103.53, 116.28, 123.675], deviation: [1, 1, 1]"
-LAST = {  # the layers that give class scores, and those that give boxes
+LAST = {  # layers of class scores, layers of boxes
     "rtmdet": ("rtm_cls", "rtm_reg"),
     "retinanet": ("retina_cls", "retina_reg"),
     "ssd": ("cls_convs", "reg_convs"),
@@ -89,7 +87,7 @@ MODELS: dict[str, tuple[str, tuple[int, int], str]] = {
 
 
 def set_sizes(config: Any, size: tuple[int, int]) -> None:
-    """The test pipeline's sizes: those of Resize, and of Pad where there is one."""
+    """Set the sizes of Resize and Pad in the test pipeline."""
     for pipeline in (config.test_pipeline, config.test_dataloader.dataset.pipeline):
         for step in pipeline:
             if step.type in ("Resize", "Pad") and not step.get("pad_to_square"):
@@ -107,7 +105,7 @@ def find(network: Any, picture: Path) -> list[Row]:
 
 
 def last_layers(module: Any) -> list[Any]:
-    """The convolutions at the end of a head's part, which may be a list of them or one."""
+    """Return the last convolutions of a head's part, which may be one or a list."""
     if isinstance(module, torch.nn.Conv2d):
         return [module]
     if isinstance(module, torch.nn.ModuleList):
@@ -116,7 +114,7 @@ def last_layers(module: Any) -> list[Any]:
 
 
 def deploy_config(size: tuple[int, int]) -> Any:
-    """configs/mmdet/detection/detection_onnxruntime_static.py, which the package does not hold."""
+    """Return configs/mmdet/detection/detection_onnxruntime_static.py, missing in the package."""
     return mmengine.Config(
         {
             "onnx_config": {

@@ -13,12 +13,12 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = Path(os.environ.get("CHECKOUTS", "checkouts")) / "nanodet"
-# The checkout goes before this folder, in which a file has the name of the package.
+# The checkout comes first: this folder has a file with the package's name.
 sys.path = [str(CHECKOUT), *(e for e in sys.path if Path(e or ".").resolve() != HERE), str(HERE)]
 if not CHECKOUT.is_dir():
     sys.exit(f"nanodet: {CHECKOUT} is missing: clone https://github.com/RangiLyu/nanodet there")
 
-# The repository is from before PyTorch 2, which has no torch._six.
+# The repository predates PyTorch 2, which has no torch._six.
 six = types.ModuleType("torch._six")
 six.string_classes = (str, bytes)  # type: ignore[attr-defined]
 sys.modules["torch._six"] = six
@@ -69,7 +69,7 @@ class Levels(torch.nn.Module):
 
 
 def read(picture: Path, config: Any) -> dict[str, Any]:
-    """demo.py: Predictor.inference, up to the network."""
+    """See demo.py: Predictor.inference, up to the network."""
     image = cv2.imread(str(picture))
     info = {"id": 0, "file_name": picture.name, "height": image.shape[0], "width": image.shape[1]}
     pipeline = Pipeline(config.data.val.pipeline, config.data.val.keep_ratio)

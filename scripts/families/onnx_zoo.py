@@ -1,7 +1,7 @@
 """SSD and Faster R-CNN in the form of the ONNX model zoo (ssd-12, FasterRCNN-12).
 
-Neither is in a package, nor are their exporters: a small network of ours stands in for theirs. What
-is compared is the form: the picture that they want, names, orders and units of their outputs.
+No package has them or their exporters, so a small network of ours replaces theirs. The comparison
+is about the form: the input picture, and names, orders and units of the outputs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ SIZE = (320, 256)
 
 
 def ssd_input(picture: Path) -> tuple[torch.Tensor, float]:
-    """The zoo's page of SSD: RGB, 0..1, ImageNet's mean and deviation; stretched."""
+    """Prepare as the zoo's page of SSD says: RGB, 0..1, ImageNet's mean and deviation;
+    stretched."""
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
     values = (image / 255.0 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
     return torch.tensor(values.transpose(2, 0, 1)[None], dtype=torch.float32), 1.0
 
 
 def rcnn_input(picture: Path) -> tuple[torch.Tensor, float]:
-    """The zoo's page of Faster R-CNN: BGR minus a mean, no batch, padded to multiples of 32."""
+    """Prepare as the zoo's page of Faster R-CNN says: BGR minus a mean, no batch, padded to 32."""
     image = cv2.imread(str(picture)).astype(np.float32) - (102.9801, 115.9465, 122.7717)
     height, width = (-(-side // 32) * 32 for side in image.shape[:2])
     padded = np.zeros((3, height, width), np.float32)
@@ -44,7 +45,7 @@ class Ssd(torch.nn.Module):
         self.branch = branch
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """bboxes 0..1, labels from 1, scores: softmax with the background in front."""
+        """Return boxes 0..1, labels from 1, and scores: softmax with the background first."""
         boxes, logits = self.branch(image)
         sides = torch.tensor([image.shape[3], image.shape[2]] * 2)
         scores = logits[0].softmax(-1)[:, 1:]
@@ -58,7 +59,7 @@ class FasterRcnn(torch.nn.Module):
         self.branch = branch
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Boxes in pixels, labels from 1, scores; no axis for a batch."""
+        """Return boxes in pixels, labels from 1, and scores, without a batch axis."""
         boxes, logits = self.branch(image[None] / 57.0)
         found, values, classes = best_of(
             boxes[0], logits[0].softmax(-1)[:, 1:], 0.5, 100, least=0.05
@@ -67,7 +68,7 @@ class FasterRcnn(torch.nn.Module):
 
 
 def rename(path: Path, names: dict[str, str]) -> None:
-    """Outputs called as in the zoo: numbers, which torch refuses to be told."""
+    """Name the outputs as in the zoo: numbers, which torch does not accept."""
     model = onnx.load(path)
     for part in (*model.graph.node, *model.graph.output):
         if isinstance(part, onnx.ValueInfoProto):

@@ -1,6 +1,6 @@
-"""Files that do with pixels themselves what a reader usually does: bytes, rows of pixels, 1/255, a mean.
+"""Files that preprocess pixels themselves: bytes, rows of pixels, 1/255, a mean.
 
-One network in the layout of YOLOv8, with what exporters and users put in front of it.
+One network in the layout of YOLOv8, with the layers that exporters and users prepend.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
 LICENCE = "Apache-2.0"
 SIDE, CLASSES, IOU = 320, 80, 0.45
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# Name -> type of the input, whether it is [1, H, W, 3], and what stands in front of the network.
+# Name -> type of the input, whether it is [1, H, W, 3], and what is prepended.
 FORMS = {
     "uint8-nhwc-mul": (torch.uint8, True, "mul"),
     "uint8-nchw-div": (torch.uint8, False, "div"),
@@ -32,7 +32,7 @@ FORMS = {
 
 
 class Baked(torch.nn.Module):
-    """``front``: what it does with pixels of 0 to 255, as constants of the graph."""
+    """A network with ``front``: the processing of pixels 0 to 255, as constants of the graph."""
 
     def __init__(self, branch: Branch, nhwc: bool, front: str) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Baked(torch.nn.Module):
 
 
 def prepare(x: torch.Tensor, front: str) -> torch.Tensor:
-    """``x``: RGB 0..255, [N, 3, H, W]; of "bgr": BGR, which the graph turns."""
+    """Apply ``front``. ``x``: RGB 0..255, [N, 3, H, W]; for "bgr": BGR, which the graph swaps."""
     if front == "mul":
         return x * (1 / 255)
     if front == "div":
@@ -60,7 +60,7 @@ def prepare(x: torch.Tensor, front: str) -> torch.Tensor:
 
 
 def read(picture: Path, front: str) -> torch.Tensor:
-    """Bytes [1, 3, H, W], RGB, or BGR where the file wants that."""
+    """Return bytes [1, 3, H, W], RGB, or BGR if the file needs that."""
     image = cv2.imread(str(picture))
     image = image if front == "bgr" else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
     return torch.tensor(image.transpose(2, 0, 1)[None].copy())

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["ENABLE_FALL_BACK"] = "False"  # paddle 2.6 exports whole graphs only so
+os.environ["ENABLE_FALL_BACK"] = "False"  # needed by paddle 2.6 to export whole graphs
 
 import numpy as np
 import paddle
@@ -193,7 +193,7 @@ def find(network: Any, picture: Path, kind: str) -> list[Row]:
 
 
 def settle(network: Any, run: Any) -> None:
-    """Batch norms take their statistics from the pictures."""
+    """Set the batch norms' statistics from the pictures."""
     norms = [
         layer
         for layer in network.sublayers()
@@ -214,7 +214,7 @@ def settle(network: Any, run: Any) -> None:
 def spread(layers: list[Any], run: Any, mean: float, deviation: float, rows: slice) -> None:
     """Scale the chosen output channels of each layer to this mean and deviation.
 
-    PP-YOLOE's begin at zero, so they are drawn first.
+    PP-YOLOE's weights start at zero, so they are randomised first.
     """
     for layer in layers:
         if not layer.weight.numpy().any():

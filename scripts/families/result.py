@@ -1,7 +1,7 @@
-"""What every script of a family writes: ``OUT/result.json`` beside the ONNX files it exported.
+"""The output of every family's script: ``OUT/result.json`` next to the exported ONNX files.
 
-Nothing here, nor in the scripts, imports detect-video: the detections in the file are those of the
-family's own library, which is what makes them worth comparing with.
+Neither this module nor the scripts import detect-video: all detections in the file come from the
+family's own library.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ Row = dict[str, Any]  # box: x1, y1, x2, y2 in pixels of the picture; score; cla
 
 @dataclass
 class Variant:
-    """One exported file and what the library finds with it.
+    """One exported file and the library's detections with it.
 
-    ``onnx`` and ``describe`` (a description in YAML, where one is needed): names in OUT. ``nms``:
-    the IoU threshold of an NMS that is not in the file. ``pictures``: those to be judged, each a
-    name in OUT, and its detections. ``size``: width and height of the input, where the file leaves
-    them open.
+    ``onnx`` and ``describe`` (a description in YAML, if needed): names in OUT. ``nms``: the IoU
+    threshold of an NMS that is not in the file. ``pictures``: the judged ones, each a name in OUT
+    with its detections. ``size``: width and height of the input, if the file leaves them open.
     """
 
     variant: str
@@ -41,7 +40,7 @@ class Variant:
 
 
 def arguments() -> tuple[Path, list[Path]]:
-    """OUT, which is made, and the pictures."""
+    """Return OUT, which is created, and the pictures."""
     if len(sys.argv) < 3:
         sys.exit(f"usage: {sys.argv[0]} OUT PICTURE...")
     out = Path(sys.argv[1])
@@ -50,7 +49,7 @@ def arguments() -> tuple[Path, list[Path]]:
 
 
 def at_size(out: Path, picture: Path, width: int, height: int) -> Path:
-    """The picture, already of the network's size, so that no library's resize has a part in it."""
+    """Write the picture at the network's size, so that no library resizes it."""
     made = out / f"{picture.stem}-{width}x{height}.png"
     cv2.imwrite(str(made), cv2.resize(cv2.imread(str(picture)), (width, height)))
     return made
@@ -61,9 +60,9 @@ def row(box: Iterable[float], score: float, class_id: int) -> Row:
 
 
 def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> float:
-    """The middle of the widest gap among the ``few``-th to the ``many``-th best score.
+    """Return the middle of the widest gap among the ``few``-th to ``many``-th best score.
 
-    A threshold beside a score would make the comparison depend on its last digit.
+    With a threshold close to a score, the comparison would depend on its last digit.
     """
     best = np.sort(np.asarray(list(scores), float))[::-1][few : many + 1]
     if len(best) < 2:
@@ -73,15 +72,14 @@ def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> 
 
 
 def threshold_of_all(rows: dict[str, list[Row]], few: int = 8, many: int = 30) -> float:
-    """The same, of the scores of all pictures: ``few`` and ``many`` of each, on average."""
+    """Do the same for the scores of all pictures: ``few`` and ``many`` per picture on average."""
     scores = [one["score"] for found in rows.values() for one in found]
     return threshold_in_gap(scores, few * len(rows), many * len(rows))
 
 
 def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
-    """The same, but one that keeps at least ``few`` detections of each picture: among the next
-    scores, ``more`` a picture at most.
-    """
+    """Do the same, but keep at least ``few`` detections per picture; the gap is among the next
+    scores, at most ``more`` per picture."""
     each = [np.sort([one["score"] for one in found])[::-1] for found in rows.values()]
     if min(len(scores) for scores in each) <= few:
         raise ValueError(f"fewer than {few} detections: {[len(scores) for scores in each]}")
@@ -91,7 +89,7 @@ def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) 
 
 
 def above(rows: dict[str, list[Row]], threshold: float) -> dict[str, list[Row]]:
-    """What of each picture is judged."""
+    """Return the detections that are judged."""
     return {
         name: [one for one in found if one["score"] >= threshold] for name, found in rows.items()
     }
@@ -100,7 +98,7 @@ def above(rows: dict[str, list[Row]], threshold: float) -> dict[str, list[Row]]:
 def scale_logits(
     layers: list[Any], logits: Callable[[], Any], rate: float, deviation: float
 ) -> None:
-    """Give random last layers (of torch) values that are spread out over the rows.
+    """Scale random last layers (of torch) so that their values are spread over the rows.
 
     ``logits`` runs the network, whose values [..., rows, columns] end in ``layers``. Afterwards
     each column's mean is that of a sigmoid of ``rate``, and its standard deviation ``deviation``.
@@ -117,10 +115,9 @@ def scale_logits(
 
 
 def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0.1) -> None:
-    """Xavier's weights for every linear layer, Kaiming's for convolutions, and attention that looks
-    at few places (``focus``): with the libraries' initial ones all queries become alike. Layers
-    that give the four sides of a box begin as zero; theirs get a standard deviation of ``boxes``.
-    """
+    """Initialise random weights so that queries differ: Xavier for linear layers, Kaiming for
+    convolutions, and attention to few places (``focus``). Layers of the four sides of a box start
+    at zero; they get a standard deviation of ``boxes``."""
     import torch
 
     for name, layer in module.named_modules():
@@ -135,7 +132,7 @@ def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0
 
 
 def settle(model: Any, run: Callable[[], Any]) -> None:
-    """Batch norms (of torch) take their statistics from what ``run`` shows to the network."""
+    """Set the batch norms' (of torch) statistics from the inputs of ``run``."""
     import torch
 
     norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]

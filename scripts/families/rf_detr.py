@@ -14,7 +14,7 @@ ALL = 0.0001  # a threshold that keeps all of predict()'s 300
 
 
 def model(classes: int | None) -> Any:
-    """With COCO's 91 columns, or trained for ``classes``, which gives one column more."""
+    """Make a model with COCO's 91 columns, or ``classes`` + 1."""
     from rfdetr import RFDETRNano
 
     torch.manual_seed(7)
@@ -23,7 +23,7 @@ def model(classes: int | None) -> Any:
 
 
 def spread(made: Any, picture: Path) -> None:
-    """Random weights find nothing: class scores of 0.01, boxes that all lie on their anchors."""
+    """Spread the outputs: random weights score 0.01, and leave boxes on their anchors."""
     network = made.model.model
     with torch.no_grad():
         for layer in network.transformer.enc_out_class_embed:

@@ -23,7 +23,7 @@ SIDE = 320
 
 
 def family(version: int, classes: int) -> Family:
-    """``version``: 1 or 2. 200 queries of 525 places."""
+    """Make a model of ``version`` 1 or 2, with 200 queries of 525 places."""
     import transformers
     from transformers import RTDetrImageProcessor, RTDetrResNetConfig
 

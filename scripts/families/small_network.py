@@ -1,6 +1,5 @@
-"""A small network of three maps with decoded boxes: for forms of export whose own library cannot be
-had, or whose form is all that matters. Needs torch.
-"""
+"""A small network of three maps with decoded boxes, for forms of export whose library cannot be
+installed, or whose form is all that matters. Needs torch."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ STRIDES = (8, 16, 32)
 
 
 class Branch(nn.Module):
-    """Convolutions to strides 8, 16 and 32, and on each map boxes and class logits."""
+    """Convolutions to strides 8, 16 and 32, with boxes and class logits on each map."""
 
     def __init__(self, classes: int, width: int, seed: int) -> None:
         super().__init__()
@@ -27,7 +26,7 @@ class Branch(nn.Module):
         self.classes = nn.ModuleList(nn.Conv2d(width, classes, 3, 1, 1) for _ in STRIDES)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Boxes [N, rows, 4], x1 y1 x2 y2 in pixels; logits [N, rows, classes]."""
+        """Return boxes [N, rows, 4], x1 y1 x2 y2 in pixels, and logits [N, rows, classes]."""
         boxes, logits = [], []
         for level, layer in enumerate(self.body):
             x = layer(x)
@@ -38,7 +37,7 @@ class Branch(nn.Module):
 
     @staticmethod
     def decode(distances: torch.Tensor, stride: int) -> torch.Tensor:
-        """Distances from the cell's centre to the sides of its box, as powers of e."""
+        """Decode distances from the cell's centre to the sides of its box, given as logarithms."""
         height, width = int(distances.shape[2]), int(distances.shape[3])
         y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
         centres = torch.stack([x, y]).float()[None]
@@ -48,7 +47,7 @@ class Branch(nn.Module):
 
 
 def spread_out(branch: Branch, x: torch.Tensor, rate: float, deviation: float = 1.0) -> None:
-    """Make its outputs differ from cell to cell: class scores around ``rate``."""
+    """Make the outputs differ from cell to cell, with class scores around ``rate``."""
     from result import settle
     from weights import spread
 
@@ -69,10 +68,10 @@ def best_of(
     least: float = 0.01,
     several: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """torchvision's NMS for each class: boxes, scores and classes of the best ``most``.
+    """Return boxes, scores and classes of the best ``most``, by torchvision's NMS for each class.
 
-    ``boxes``: [rows, 4]; ``scores``: [rows, classes]. ``several``: a box may be several classes;
-    else it is its best one alone.
+    ``boxes``: [rows, 4]; ``scores``: [rows, classes]. ``several``: a box may have several classes;
+    else only its best.
     """
     import torchvision
 
@@ -85,5 +84,5 @@ def best_of(
 
 
 def inside(boxes: torch.Tensor, width: float, height: float) -> torch.Tensor:
-    """Boxes cut off at the edges of the picture, as everybody does at last."""
+    """Clip boxes at the edges of the picture."""
     return boxes.clamp(min=0).minimum(torch.tensor([width, height] * 2))

@@ -52,7 +52,7 @@ class Ssd(tf.Module):
         self.factor, self.shift = 1.0, 0.0
 
     def spread(self, pictures: list[Path]) -> None:
-        """Logits of deviation 1 around -4."""
+        """Scale the logits to deviation 1 around -4."""
         values = []
         for picture in pictures:
             logits, _boxes = self.raw(tf.constant(cv2.imread(str(picture))[None]))
@@ -98,7 +98,7 @@ class Ssd(tf.Module):
 
 
 def anchors() -> Any:
-    """[N, 4]: centre y, centre x, height, width in 0..1."""
+    """Return [N, 4]: centre y, centre x, height, width in 0..1."""
     rows = []
     for stride in STRIDES:
         cells = SIDE // stride

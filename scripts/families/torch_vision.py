@@ -31,7 +31,7 @@ SIZE = (640, 480)
 
 
 def tensor(picture: Path) -> torch.Tensor:
-    """[3, H, W] in 0..1, what torchvision's models take."""
+    """Return [3, H, W] in 0..1, as torchvision's models take it."""
     from torchvision.transforms.functional import to_tensor
 
     return to_tensor(cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB))
@@ -48,7 +48,7 @@ def detect(model: Any, picture: Path) -> list[Row]:
 def spread(
     model: Any, layers: list[Any], pictures: list[Path], rate: float, deviation: float
 ) -> None:
-    """``layers``: those that end in class scores, each with its own values, rows of every place."""
+    """Spread the outputs of ``layers``, the last ones of the class scores."""
 
     def values(layer: Any) -> torch.Tensor:
         seen: list[torch.Tensor] = []
@@ -66,7 +66,7 @@ def spread(
 
 
 def settle_on(model: Any, pictures: list[Path]) -> None:
-    """All pictures at once: the smallest maps have one cell, of which there is no variance."""
+    """Use all pictures at once: the smallest maps have one cell, too few for a variance."""
     settle(model, lambda: model([tensor(picture) for picture in pictures]))
 
 
@@ -89,7 +89,7 @@ def ssd(name: str) -> tuple[Any, list[Any], list[Any]]:
 
 
 def dense(name: str) -> tuple[Any, list[Any], list[Any]]:
-    """RetinaNet and FCOS, smaller inside than their default of 800."""
+    """Make RetinaNet or FCOS, at a size below their default of 800."""
     from torchvision.models import detection
 
     model = getattr(detection, name)(
@@ -131,7 +131,7 @@ MODELS: list[tuple[str, Maker, list[str], int, float, float]] = [
 
 
 class One(torch.nn.Module):
-    """One picture [1, 3, H, W] instead of the documentation's list of [3, H, W]."""
+    """Takes one picture [1, 3, H, W] instead of the documentation's list of [3, H, W]."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def variant(
     made, scores, sides = make(name)
     made.eval()
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
-    # RetinaNet and FCOS find enough, and RetinaNet would find its column for nothing.
+    # RetinaNet and FCOS already find enough.
     if make is not dense:
         settle_on(made, sized)
     boxes(sides)

@@ -1,4 +1,4 @@
-"""How most families' networks become ONNX files: by the exporter of torch that traces."""
+"""The export of most families' networks to ONNX, by torch's tracing exporter."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ import torch
 def export_onnx(
     module: Any, given: Any, path: Path, outputs: list[str], opset: int, **more: Any
 ) -> None:
-    """``given``: the inputs, as ``torch.onnx.export`` takes them; ``more``: its other arguments."""
+    """Export. ``given``: the inputs for ``torch.onnx.export``; ``more``: its other arguments."""
     own = {"input_names": ["images"], "output_names": outputs} | more
     torch.onnx.export(module, given, str(path), opset_version=opset, dynamo=False, **own)

@@ -1,7 +1,7 @@
-"""Random weights with which a network finds something: outputs that differ from cell to cell.
+"""Random weights whose outputs differ from cell to cell, so that a network detects something.
 
-Untrained networks answer the same everywhere: their batch norms have never seen a picture, and their
-class layers begin at a score of 0.01. Needs torch.
+Untrained networks give the same outputs everywhere: their batch norms have no statistics, and their
+class layers start at a score of 0.01. Needs torch.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ os.environ["CRASH_HANDLER"] = "FALSE"  # advice of super-gradients at exit
 import cv2
 import torch
 
-# super-gradients is from before PyTorch's second exporter, which is the default today.
+# super-gradients predates PyTorch's second exporter, today's default.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
 from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
@@ -21,7 +21,7 @@ from super_gradients.training import models  # noqa: E402
 from super_gradients.training.processing import processing  # noqa: E402
 from weights import spread  # noqa: E402
 
-# Without its own pins, which no Python from 3.11 on can install: numpy 1.23, onnxruntime 1.15.0.
+# Without its pins, which Python 3.11 and later cannot install: numpy 1.23, onnxruntime 1.15.0.
 REQUIREMENTS = [
     "super-gradients==3.7.1 --no-deps",
     "data-gradients==0.3.2 --no-deps",
@@ -66,7 +66,7 @@ REQUIREMENTS = [
 ]
 LICENCE = "Apache-2.0"  # of the package; Deci's weights have a licence of their own
 SIZE = (640, 640)
-IOU, CONFIDENCE = 0.7, 0.25  # what its own weights for COCO come with
+IOU, CONFIDENCE = 0.7, 0.25  # defaults of its COCO weights
 FLAT = DetectionOutputFormatMode.FLAT_FORMAT
 FILES: dict[str, dict[str, Any]] = {
     "batch": {},
@@ -78,7 +78,7 @@ FILES: dict[str, dict[str, Any]] = {
 
 
 def network(sized: list[Path]) -> Any:
-    """yolo_nas_s with the processing that models.get(..., pretrained_weights="coco") sets."""
+    """Make yolo_nas_s with the processing that models.get(..., pretrained_weights="coco") sets."""
     torch.manual_seed(7)
     made = models.get("yolo_nas_s", num_classes=80, pretrained_weights=None)
     made.set_dataset_processing_params(**processing.default_yolo_nas_coco_processing_params())
@@ -97,10 +97,9 @@ def network(sized: list[Path]) -> Any:
 
 
 def find(made: Any, picture: Path, confidence: float) -> list[Row]:
-    """Its predict(). Without ``resize`` the network sees the pixels of the picture: predict() makes
-    the longest side 636 otherwise, and its exports leave that to whoever runs them.
-    """
-    made._get_pipeline.cache_clear()  # it keeps a fused copy of the network
+    """Run its predict(). Without ``resize`` the network gets the picture's pixels: otherwise
+    predict() resizes the longest side to 636, which its exports leave to their users."""
+    made._get_pipeline.cache_clear()  # it caches a fused copy of the network
     found = made.predict(
         str(picture),
         iou=IOU,

@@ -19,7 +19,7 @@ SIZE = (512, 384)
 
 
 def family(classes: int, deviation: float) -> Family:
-    """``classes``: without "no object", which comes last."""
+    """Make a model. ``classes``: without "no object", which comes last."""
     from transformers import YolosConfig, YolosForObjectDetection, YolosImageProcessor
 
     torch.manual_seed(13)

@@ -21,7 +21,7 @@ SIDE, CLASSES, IOU = 320, 80, 0.45
 
 
 class Dual(torch.nn.Module):
-    """Auxiliary and main rows, [1, 4 + classes, cells]: centre, size, probabilities."""
+    """Returns auxiliary and main rows, [1, 4 + classes, cells]: centre, size, probabilities."""
 
     def __init__(self, aux: Branch, main: Branch) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent]
-sys.path.append(str(Path(__file__).parent))  # behind the package that has this file's name
+sys.path.append(str(Path(__file__).parent))  # after the package that has this file's name
 
 import cv2  # noqa: E402
 import onnx  # noqa: E402
@@ -54,9 +54,8 @@ def read(picture: Path, size: tuple[int, int]) -> torch.Tensor:
 
 
 def find(made: Any, experiment: Any, picture: Path) -> list[Row]:
-    """demo.py's Predictor, but with the NMS of its evaluation: one for each class, as ours; that of
-    demo.py is one for all.
-    """
+    """Detect like demo.py's Predictor, but with the NMS of its evaluation: one per class, as ours;
+    demo.py uses one for all."""
     height, width = cv2.imread(str(picture)).shape[:2]
     size = experiment.test_size
     with torch.no_grad():
@@ -84,7 +83,7 @@ def network(experiment: Any, pictures: list[Path]) -> Any:
 
 
 def export(made: Any, path: Path, size: tuple[int, int], decode: bool, batch: bool) -> None:
-    """tools/export_onnx.py; its torch.onnx._export is gone from PyTorch."""
+    """Export like tools/export_onnx.py, whose torch.onnx._export no longer exists."""
     made.head.decode_in_inference = decode
     axes = {"images": {0: "batch"}, "output": {0: "batch"}} if batch else None
     export_onnx(made, torch.randn(1, 3, *size), path, ["output"], 11, dynamic_axes=axes)
@@ -97,7 +96,7 @@ def export(made: Any, path: Path, size: tuple[int, int], decode: bool, batch: bo
 def variants(out: Path, pictures: list[Path], name: str) -> list[Variant]:
     experiment = get_exp(None, name)
     size = experiment.test_size
-    # Pictures of other shapes too: its letterbox and ours are of the same filter.
+    # Pictures of other shapes, too: its letterbox uses the same filter as ours.
     taken = pictures + [at_size(out, picture, size[1], size[0]) for picture in pictures]
     made = network(experiment, taken)
     rows = {

@@ -1,1 +1,1 @@
-"""What scripts/track_check measures on footage."""
+"""The measurements of scripts/track_check on footage."""

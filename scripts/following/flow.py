@@ -1,6 +1,6 @@
-"""What optical flow would bring in frames that are not inferred, in place of the tracks' motion:
-the boxes of the last look, each moved by the median way of 20 points in it (Lucas and Kanade, in
-pyramids, on pictures of half the size)."""
+"""The possible gain of optical flow over the tracks' motion, in frames that are not inferred: boxes
+of the last look are moved by the median motion of 20 points (Lucas and Kanade, in pyramids, on
+pictures of half the size)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from following.steady import watch
 
 HALF = 0.5
 COLUMNS, ROWS = np.linspace(0.25, 0.75, 4), np.linspace(0.2, 0.8, 5)  # of a box
-LEAST = 5  # points that are found again
+LEAST = 5  # least number of points that must be found again
 WAYS = ("as it stood", "tracks", "flow")
 
 
 def compare(footage: Footage, fps: float, every: int) -> list[tuple[str, float, float]]:
-    """How boxes are moved, HOTA, and CPU ms of the flow for each frame that is not inferred."""
+    """Yield how boxes are moved, HOTA, and CPU ms of the flow per frame without inference."""
     boxes = watch(footage.source, conf=LOW)
     pictures = _grey(footage.source)
     rows = []
     for way in WAYS:
-        tracker, found, spent, spared = BytetrackTracker(CONF), list[Detections](), 0.0, 0
+        tracker, found, used_s, spared = BytetrackTracker(CONF), list[Detections](), 0.0, 0
         for at, one in enumerate(boxes):
             if at % every == 0 or at == 1:
                 ids = tracker.update(one.boxes, one.scores, one.class_ids, at / fps)
@@ -43,11 +43,11 @@ def compare(footage: Footage, fps: float, every: int) -> list[tuple[str, float, 
             elif way == "flow":
                 began = time.process_time()
                 found.append(_moved(found[-1], pictures[at - 1], pictures[at]))
-                spent += time.process_time() - began
+                used_s += time.process_time() - began
             else:
                 found.append(found[-1])
         hota = track_accuracy(footage.labels, found).hota or 0.0
-        rows.append((way, hota, 1e3 * spent / spared))
+        rows.append((way, hota, 1e3 * used_s / spared))
     return rows
 
 

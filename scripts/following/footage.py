@@ -1,7 +1,7 @@
 """Footage whose objects are labelled, and runs of the program over it.
 
-A run is the program itself, in a process of its own; its rows and its session are read back. So
-what is measured is what a user gets.
+A run is the program in its own process; its rows and session are read back, so that we measure what
+a user gets.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from detector.core.types import Detections, LabelledPicture
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {"person": 0, "pedestrian": 0, "vehicle": 1}
 CLASSES |= dict.fromkeys(("car", "truck", "bus", "motorcycle", "motorbike"), 1)
-VISIBLE = 0.25  # share of an object; what is hidden more is not expected to be found
+VISIBLE = 0.25  # visible share of an object, below which it need not be found
 ENGINE = ("--engine", "ort", "--precision", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
 class Footage:
-    """``source``: of the program; ``labels``: of each frame in turn."""
+    """``source``: for the program; ``labels``: of each frame in order."""
 
     name: str
     source: str
@@ -36,13 +36,13 @@ class Footage:
 
 
 def rendered() -> Footage:
-    """The clip of the repository: a street in the rendered light of day, 250 frames at 25 fps."""
+    """Return the clip of the repository: a street rendered in daylight, 250 frames at 25 fps."""
     clip = ROOT / "videos/street.mp4"
     return Footage("street.mp4", str(clip), read_labels(clip.with_suffix(".json")))
 
 
 def sequences(shared: Path) -> list[Footage]:
-    """Those of MOT17 that are at hand; none where there are none."""
+    """Return the available sequences of MOT17."""
     folders = sorted((shared / "data/labelled/sequence").glob("MOT17-*"))
     return [
         Footage(one.name, str(one / "img1"), read_labels(one / "gt.json"))
@@ -52,7 +52,7 @@ def sequences(shared: Path) -> list[Footage]:
 
 
 def read_labels(path: Path) -> list[LabelledPicture]:
-    """COCO's JSON with a ``track_id``. What nobody is expected to find is ignored."""
+    """Read COCO's JSON with a ``track_id``. Objects that need not be found are ignored."""
     document = json.loads(path.read_text(encoding="utf-8"))
     names = {one["id"]: one["name"] for one in document["categories"]}
     rows: dict[int, list[dict[str, Any]]] = {one["id"]: [] for one in document["images"]}
@@ -92,7 +92,7 @@ def _picture(
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """``rows``: of each frame; ``session``: session.json."""
+    """The results of a run. ``rows``: of each frame; ``session``: session.json."""
 
     rows: list[dict[str, Any]]
     session: dict[str, Any]
@@ -103,12 +103,11 @@ class Ran:
 
     @property
     def cpu_ms(self) -> float:
-        """Of the process, a frame."""
+        """CPU time of the process per frame."""
         return float(1e3 * self.session["cpu"]["process_s"] / self.session["frames"]["written"])
 
     @property
     def fps(self) -> float:
-        """End to end."""
         return float(self.session["fps"]["end_to_end"])
 
     @property
@@ -118,7 +117,7 @@ class Ran:
 
 
 def run(source: str, *options: str) -> Ran:
-    """Raises CalledProcessError where the program fails."""
+    """Run the program. Raises CalledProcessError if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "detector", source, *ENGINE, *options]
         command += ["--save", "jsonl", "-o", f"{folder}/", "--run-dir", f"{folder}/run"]
@@ -131,7 +130,7 @@ def run(source: str, *options: str) -> Ran:
 
 
 def as_detections(rows: Sequence[dict[str, Any]]) -> Detections:
-    """Of a line of JSONL, in the classes of ``CLASSES``; objects of others are left out."""
+    """Convert a line of JSONL to detections in ``CLASSES``; other classes are dropped."""
     rows = [one for one in rows if one["class"] in CLASSES]
     ids = [-1 if one.get("track") is None else one["track"] for one in rows]
     return Detections(
@@ -143,7 +142,7 @@ def as_detections(rows: Sequence[dict[str, Any]]) -> Detections:
 
 
 def in_our_classes(detections: Detections) -> Detections:
-    """Objects of other classes are left out."""
+    """Drop objects of other classes."""
     ids = [CLASSES.get(detections.name(i), -1) for i in range(len(detections))]
     mapped = replace(detections, class_ids=np.array(ids, np.int64))
     return mapped.only(mapped.class_ids >= 0)

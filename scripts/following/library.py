@@ -1,4 +1,4 @@
-"""Our trackers beside those of roboflow's ``trackers``, and beside none, on the same boxes."""
+"""Our trackers compared with roboflow's ``trackers`` and with no tracker, on the same boxes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from detector.tracks import trackers
 from following.footage import Footage
 from following.steady import watch
 
-CONF, LOW = 0.25, 0.1  # what begins a track; what ByteTrack looks at
-EACH = 100_000  # more ids than a class has
+CONF, LOW = 0.25, 0.1  # least scores: to start a track; for ByteTrack
+EACH = 100_000  # more than the ids of a class
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Compared:
 
 
 def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
-    """``interpreter``: a Python that has ``trackers``. Only boxes from ``CONF`` on are judged: no
-    others are written."""
+    """Compare. ``interpreter``: a Python that has ``trackers``. Only boxes from ``CONF`` on are
+    judged, because no others are written."""
     boxes = watch(footage.source, conf=LOW)
     nobody = [
         replace(one, track_ids=np.arange(len(one)) + EACH * at) for at, one in enumerate(boxes)
@@ -60,7 +60,7 @@ def _ours(name: str, boxes: Sequence[Detections], fps: float) -> list[Detections
 def _theirs(
     interpreter: Path, name: str, boxes: Sequence[Detections], fps: float
 ) -> list[Detections]:
-    """It does not tell classes apart: so each class has a tracker of its own."""
+    """Run their tracker, once per class because it ignores classes."""
     ids = [np.full(len(one), -1, np.int64) for one in boxes]
     for kind in (0, 1):
         places = [np.flatnonzero(one.class_ids == kind) for one in boxes]
@@ -75,7 +75,7 @@ def _theirs(
             text=True,
             check=True,
         )
-        for own, at, told in zip(ids, places, json.loads(done.stdout), strict=True):
-            found = np.array(told, np.int64)
+        for own, at, theirs in zip(ids, places, json.loads(done.stdout), strict=True):
+            found = np.array(theirs, np.int64)
             own[at] = np.where(found < 0, -1, found + EACH * kind)
     return [replace(one, track_ids=own) for one, own in zip(boxes, ids, strict=True)]

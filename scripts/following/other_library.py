@@ -1,4 +1,4 @@
-"""Ids from roboflow's ``trackers``: run by an interpreter that has it, and by nothing of ours.
+"""Ids from roboflow's ``trackers``, run by an interpreter that has it, without our code.
 
 Standard input: JSON, a list of frames, each a list of [x1, y1, x2, y2, score]; the first argument:
 the tracker; the second: the threshold; the third: frames a second. Standard output: the ids of each
@@ -25,7 +25,7 @@ def make(name, conf, fps):
 
 def main():
     name, conf, fps = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-    tracker, told = make(name, conf, fps), []
+    tracker, all_ids = make(name, conf, fps), []
     for i, rows in enumerate(json.load(sys.stdin)):
         table = np.array(rows, np.float32).reshape(-1, 5)
         given = supervision.Detections(
@@ -38,8 +38,8 @@ def main():
         if found.tracker_id is not None and len(found):
             for at, one in zip(found.data["at"].tolist(), found.tracker_id.tolist(), strict=True):
                 ids[at] = one
-        told.append(ids)
-    json.dump(told, sys.stdout)
+        all_ids.append(ids)
+    json.dump(all_ids, sys.stdout)
 
 
 main()

@@ -1,9 +1,9 @@
-"""How steady the boxes are that pictures show: flicker, as the card of the model defines it
-(docs/model-street.md), and how far --smooth trails behind what moves.
+"""The steadiness of drawn boxes: flicker, as the model card defines it (docs/model-street.md), and
+how far --smooth lags behind motion.
 
-Flicker is the share of the frames between an object's first and last box in which it has none.
-Where objects are labelled, the labels follow them; elsewhere boxes are linked by their overlap, as
-``training/model/steadiness.py`` does, which computed the card's figures.
+Flicker is the share of frames without a box between an object's first and last box. Labels identify
+objects if there are any; otherwise boxes are linked by their overlap, as in
+``training/model/steadiness.py``, which computed the card's figures.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from model import steadiness
 from model.evaluation import find_truths
 
 CONF = 0.25
-LEAST = 0.01  # from which scores are looked at, to find the one of equal recall
-SEEN = 1e-6  # a box that is drawn is drawn, whatever its score
+LEAST = 0.01  # lowest score in the search for the threshold of equal recall
+SEEN = 1e-6  # every drawn box counts, whatever its score
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Row:
     what: str
     conf: float
     objects: int
-    recall: float | None  # None where nobody says what there is to find
+    recall: float | None  # None without labels
     flicker: float
     jitter: float | None = None  # see ``jitter``
 
 
 def watch(source: str, **options: Any) -> list[Detections]:
-    """What pictures show of each frame, in our classes."""
+    """Return what pictures show of each frame, in our classes."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.detect import Hooks, detect
 
@@ -63,7 +63,7 @@ def watch(source: str, **options: Any) -> list[Detections]:
 def sightings(
     labels: Sequence[LabelledPicture], found: Sequence[Detections], kind: int
 ) -> steadiness.Sightings:
-    """Object -> the score of the box that found it in each frame, 0 for none."""
+    """Return object -> the score of the box that found it in each frame, 0 for none."""
     seen: steadiness.Sightings = {}
     for picture, detections in zip(labels, found, strict=True):
         wanted = (picture.class_ids == kind) & ~picture.ignored & ~picture.crowd
@@ -79,7 +79,7 @@ def sightings(
 
 
 def labelled(footage: Footage, other: str) -> list[Row]:
-    """``other``: the model that the card compares with. At equal recall, and at the default."""
+    """Measure at equal recall and at the default. ``other``: the model of the card's comparison."""
     rows = []
     theirs = watch(footage.source, model=other, conf=CONF)
     ours = watch(footage.source, conf=LEAST, max_det=300)
@@ -105,18 +105,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def _row(footage: Footage, name: str, what: str, conf: float, found: list[Detections]) -> Row:
     seen = sightings(footage.labels, found, CLASSES[name])
-    told = steadiness.steadiness(seen, SEEN)
+    result = steadiness.steadiness(seen, SEEN)
     frames = sum(len(one) for one in seen.values())
     recall = steadiness.count_found(seen, SEEN) / frames
     shake = jitter(footage.labels, found, CLASSES[name])
-    return Row(footage.name, name, what, conf, len(seen), recall, told.flicker, shake)
+    return Row(footage.name, name, what, conf, len(seen), recall, result.flicker, shake)
 
 
 def jitter(
     labels: Sequence[LabelledPicture], found: Sequence[Detections], kind: int
 ) -> float | None:
-    """How much boxes tremble: the median, over all objects and frames in a row, of the change of
-    the error of a box's sides from one frame to the next, in hundredths of the box's size."""
+    """Return the median, over all objects and consecutive frames, of the change of the error of a
+    box's sides from one frame to the next, in hundredths of the box's size."""
     last: dict[int, tuple[int, Any]] = {}
     steps = []
     for at, (picture, detections) in enumerate(zip(labels, found, strict=True)):
@@ -136,21 +136,21 @@ def jitter(
 
 
 def unlabelled(clip: Path, other: str) -> list[Row]:
-    """People of a clip that nobody labelled, at the default."""
+    """Measure people in an unlabelled clip, at the default."""
     rows = []
     variants = {"yolox_nano": {"model": other}, **VARIANTS}
     for what, options in variants.items():
         tracks: list[steadiness.Track] = []
         for at, found in enumerate(watch(str(clip), conf=CONF, **options)):
             steadiness.link(tracks, found.boxes[found.class_ids == 0].astype(np.float64), at)
-        told = steadiness._flicker_row(clip.name, "person", tracks)
-        rows.append(Row(clip.name, "person", what, CONF, told["objects"], None, told["flicker"]))
+        row = steadiness._flicker_row(clip.name, "person", tracks)
+        rows.append(Row(clip.name, "person", what, CONF, row["objects"], None, row["flicker"]))
     return rows
 
 
 def lag(speed: float, fps: float = 25.0, size: tuple[float, float] = (40.0, 100.0)) -> float:
-    """How many pixels a drawn box trails behind one that moves so fast, pixels a second: the mean
-    of the last of 4 seconds, exact boxes."""
+    """Return how many pixels a drawn box lags behind one that moves at ``speed`` pixels per second:
+    the mean over the last of 4 seconds, with exact boxes."""
     from detector.tracks.steady import Steady
     from detector.tracks.trackers.bytetrack import BytetrackTracker
 

@@ -1,1 +1,1 @@
-"""Parts of scripts/gpu_check: the plan, what was found, and one file a group of steps."""
+"""Parts of scripts/gpu_check: the plan, the findings, and one file per group of steps."""

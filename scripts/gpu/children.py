@@ -1,4 +1,4 @@
-"""Each step in a process of its own, so that one that crashes is a finding and loses no other."""
+"""Runs each step in its own process, so that a crash is a finding and affects no other step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu.findings import Row, row
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/gpu_check"
-UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # on the clock time.monotonic(), one for all processes
+UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # time.monotonic(), the same for all processes
 KILLED = -signal.SIGKILL
 
 _running: set[int] = set()  # sessions that this process started
@@ -30,13 +30,13 @@ def child_environment() -> dict[str, str]:
 
 
 def left_s() -> float:
-    """Seconds that this step still has."""
+    """Return the seconds left for this step."""
     return float(os.environ.get(UNTIL, "inf")) - time.monotonic()
 
 
 def in_child(line: Sequence[str], name: str, seconds: float, tell: Callable[[Row], None]) -> bool:
-    """Whether the step that this command line runs ended by itself. ``tell`` gets each row as soon
-    as it is there: what was found stays found, whatever happens next. A crash is a row."""
+    """Run a step; return whether it ended without being stopped. ``tell`` gets each row at once, so
+    that findings survive whatever follows. A crash is a row."""
     environment = {**child_environment(), UNTIL: str(time.monotonic() + seconds)}
     with tempfile.TemporaryFile("w+") as stderr:
         child = subprocess.Popen(
@@ -65,23 +65,23 @@ def in_child(line: Sequence[str], name: str, seconds: float, tell: Callable[[Row
             code = child.wait()
         finally:
             late.cancel()
-            kill_session(child.pid)  # what it left behind
+            kill_session(child.pid)  # its remaining processes
             _running.discard(child.pid)
             child.stdout.close()
             child.wait()
         stderr.seek(0)
-        said = stderr.read().strip().splitlines()[-1:]
+        last = stderr.read().strip().splitlines()[-1:]
     if over.is_set():
         return False
     if code < 0:
         tell(row(name, f"crashed: {signal.Signals(-code).name}", False))
     elif code:
-        tell(row(name, f"failed: {said}", False))
+        tell(row(name, f"failed: {last}", False))
     return True
 
 
 def kill_session(leader: int) -> None:
-    """Ends all processes of a session: the step, and what it started, in whichever group."""
+    """Kill all processes of a session: the step and its children in any group."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -94,7 +94,7 @@ def kill_session(leader: int) -> None:
 
 
 def end_all(number: int, _: object) -> None:
-    """For SIGTERM and its like: no step goes on alone. The findings are written already."""
+    """Handle SIGTERM and similar signals: end all steps. The findings are written already."""
     for leader in list(_running):
         kill_session(leader)
     os._exit(128 + number)
@@ -103,8 +103,8 @@ def end_all(number: int, _: object) -> None:
 def run(
     line: Sequence[str], seconds: float, cwd: str | Path | None = None, **environment: str
 ) -> tuple[int, str, str]:
-    """(exit status, stdout, stderr) of a program that a step starts; with all that it starts it is
-    ended after so many seconds, or when the step's own time is over: status -SIGKILL."""
+    """Return exit status, stdout and stderr of a program. It and its children are killed after
+    ``seconds``, or at the end of the step's time: status -SIGKILL."""
     limit = max(1.0, min(seconds, left_s() - 3))
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen(
@@ -131,5 +131,5 @@ def run(
 
 
 def detect_video(*words: str, seconds: float = 120, cwd: str | Path, **environment: str):
-    """The command, as a user types it."""
+    """Run the command as a user types it."""
     return run([sys.executable, "-m", "detector", *words], seconds, cwd=cwd, **environment)

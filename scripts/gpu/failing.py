@@ -1,4 +1,4 @@
-"""Devices that fail: what is refused at opening, and what is kept of a run that broke."""
+"""Devices that fail: refusals at opening, and what is kept of a failed run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gpu.findings import Row, rehearsing, row
 from gpu.machine import CLIP, HANDICAP
 
 ENGINE_FAILED = 5  # exit status
-LENT_MB, TOO_MANY = 128, 256  # so many pictures in float32 take 660 MB before the first layer
-LENT_MB_CPU, TOO_MANY_CPU = 8, 16  # what a CPU computes in a second
+LENT_MB, TOO_MANY = 128, 256  # this many float32 pictures take 660 MB before the first layer
+LENT_MB_CPU, TOO_MANY_CPU = 8, 16  # a second of work for a CPU
 ASSERT_AT = 40  # of 80
-IN_FLIGHT = 16  # frames that may be on their way when the device fails, at most
+IN_FLIGHT = 16  # most frames in flight when the device fails
 
 
 def limited() -> Iterator[Row]:
-    """128 MB of the GPU for a batch of 256: one line and exit 5, and the batch that it names can
-    be run."""
+    """Lend 128 MB of the GPU to a batch of 256: one line and exit 5, and the batch that it names
+    runs."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch", why, None)
         return
@@ -54,31 +54,31 @@ def _handicapped(what: str, value: int, folder: str, *words: str) -> tuple[int, 
 
 
 def asserted() -> Iterator[Row]:
-    """The 40th run of the network fails on the device: rows and spans of the frames before it are
-    there, the first error is the one that is told, and the process ends by itself."""
+    """Fail the 40th inference on the device: earlier frames' rows and spans are written, the first
+    error is reported, and the process ends without help."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch", why, None)
         return
     from detector.lab.session.read import read_session
 
     with tempfile.TemporaryDirectory() as folder:
-        # A CUDA graph replays what it captured: nothing new could break in it.
+        # No CUDA graph: it would replay its captured kernels, without the failing one.
         words = ("--frames", "80", "--no-video", "--quiet", "--engine-options", "graphs=0")
         code, _, err = _handicapped("assert", ASSERT_AT, folder, *words)
-        said = [line for line in err.splitlines() if line.startswith("detect-video:")]
+        lines = [line for line in err.splitlines() if line.startswith("detect-video:")]
         yield row("asserted: exit status", code, code == ENGINE_FAILED)
-        clean = len(said) == 1 and "Traceback" not in err
-        yield row("asserted: the message", said or err[-300:], clean)
+        clean = len(lines) == 1 and "Traceback" not in err
+        yield row("asserted: the message", lines or err[-300:], clean)
         known = ("assert", "out of bounds")
         yield row(
             "asserted: the first error is reported, not one from closing",
-            said[0] if said else "nothing",
-            bool(said) and any(word in said[0] for word in known),
+            lines[0] if lines else "nothing",
+            bool(lines) and any(word in lines[0] for word in known),
         )
         session = read_session(f"{folder}/run")
         written, least = session.document.frames.written, ASSERT_AT - IN_FLIGHT
         yield row("asserted: frames written", f"{written}, at least {least}", written >= least)
-        # An output of a run that failed is called partial.
+        # Outputs of a failed run are named partial.
         (file,) = Path(folder).glob("rows*.jsonl")
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         frames = {found["frame"] for found in rows if "frame" in found}

@@ -1,7 +1,7 @@
-"""What was found: a JSON document and a page of Markdown, both whole after every row.
+"""The findings: a JSON document and a page of Markdown, both complete after every row.
 
 A lent machine may be taken back at any moment, and a process may be killed. So both files exist
-before the first step starts, each is replaced in one piece, and what was not reached says so.
+before the first step, each is replaced in one piece, and steps that were not reached say so.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _rehearsing = False
 
 
 def rehearse() -> None:
-    """From now on a row of this process that holds says ``rehearsed``, as something else stands in
-    for the GPU."""
+    """Mark passing rows of this process as ``rehearsed`` from now on: something replaces the
+    GPU."""
     global _rehearsing
     _rehearsing = True
 
@@ -37,8 +37,8 @@ def rehearsing() -> bool:
 
 
 def row(what: str, value: Any, ok: bool | None = True, *, real: bool = False) -> Row:
-    """``ok``: None where it could not be tried; the value is then the reason. ``real``: nothing
-    stands in for anything in this row, not even in a rehearsal."""
+    """Return a row. ``ok``: None if it could not be tried; ``value`` is then the reason. ``real``:
+    the row needs no GPU, so it is never ``rehearsed``."""
     if ok is None:
         state = NOT_RUN
     elif not ok:
@@ -61,7 +61,7 @@ class Section:
 
 
 class Findings:
-    """Of one call of scripts/gpu_check. ``folder``: None writes nothing."""
+    """The findings of one call of scripts/gpu_check. ``folder``: None writes nothing."""
 
     def __init__(
         self, sections: Sequence[Section], folder: Path | None, rehearsal: bool, seconds: float
@@ -83,7 +83,7 @@ class Findings:
         self.write()
 
     def counts(self) -> Counter[str]:
-        """Rows by their state; a step that has none counts as one that did not run."""
+        """Return the number of rows by state; a step without rows counts as not run."""
         return Counter(
             found["state"]
             for one in self.sections.values()
@@ -115,7 +115,7 @@ class Findings:
         }
 
     def page(self) -> str:
-        """For docs/gpu.md."""
+        """Return the page for docs/gpu.md."""
         counts = self.counts()
         head = [
             f"{self._started}, {platform.platform()}, Python {platform.python_version()}"

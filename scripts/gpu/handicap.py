@@ -1,8 +1,8 @@
-"""Runs detect-video on a device with a handicap: `handicap.py memory MB ...` leaves torch so much
-of the GPU's memory, `handicap.py assert N ...` makes the Nth run of the network fail on the device,
-`handicap.py drawers N ...` draws on N threads ahead of the writer.
+"""Run detect-video on a handicapped device: `handicap.py memory MB ...` leaves torch that much of
+the memory, `handicap.py assert N ...` makes the Nth inference fail on the device, `handicap.py
+drawers N ...` draws on N threads ahead of the writer.
 
-A process of its own: what CUDA asserts stays until the process ends.
+This needs its own process: a CUDA assertion lasts until the process ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 
 def lend_memory(megabytes: int) -> None:
-    """On a CPU there is no such limit: there a batch that needs more, by the size of its pictures
-    in float32, is refused as ``fits`` would do."""
+    """Limit torch's memory. A CPU has no such limit: there, refuse a batch as ``fits`` would, by
+    the size of its pictures in float32."""
     import torch
 
     from detector.core.engines.torch import requests
@@ -39,8 +39,8 @@ def lend_memory(megabytes: int) -> None:
 
 
 def assert_at(number: int) -> None:
-    """An index beyond the end. A GPU notices while the kernel runs, after the launch, and refuses
-    every call from then on; a CPU at once."""
+    """Read beyond the end of a tensor. A GPU notices while the kernel runs, after the launch, and
+    refuses every later call; a CPU notices at once."""
     import torch
 
     from detector.core.engines.torch import requests

@@ -1,4 +1,4 @@
-"""What the steps share: is there a GPU, the clip's pictures, and an engine beside ONNX Runtime."""
+"""The base of the steps: the GPU, the clip's pictures, and an engine compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def has_gpu() -> bool:
 
 
 def device() -> str:
-    """Where torch runs: on the CPU in a rehearsal."""
+    """Return torch's device: the CPU in a rehearsal."""
     return "cpu" if rehearsing() else "cuda:0"
 
 
@@ -74,12 +74,12 @@ def _tool(name: str) -> Row:
     if (found := shutil.which(name)) is None:
         return row(name, f"not on PATH: give --{name} FOLDER", None)
     done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60)
-    said = [line for line in done.stdout.splitlines() if "ersion" in line]
-    return row(name, said[-1].strip() if said else done.stderr[-200:], bool(said), real=True)
+    lines = [line for line in done.stdout.splitlines() if "ersion" in line]
+    return row(name, lines[-1].strip() if lines else done.stderr[-200:], bool(lines), real=True)
 
 
 def _doctor() -> Row:
-    """The program itself, which need not be installed here."""
+    """Run the program's doctor; the program need not be installed."""
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = detect_video("doctor", cwd=folder)
     lines = out.strip().splitlines()
@@ -88,12 +88,12 @@ def _doctor() -> Row:
 
 
 def refused(what: str, why: Any) -> Row:
-    """On a GPU a refusal is a failure, in a rehearsal it is what the CPU lacks."""
+    """Return a row for a refusal: a failure on a GPU; in a rehearsal, something the CPU lacks."""
     return row(what, why, None if rehearsing() else False)
 
 
 def opened(engine: str, folder: str, **options: Any) -> Any:
-    """Network and engine, as the command opens them."""
+    """Open network and engine as the command does."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.loading import load_model
 
@@ -102,7 +102,7 @@ def opened(engine: str, folder: str, **options: Any) -> Any:
 
 
 def pictures(machine: Any, count: int = 0) -> list[Any]:
-    """The clip's first frames, as the network wants them: 64, in a rehearsal 2."""
+    """Return the clip's first 64 frames (2 in a rehearsal), as the network's input."""
     import numpy as np
 
     from detector.core import sources
@@ -127,7 +127,8 @@ def outputs_of(machine: Any, given: list[Any]) -> list[Any]:
 
 
 def difference(ours: list[Any], theirs: list[Any]) -> float:
-    """The largest difference of a raw output, on the largest number of that output."""
+    """Return the largest difference of a raw output, divided by the largest value of that
+    output."""
     import numpy as np
 
     pairs = [
@@ -139,8 +140,8 @@ def difference(ours: list[Any], theirs: list[Any]) -> float:
 
 
 def in_loop(machine: Any, given: list[Any], calls: int = 0) -> tuple[float, list[float]]:
-    """(pictures a second, device times in ms) of ``concurrency`` threads, each with a request of
-    its own. ``calls`` of each: 200, in a rehearsal 2."""
+    """Return pictures per second, and device times in ms, of ``concurrency`` threads with a request
+    each. ``calls`` per thread: 200, in a rehearsal 2."""
     engine, batch, times = machine.engine, machine.network.batch, []
     calls = calls or (2 if rehearsing() else 200)
 
@@ -170,13 +171,12 @@ def ort_reference(folder: str) -> list[Any]:
 def variant(
     engine: str, name: str, folder: str, reference: list[Any], limit: float, **options: Any
 ) -> Iterator[Row]:
-    """One way to run the model: agreement with ONNX Runtime, frames a second, device time,
-    precision executed.
-    """
+    """Yield rows for one way to run the model: agreement with ONNX Runtime, frames per second,
+    device time, executed precision."""
     from detector.core.errors import DetectVideoError
 
     what = f"{engine} {name}"
-    # A fake driver has a GPU of its own, in a rehearsal too.
+    # A fake driver has a fake GPU, also in a rehearsal.
     place = "cuda:0" if has_gpu() else device()
     try:
         machine = opened(engine, folder, device=place, **options)
@@ -210,7 +210,7 @@ def variant(
 def command(
     engine: str, name: str, folder: str, *options: str, by: tuple[str, ...] = ("-m", "detector")
 ) -> Row:
-    """The whole command on the clip, end to end."""
+    """Run the whole command on the clip, end to end."""
     few = ("--frames", "4", "--no-video") if rehearsing() else ()
     asked = (str(CLIP), "--engine", engine, "--device", device(), "--json", *options, *few)
     line = [sys.executable, *by, *asked, "--engines-dir", folder]
@@ -224,7 +224,7 @@ def command(
 
 
 def torch_lacks() -> str | None:
-    """Why torch cannot do what a step asks of it, or None. In a rehearsal it need not have CUDA."""
+    """Return why torch cannot run a step, or None. A rehearsal does not need CUDA."""
     if find_spec("torch") is None:
         return "not installed"
     import torch
@@ -235,7 +235,8 @@ def torch_lacks() -> str | None:
 
 
 def unpack_wheels(folder: Path, target: Path) -> str | None:
-    """Puts the carried wheels where ``PYTHONPATH`` finds them; why that failed, or None."""
+    """Unpack the carried wheels where ``PYTHONPATH`` finds them; return why that failed, or
+    None."""
     wheels = sorted(map(str, folder.glob("*.whl")))
     if not wheels:
         return None

@@ -1,5 +1,5 @@
-"""Device memory: the packages that hand it out, what a wait blocks, and whether closing gives all
-of it back."""
+"""Device memory: the packages that allocate it, what a wait blocks, and whether closing frees
+everything."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Every package that can be used here, opened on the first GPU; in a rehearsal each on a fake
-    one. Instead of one that cannot be used there is the row that says why."""
+    """Yield every package opened on the first GPU (in a rehearsal on a fake one), or a row that
+    says why it cannot be used."""
     from detector.core.engines.trt import memory
 
     for name in memory.PROVIDERS:
@@ -42,9 +42,8 @@ def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
 
 
 def memory() -> Iterator[Row]:
-    """Each provider moves bytes to the device and back, on its own streams, from two threads at
-    once.
-    """
+    """Move bytes to the device and back with each provider, on its own streams, from two threads at
+    once."""
     for name, provider in each_provider():
         if isinstance(provider, dict):
             yield provider
@@ -110,22 +109,21 @@ def upload_rate(provider: Any) -> float:
 
 # ---- does Python run while a thread waits?
 
-WAIT_S = 0.1  # what a wait should last: 20 of the interpreter's turns
+WAIT_S = 0.1  # length of a wait: 20 switch intervals of the interpreter
 TICK_S = 0.001
 TRIES = 5
 
 
 def gil() -> Iterator[Row]:
-    """A wait that held the GIL would stop reading, drawing and writing for as long as the GPU
-    computes. The judge is judged first, on two waits that are known to do the one and the other.
-    """
+    """Check that waits release the GIL: otherwise reading, drawing and writing would stop while the
+    GPU computes. The method is tested first, on two waits with known results."""
     for name, library, released in (("CDLL", ctypes.CDLL, True), ("PyDLL", ctypes.PyDLL, False)):
         sleep = library(None).usleep
-        told = runs_meanwhile(lambda sleep=sleep: sleep(int(WAIT_S * 1e6)))
+        result = runs_meanwhile(lambda sleep=sleep: sleep(int(WAIT_S * 1e6)))
         word = "lets Python run" if released else "stops Python"
         found = {True: "lets Python run", False: "stops Python", None: "too short to tell"}
         what = f"the control: usleep by ctypes.{name}, which {word}"
-        yield row(what, found[told[0]], told[0] is released, real=True)
+        yield row(what, found[result[0]], result[0] is released, real=True)
     for name, provider in each_provider(slow_copies=True):
         if isinstance(provider, dict):
             yield provider
@@ -140,11 +138,11 @@ def gil() -> Iterator[Row]:
 def runs_meanwhile(
     wait: Callable[[], object], prepare: Callable[[], object] = lambda: None
 ) -> tuple[bool | None, float, float]:
-    """(whether other threads ran during the wait, or None where it was too short to tell; the
-    seconds that it took; the longest time without a sign of the other thread).
+    """Return whether other threads ran during the wait (None if it was too short); the seconds that
+    it took; the longest time without a tick of the other thread.
 
-    One sign from the middle of a wait proves that they ran. That there is none proves little where
-    others load the cores: then the wait is ``prepare``d and measured again, up to ``TRIES`` times.
+    One tick in the middle of a wait proves that they ran. No tick proves little if other programs
+    use the cores; then the wait is ``prepare``d and measured again, up to ``TRIES`` times.
     """
     for _ in range(TRIES):
         prepare()
@@ -163,7 +161,7 @@ def _one_wait(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
             signs.append(time.perf_counter())
             time.sleep(TICK_S)
 
-    # Nobody asks this thread for its lock between the wait and a look at the clock.
+    # No other thread requests the GIL between the wait and the clock.
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
@@ -186,7 +184,7 @@ def _one_wait(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
 
 
 def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
-    """Puts so many copies on a stream that their end is ``WAIT_S`` away, and waits for it."""
+    """Queue copies on a stream that take ``WAIT_S``, and wait for them."""
     import numpy as np
 
     with provider.active():
@@ -208,10 +206,10 @@ def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
     return found
 
 
-# ---- is all of it given back?
+# ---- is all of it freed?
 
-TURNS, SETTLED = 50, 5  # the first few fill caches that stay
-MOST_MB = 8  # of a GPU's memory, that the rest may add: less than one weight file
+TURNS, SETTLED = 50, 5  # the first few fill permanent caches
+MOST_MB = 8  # GPU memory that the other turns may add: less than one weight file
 
 
 @dataclass(frozen=True)
@@ -244,7 +242,7 @@ def leaks() -> Iterator[Row]:
 def opened_again(
     engine: str, device: str, turns: int, used: Callable[[], int] | None = None
 ) -> Iterator[Row]:
-    """Opens the engine, runs it once and closes it, again and again."""
+    """Open the engine, run it once and close it, repeatedly."""
     from detector.core import engines
 
     used = used or (gpu_bytes if not rehearsing() else lambda: 0)
@@ -277,7 +275,7 @@ def held(used: Callable[[], int]) -> Held:
 
 
 def gpu_bytes() -> int:
-    """In use on the first GPU, by all processes."""
+    """Return the bytes in use on the first GPU, by all processes."""
     from detector.core.engines.trt import driver
 
     return driver.gpus()[0].memory_bytes - driver.free_bytes(0)

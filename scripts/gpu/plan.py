@@ -1,9 +1,8 @@
-"""Which steps there are, in which order, and how long each may take.
+"""The plan: which steps run, in which order, and how long each may take.
 
-The most valuable come first: what is asked of every GPU before what only some can do, and what
-is right or wrong before what is fast or slow. A step that exceeds its budget is ended. Near the
-end of the time steps are left out that cannot do anything in what is left, so that the least
-valuable are the ones that are lost.
+The most valuable steps come first: those for every GPU before those for some, correctness before
+speed. A step that exceeds its budget is stopped. Near the end, steps are skipped that cannot finish
+anything in the remaining time, so that only the least valuable are lost.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ Tell = Callable[[Row], None]
 
 @dataclass(frozen=True)
 class Step:
-    """``group``: the file of this folder that holds it, where the function is called ``name``.
-    ``budget_s``: the most it may take. ``least_s``: with less than that it is not begun.
-    ``needs_gpu``: without one it cannot say anything, but in a rehearsal."""
+    """A step. ``group``: the file in this folder with its function ``name``. ``budget_s``: its
+    longest time. ``least_s``: it is not started with less time. ``needs_gpu``: without one it shows
+    nothing, except in a rehearsal."""
 
     name: str
     group: str
@@ -52,11 +51,11 @@ STEPS = (
     Step("settings", "torch_steps", "cudnn.benchmark and channels_last, on and off", 160, 40),
     Step("no_driver", "trt_steps", "every GPU hidden: exit 5 and one line", 30, 5, False),
 )
-MINUTES = 9.5  # of ten: the rest is for what the machine's owner does at both ends
+MINUTES = 9.5  # of ten: the rest is for starting and returning the machine
 
 
 def stretched(steps: Sequence[Step], minutes: float) -> list[Step]:
-    """With more time than ten minutes every step may take more of it."""
+    """Raise all budgets in proportion if there are more than ten minutes."""
     factor = max(1.0, minutes / MINUTES)
     return [replace(one, budget_s=int(one.budget_s * factor)) for one in steps]
 
@@ -66,8 +65,8 @@ def sections(steps: Sequence[Step]) -> list[Section]:
 
 
 def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
-    """The plan in words: what is certain to run even if every step takes its whole budget, and
-    what only runs as far as steps before it end early."""
+    """Describe the plan: which steps run even if every step uses its whole budget, and which only
+    if earlier steps end early."""
     yield f"{seconds:.0f} s; a step that exceeds its budget is stopped, and the next one starts"
     yield "  order  budget  starts by  step"
     sum_s = 0
@@ -91,7 +90,7 @@ def go_through(
     tell: Callable[[Step, Row], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Runs the steps in their order while there is time."""
+    """Run the steps in order while there is time."""
     end = clock() + seconds
     for step in steps:
 

@@ -1,4 +1,4 @@
-"""What a session of a run on a GPU says of its memory, its joules and its idle time."""
+"""Memory, energy and idle time of a GPU run, as its session reports them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def session() -> Iterator[Row]:
 
 
 def profiled(name: str, passes: str, folder: str, *words: str, **own: str) -> dict[str, Any] | str:
-    """The document of ``profile``, or what it says instead."""
+    """Return the document of ``profile``, or its error."""
     count = "12" if rehearsing() else "120"
     place = f"{folder}/{name.replace(' ', '-')}"
     code, out, err = detect_video(
@@ -98,7 +98,7 @@ def device_rows(name: str, facts: dict[str, Any]) -> Iterator[Row]:
 
 
 def hand_made() -> Iterator[Row]:
-    """The test on two timelines with known answers, in place of a recording of a GPU."""
+    """Test device facts on two timelines with known answers, instead of a recording of a GPU."""
     from detector.lab.analysis.layers import device_facts
 
     host = [(0.0, 100.0)]

@@ -1,6 +1,6 @@
-"""What stands in for a GPU in a rehearsal: the tests' fakes, and programs that answer as tools do.
+"""Replacements of a GPU in a rehearsal: the tests' fakes, and programs that answer as tools do.
 
-None of it is used where there is a GPU; a row that comes from here says ``rehearsed``.
+They are not used with a GPU; their rows say ``rehearsed``.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from typing import Any
 
 
 class AbsentError(Exception):
-    """The fakes are of the checkout's tests, with data beside it, and something of it is missing.
-    The text says what."""
+    """A file of the tests' fakes, or their data, is missing; the text says which."""
 
 
 @contextmanager
 def fake_gpu(
     memory: str = "cuda-python", slow_copies: bool = False, release: int = 11
 ) -> Iterator[Any]:
-    """A driver, a TensorRT that computes, and one package of CUDA, in this process.
-
-    ``slow_copies``: each takes 10 ms, so that there is something to wait for."""
+    """Install a driver, a TensorRT that computes, and one package of CUDA, in this process.
+    ``slow_copies``: each takes 10 ms, to have something to wait for."""
     try:
         import pytest
 
@@ -52,8 +50,8 @@ def fake_gpu(
 
 @contextmanager
 def cheap_compiler() -> Iterator[None]:
-    """torch.compile that finds graphs and guards them as ever, but then runs them as they are: the
-    compiler of a CPU takes minutes, and what it makes is not what a GPU gets."""
+    """Make torch.compile find and guard graphs as usual, but run them uncompiled: a CPU's compiler
+    takes minutes, and its result says nothing about a GPU."""
     import torch
 
     real = torch.compile
@@ -92,15 +90,15 @@ def nvmlDeviceGetMemoryInfo(handle):
 
 
 def fake_nvml(folder: Path) -> str:
-    """A folder for PYTHONPATH whose ``pynvml`` tells of a GPU."""
+    """Return a folder for PYTHONPATH whose ``pynvml`` reports a GPU."""
     folder.mkdir()
     (folder / "pynvml.py").write_text(NVML)
     return str(folder)
 
 
 def add_kernels(database: str) -> int:
-    """Writes one kernel into each ``infer`` range of an export of nsys, as CUPTI's table has them,
-    and returns their number."""
+    """Write one kernel into each ``infer`` range of an export of nsys, in CUPTI's table; return
+    their number."""
     import sqlite3
     from contextlib import closing
 

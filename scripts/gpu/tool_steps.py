@@ -24,8 +24,9 @@ FRAMES = 40
 
 
 def program(*words: str) -> list[str]:
-    """detect-video on the clip, as a command line for a profiler; null stands in for a GPU."""
-    own = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # each kernel by itself
+    """Return detect-video on the clip, as a command line for a profiler; null replaces a GPU
+    engine."""
+    own = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # separate kernels
     engine = ["null"] if rehearsing() else ["torch", *own]
     line = [sys.executable, "-m", "detector", str(CLIP), "--engine", *engine]
     return [*line, "--no-video", "--quiet", *words]
@@ -63,8 +64,8 @@ def nsys() -> Iterator[Row]:
 
 
 def recorded(tool: str, folder: str, database: str) -> str | None:
-    """Records and exports a run; why there is none, or None. A recording that hangs, or fails to
-    start, is tried twice more, as agents of some versions do on a busy machine."""
+    """Record and export a run; return why that failed, or None. A recording that hangs or does not
+    start is tried twice more: agents of some versions do that on a busy machine."""
     report, words = f"{folder}/run", ("--frames", str(FRAMES), "--run-dir", f"{folder}/session")
     why = "no time was left"
     for _ in range(3):
@@ -83,7 +84,7 @@ def recorded(tool: str, folder: str, database: str) -> str | None:
 
 
 def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
-    """Real in a rehearsal too: ranges, waits and system calls are those of the CPU."""
+    """Yield rows that are real even in a rehearsal: ranges, waits and system calls of the CPU."""
     calls = {one["step"]: one["count"] for one in facts["stages"]}
     whole = calls.get("infer", 0) >= FRAMES and {"read", "preprocess", "nms"} <= calls.keys()
     yield row("profile --nsys: calls of each stage", calls, bool(whole), real=True)
@@ -97,7 +98,7 @@ def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
 
 
 def call_rows(facts: dict[str, Any]) -> Iterator[Row]:
-    """The dependency table by call of CUDA: each phase adds up."""
+    """Check the table of CUDA calls: each phase adds up."""
     if not facts["calls"]:
         yield row("profile --nsys: calls of CUDA", "none in the recording", None)
         return
@@ -129,8 +130,8 @@ CHIP = re.compile(r"^Chip (\w+)", re.MULTILINE)
 NO_RIGHT = "ERR_NVGPUCTRPERM"
 
 
-def told_names() -> set[str]:
-    """Every metric of ncu that ``detect-video metrics`` tells."""
+def listed_names() -> set[str]:
+    """Return every metric of ncu that ``detect-video metrics`` lists."""
     from detector.core.config.levels import read_level
 
     _, known = read_level(ROOT / "cfg/nvprof_metrics.yaml")
@@ -140,12 +141,12 @@ def told_names() -> set[str]:
 
 
 def ncu_names() -> Iterator[Row]:
-    """ncu lists the metrics of any chip that it knows, so this needs no GPU. A name must exist on
-    some chip; those that this machine's own chip lacks are told."""
+    """Check names with ncu, which lists the metrics of all chips without a GPU. A name must exist
+    on some chip; names that this chip lacks are listed."""
     if (tool := shutil.which("ncu")) is None:
         yield row("ncu", "not on PATH: give --ncu FOLDER", None)
         return
-    names = told_names()
+    names = listed_names()
     with tempfile.TemporaryDirectory() as folder:
         if here.has_gpu():
             lacking, chips, why = names_unknown(tool, names, folder)
@@ -167,7 +168,7 @@ def ncu_names() -> Iterator[Row]:
 def names_unknown(
     tool: str, names: set[str], folder: str, *words: str
 ) -> tuple[set[str], list[str], str]:
-    """(names that ncu does not list, the chips that it listed, why it listed none)."""
+    """Return names that ncu does not list, the listed chips, and why it listed none."""
     bases = sorted({name.partition(".")[0] for name in names})
     line = [tool, "--query-metrics", "--query-metrics-mode", "suffix", "--metrics", ",".join(bases)]
     code, out, err = run([*line, *words], 60, cwd=folder)
@@ -178,7 +179,7 @@ def names_unknown(
 
 
 def ncu() -> Iterator[Row]:
-    """Kernels of one stage alone, picked by our range; the stage beside it has none."""
+    """Profile the kernels of one stage, selected by our range; the next stage has none."""
     if (tool := shutil.which("ncu")) is None:
         yield row("ncu", "not on PATH: give --ncu FOLDER", None)
         return
@@ -196,19 +197,19 @@ def included(tool: str, stage: str, some: bool, folder: str) -> Row:
     metrics = ["--metrics", "gpu__time_duration.sum", "--target-processes", "all"]
     words = ("--frames", "4", "--run-dir", f"{folder}/{stage}", "-o", f"{folder}/{stage}.jsonl")
     code, out, err = run([tool, *options, *metrics, *program(*words)], 45, cwd=folder)
-    said = (out + err).strip()
+    output = (out + err).strip()
     what = f"ncu --nvtx-include {include}"
-    if NO_RIGHT in said:
+    if NO_RIGHT in output:
         return row(what, f"{NO_RIGHT}: the driver lets only root read counters", None)
     kernels = kernels_of(out)
     if rehearsing():
-        ran = "No kernels were profiled" in said or bool(kernels)
-        return row(what, "accepted; no kernel ran" if ran else f"exit {code}: {said[-300:]}", ran)
-    value = f"{len(kernels)} kernels: {', '.join(kernels[:3])}" if kernels else said[-200:]
+        ran = "No kernels were profiled" in output or bool(kernels)
+        return row(what, "accepted; no kernel ran" if ran else f"exit {code}: {output[-300:]}", ran)
+    value = f"{len(kernels)} kernels: {', '.join(kernels[:3])}" if kernels else output[-200:]
     return row(what, value, bool(kernels) is some)
 
 
 def kernels_of(text: str) -> list[str]:
-    """Names of kernels in the CSV of ncu, which stands between lines of other things."""
+    """Return the names of kernels in ncu's CSV, which is mixed with other lines."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     return [line["Kernel Name"] for line in csv.DictReader(lines) if line.get("Kernel Name")]

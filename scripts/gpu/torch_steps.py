@@ -1,5 +1,4 @@
-"""PyTorch: agreement, speed, what is compiled when, what waits for what, and what settings are
-worth."""
+"""PyTorch: agreement, speed, when it compiles, what waits for what, and the value of settings."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def torch() -> Iterator[Row]:
 
 
 def chosen(folder: str) -> Row:
-    """A user who names neither engine nor device gets one that uses the GPU."""
+    """Check that a user who names neither engine nor device gets an engine on the GPU."""
     few = ("--frames", "4", "--no-video", "--json", "--run-dir", f"{folder}/chosen")
     code, out, err = detect_video(str(CLIP), *few, cwd=folder)
     what = "detect-video, no engine named"
@@ -75,8 +74,8 @@ def chosen(folder: str) -> Row:
 
 
 def compile() -> Iterator[Row]:
-    """torch.compile, with the settings of TF32 that each precision wants; whatever is compiled is
-    compiled while the engine is opened, in another thread than those that run it."""
+    """Check torch.compile with each precision's TF32 settings; everything must be compiled while
+    the engine is opened, in another thread than those that run it."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch.compile", why, None)
         return
@@ -115,16 +114,15 @@ def compiled(
 
 
 def compiled_graphs() -> int:
-    """What dynamo has compiled in this process so far; a graph that it compiles again counts."""
+    """Return how many graphs dynamo has compiled in this process, repeats included."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
 
 
 def trace() -> Iterator[Row]:
-    """What torch's profiler sees of the loop, for each engine that runs here: nobody may wait for
-    the whole device.
-    """
+    """Trace the loop by torch's profiler, for each engine that runs here: no call may wait for the
+    whole device."""
     if (why := here.torch_lacks()) is not None:
         yield row("trace", f"{why}; its profiler is what looks", None)
         return
@@ -160,9 +158,10 @@ def trace() -> Iterator[Row]:
 
 
 def cuda_calls(seen: Any, name: str) -> dict[str, int]:
-    """Calls of the CUDA runtime and driver, of all threads, while a range of that name was open.
+    """Count calls of the CUDA runtime and driver, in all threads, while a range of that name was
+    open.
 
-    From the written trace: ``events()`` leaves out threads that torch itself did not start.
+    From the written trace, because ``events()`` lacks threads that torch did not start.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
@@ -179,11 +178,11 @@ def cuda_calls(seen: Any, name: str) -> dict[str, int]:
     )
 
 
-# ---- what each setting of torch is worth on this card
+# ---- the value of each torch setting on this card
 
 
 class Setting(NamedTuple):
-    """``far``: the most that raw outputs may differ from ONNX Runtime's in fp32."""
+    """``far``: how far raw outputs may differ from ONNX Runtime's in fp32."""
 
     precision: str
     channels_last: int
@@ -207,11 +206,10 @@ ROUNDS = 3  # of all settings, in turn
 
 
 def settings() -> Iterator[Row]:
-    """channels_last and cudnn.benchmark, on and off, in fp32, tf32 and fp16: frames a second and
-    the device's time. Each in a process of its own, since cuDNN keeps the algorithm that it found
-    for a shape, whoever asks next; in turns, so that a slow minute falls on all of them. A round
-    that would not end in time is not begun.
-    """
+    """Measure channels_last and cudnn.benchmark, on and off, in fp32, tf32 and fp16: frames per
+    second and device time. Each runs in its own process, because cuDNN keeps the algorithm that it
+    found for a shape; in turns, so that a slow minute affects all. A round that would not end in
+    time is not started."""
     if (why := here.torch_lacks()) is not None:
         yield row("settings", why, None)
         return
@@ -227,7 +225,7 @@ def settings() -> Iterator[Row]:
                 break
             for setting in wanted:
                 if turn and not figures[setting]:
-                    continue  # it was refused, or crashed
+                    continue  # refused or crashed
                 found = measure_apart(setting, folder)
                 if found["fps"] is not None:
                     figures[setting].append(found["fps"])
@@ -237,25 +235,25 @@ def settings() -> Iterator[Row]:
 
 
 def compared(figures: dict[Setting, list[float]]) -> Iterator[Row]:
-    """For each precision, every setting beside the one that detect-video takes by itself."""
+    """Compare every setting with the default of detect-video, for each precision."""
     for precision in FAR:
         own = [one for one in figures if one.precision == precision and figures[one]]
         usual = next((one for one in own if (one.channels_last, one.benchmark) == (1, 0)), None)
         if usual is None:
             continue
         base = figures[usual]
-        said = []
+        texts = []
         for one in own:
             low, high = min(figures[one]), max(figures[one])
             middle = statistics.median(figures[one])
-            sure = len(figures[one]) >= ROUNDS  # fewer lie apart by chance
+            sure = len(figures[one]) >= ROUNDS  # fewer may differ by chance
             apart = sure and one is not usual and (low > max(base) or high < min(base))
-            said.append(
+            texts.append(
                 f"channels_last={one.channels_last} benchmark={one.benchmark} {middle:.0f} FPS "
                 f"[{low:.0f} .. {high:.0f}], {middle / statistics.median(base):.2f} times"
                 + (", beyond the noise" if apart else "")
             )
-        yield row(f"torch {precision}: settings beside the default", "; ".join(said))
+        yield row(f"torch {precision}: settings beside the default", "; ".join(texts))
 
 
 def save_reference(folder: str) -> None:
@@ -267,14 +265,14 @@ def save_reference(folder: str) -> None:
 
 
 def measure_apart(setting: Setting, folder: str) -> dict[str, Any]:
-    """What ``measure_setting`` says in another process, or how that one ended."""
+    """Return the result of ``measure_setting`` in another process, or how that one ended."""
     line = [sys.executable, str(SCRIPT), "--setting", json.dumps([*setting, folder])]
     code, out, err = run([*line, *(["--rehearse"] if rehearsing() else [])], left_s())
     rows = [json.loads(text) for text in out.splitlines() if text.startswith("{")]
     if code == 0 and rows:
         return dict(rows[-1])
-    said = (err.strip().splitlines() or [f"exit {code}"])[-1]
-    return {"fps": None, "value": f"failed: {said}", "ok": False}
+    last = (err.strip().splitlines() or [f"exit {code}"])[-1]
+    return {"fps": None, "value": f"failed: {last}", "ok": False}
 
 
 def measure_setting(setting: Setting, folder: str) -> dict[str, Any]:

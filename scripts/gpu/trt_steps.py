@@ -39,12 +39,12 @@ TRT: Variants = (
 
 
 def tensorrt() -> Iterator[Row]:
-    """Where the full library is installed; it comes from NVIDIA's own index."""
+    """Check TensorRT, if the full library is installed; it comes from NVIDIA's own index."""
     yield from _step(FULL, TRT)
 
 
 def rtx() -> Iterator[Row]:
-    """TensorRT for RTX, from PyPI. A card outside its support matrix is one row."""
+    """Check TensorRT for RTX, from PyPI. A card outside its support matrix is one row."""
     if not rehearsing() and find_spec(RTX.module) is not None:
         for gpu in driver.gpus():
             if reason := RTX.refusal("fp32", gpu):
@@ -90,8 +90,8 @@ def built(edition: Edition, variants: Variants) -> Iterator[Row]:
 
 
 def compiled_again(engine: str, folder: str) -> Iterator[Row]:
-    """Seconds to open a plan, without and with what an earlier run compiled for this GPU; and
-    which of single kernels and a CUDA graph the engine took."""
+    """Measure seconds to open a plan without and with the kernels compiled by an earlier run, and
+    whether the engine chose single kernels or a CUDA graph."""
     for kept in Path(folder).glob("*.jit*"):
         kept.unlink()
     for what in ("without its cache", "with it"):
@@ -104,7 +104,7 @@ def compiled_again(engine: str, folder: str) -> Iterator[Row]:
 
 
 def by_each_package(folder: str, reference: list[Any]) -> Iterator[Row]:
-    """Each package that can hand out the device's memory; in a rehearsal each as a fake."""
+    """Run with each package that can allocate device memory; in a rehearsal with fakes."""
     from detector.core.engines.trt import memory
 
     for provider in memory.PROVIDERS:
@@ -118,7 +118,7 @@ def by_each_package(folder: str, reference: list[Any]) -> Iterator[Row]:
 
 
 def kept_plans(engine: str, folder: str) -> Row:
-    """A plan that was built is taken again, and not built anew."""
+    """Check that an existing plan is reused."""
 
     def plans() -> dict[str, int]:
         return {plan.name: plan.stat().st_mtime_ns for plan in Path(folder).glob("*.plan")}
@@ -133,9 +133,8 @@ def kept_plans(engine: str, folder: str) -> Row:
 
 
 def layers(engine: str, folder: str) -> Iterator[Row]:
-    """The profiler's names must be the inspector's, else a timed layer has no type, no precision
-    and no nodes.
-    """
+    """Check that the profiler's names are the inspector's: otherwise a timed layer has no type, no
+    precision and no nodes."""
     import numpy as np
 
     from detector.core import engines
@@ -143,20 +142,20 @@ def layers(engine: str, folder: str) -> Iterator[Row]:
     machine = here.opened(engine, folder, device="cuda:0", precision="fp16")
     with machine.engine:
         slots = [picture[None] for picture in here.pictures(machine)]
-    told = engines.time_layers(
+    timed = engines.time_layers(
         engine, machine.network, machine.options, slots, 2 if rehearsing() else 50
     )
-    total = sum(layer.median_ms for layer in told.layers)
-    forward = f"a forward pass {told.forward_ms:.3f} ms with its copies"
-    value = f"{len(told.layers)} take {total:.3f} ms, {forward}"
+    total = sum(layer.median_ms for layer in timed.layers)
+    forward = f"a forward pass {timed.forward_ms:.3f} ms with its copies"
+    value = f"{len(timed.layers)} take {total:.3f} ms, {forward}"
     yield row(f"{engine} fp16: layer times", value, bool(np.isfinite(total) and total > 0))
-    unknown = [layer.name for layer in told.layers if layer.precision == "unknown"]
+    unknown = [layer.name for layer in timed.layers if layer.precision == "unknown"]
     yield row(
         f"{engine} fp16: timed layers that the inspector does not know",
         ", ".join(unknown) or "none",
         not unknown,
     )
-    nodes = {node for layer in told.layers for node in layer.nodes}
+    nodes = {node for layer in timed.layers for node in layer.nodes}
     convolutions = {
         node.name for node in machine.network.graph.graph.node if node.op_type == "Conv"
     }
@@ -169,7 +168,7 @@ def layers(engine: str, folder: str) -> Iterator[Row]:
 
 
 def refusals(edition: Edition, plan: bytes) -> Iterator[Row]:
-    """Damaged and foreign plans are refused by name; the process goes on."""
+    """Check that damaged and foreign plans are refused by name, and that the process continues."""
     from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split
 
     gpu, middle = driver.gpu_of("cuda:0"), len(plan) // 2
@@ -217,9 +216,8 @@ print(choose_by_rank()[0])
 
 
 def no_driver() -> Iterator[Row]:
-    """With every GPU hidden, our code starts nothing of TensorRT: no crash, exit 5 and a line that
-    says why. Nothing stands in for anything here.
-    """
+    """Hide every GPU: our code must not start TensorRT; no crash, exit 5 and a line that says why.
+    This is the same in a rehearsal."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = run([sys.executable, "-c", NO_DRIVER], 120, cwd=folder, **hidden)

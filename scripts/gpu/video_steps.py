@@ -26,7 +26,7 @@ def video() -> Iterator[Row]:
 
 
 def drawing() -> Iterator[Row]:
-    """Whole runs where two threads draw ahead of the writer, and where it draws alone, in turn."""
+    """Alternate whole runs where two threads draw ahead of the writer, and where it draws alone."""
     if (why := torch_lacks()) is not None:
         yield row("torch", why, None)
         return
@@ -37,7 +37,7 @@ def drawing() -> Iterator[Row]:
 
 
 def decoded() -> Iterator[Row]:
-    """NVDEC's pictures are those of the CPU's decoder: H.264 leaves no choice."""
+    """Compare NVDEC's pictures with the CPU decoder's: H.264 allows no difference."""
     import av
     import numpy as np
 
@@ -64,7 +64,7 @@ def decoded() -> Iterator[Row]:
 
 
 def camera(folder: str) -> Row:
-    """The clip as a camera that asks for it."""
+    """Run the clip as a camera with hwaccel."""
     file = Path(folder) / "cameras.yaml"
     file.write_text(CAMERA % CLIP)
     code, out, err = detect_video(

@@ -1,1 +1,1 @@
-"""Parts of scripts/bench that are longer than a command."""
+"""Commands of scripts/bench that need a file of their own."""

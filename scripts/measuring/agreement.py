@@ -1,4 +1,4 @@
-"""Agreement of every precision with fp32, on the clip of the calibration and on other clips."""
+"""Agreement of every precision with fp32, on the clip of the calibration and on others."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ from detector.core.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
-BELOW = 0.2  # of the threshold: how far down a partner is looked for
-IOU = 0.5  # what makes a partner
+BELOW = 0.2  # share of the threshold down to which we search a partner
+IOU = 0.5  # least IoU of partners
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One precision. ``clips``: clip -> agreement. ``alone``: detections that have no partner, over
-    all clips, and how many of these have one below the threshold. ``layers``, ``float_*``: of the
-    multiplying layers and their MACs; None for other precisions than int8.
-    """
+    """One precision. ``clips``: clip -> agreement. ``alone``: detections without a partner, over
+    all clips, and how many of them have one below the threshold. ``layers``, ``float_*``: of the
+    multiplying layers and their MACs; only for int8."""
 
     model: str
     precision: str
@@ -59,10 +58,11 @@ def rows(
     precisions: Sequence[str] = PRECISIONS,
     engines_too: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Rows for fp16, bf16, then each kind of int8, first with every layer int8, then as searched.
+    """Yield rows for fp16, bf16, then each kind of int8, first with every layer int8, then as
+    searched.
 
-    Behind each half come the rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE)
-    that have it on this machine.
+    After each half come rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE) that
+    support it on this machine.
     """
     network = open_network(ModelRequest(model, weights=weights and Path(weights)))
     references = {clip.name: _reference(network, clip, count) for clip in clips}
@@ -155,10 +155,11 @@ def crossings(
     a_below: Sequence[Detections],
     b_below: Sequence[Detections],
 ) -> int:
-    """How many detections of ``a`` or ``b`` have their partner in the other below the threshold.
+    """Return how many detections of ``a`` or ``b`` have their partner in the other below the
+    threshold.
 
-    ``*_below``: the same frames with boxes of low score too, best first; the boxes above the
-    threshold come out of NMS unchanged.
+    ``*_below``: the same frames with boxes of low score too, best first; NMS leaves the boxes above
+    the threshold unchanged.
     """
     count = 0
     for one, other, one_below, other_below in zip(a, b, a_below, b_below, strict=True):
@@ -169,7 +170,8 @@ def crossings(
 
 
 def _found_below(one: Detections, paired: set[int], below: Detections, above: int) -> int:
-    """``above``: how many of ``below``, the first ones, are not below the threshold."""
+    """Return how many detections outside ``paired`` have a partner below the threshold. ``above``:
+    the number of boxes above it, first in ``below``."""
     if len(below) == above:
         return 0
     fits = overlaps(one.boxes, below.boxes[above:]) >= IOU
@@ -178,7 +180,7 @@ def _found_below(one: Detections, paired: set[int], below: Detections, above: in
 
 
 def table(results: Sequence[Row], calibration: str) -> str:
-    """Markdown. A cell: agreement, and mean score difference of the pairs behind it."""
+    """Return Markdown; a cell has the agreement, and the mean score difference of the pairs."""
     clips = list(results[0].clips)
     calibrated_on = calibration if any(row.layers is not None for row in results) else None
     named = [f"{name} (calibrated on)" if name == calibrated_on else name for name in clips]

@@ -1,4 +1,4 @@
-"""Inference alone: the time that an engine takes for a picture with the cores to itself."""
+"""Inference alone: an engine's time per picture with all cores to itself."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from detector.core import engines
 from detector.core.config.schema import CalibrationConfig, Config, RuntimeConfig
-from detector.core.engines.base import Engine, Request
+from detector.core.engines.base import Engine, RawRequest
 from detector.core.models.base import Network
 from detector.core.run import prepare as variants
 
-# Inferences of each request before every turn; by then the other engines' threads are asleep.
+# Inferences per request before every turn, until the other engines' threads are asleep.
 WARM_UP = 3
 
 
 class Variant(NamedTuple):
-    """``requests`` at once of ``threads`` each; 0: the engine's own choice."""
+    """``requests`` at once with ``threads`` each; 0: the engine's own choice."""
 
     engine: str
     precision: str
@@ -29,7 +29,7 @@ class Variant(NamedTuple):
 
     @staticmethod
     def of(text: str) -> Variant:
-        """ENGINE, ENGINE/PRECISION or ENGINE/PRECISION:REQUESTSxTHREADS."""
+        """Parse ENGINE, ENGINE/PRECISION or ENGINE/PRECISION:REQUESTSxTHREADS."""
         name, _, shape = text.partition(":")
         engine, _, precision = name.partition("/")
         requests, _, threads = shape.partition("x")
@@ -37,7 +37,7 @@ class Variant(NamedTuple):
 
 
 def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
-    """The engine as a run would open it. Raises what a run would."""
+    """Open the engine as a run would. Raises what a run would."""
     runtime = RuntimeConfig(
         concurrency=variant.requests, threads=variant.threads, precision=variant.precision
     )
@@ -47,9 +47,9 @@ def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
 
 
 def turn(engine: Engine, picture: NDArray[np.uint8], runs: int) -> float:
-    """Milliseconds a picture, of ``runs`` pictures through all requests side by side."""
+    """Return milliseconds per picture, for ``runs`` pictures through all requests concurrently."""
 
-    def serve(request: Request, count: int) -> None:
+    def serve(request: RawRequest, count: int) -> None:
         for _ in range(count):
             request.infer(1)
 

@@ -1,4 +1,5 @@
-"""The openvino engine beside OpenVINO's own benchmark_app: alone from memory, and in the loop."""
+"""The openvino engine compared with OpenVINO's benchmark_app: alone from memory, and in the
+loop."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from measuring.rounds import (
 )
 
 AIM = 0.95
-# openvino's telemetry sends an event from inside the import. openvino falls back to a stub where it
+# openvino's telemetry sends an event during the import. openvino falls back to a stub if telemetry
 # cannot be imported.
 START = (
     "import sys; sys.modules['openvino_telemetry'] = None; "
@@ -51,18 +52,18 @@ THEIRS, HINTED, MEMORY, LOOP = (
 )
 
 
-def read_fps(told: str) -> float:
-    """Raises ClickException where it gives no throughput."""
-    found = re.search(r"Throughput:\s*([\d.]+) FPS", told)
+def read_fps(output: str) -> float:
+    """Return the throughput. Raises ClickException if there is none."""
+    found = re.search(r"Throughput:\s*([\d.]+) FPS", output)
     if found is None:
-        raise click.ClickException(f"benchmark_app reported no throughput: {told[-300:]}")
+        raise click.ClickException(f"benchmark_app reported no throughput: {output[-300:]}")
     return float(found[1])
 
 
 def others_share(summary: Mapping[str, Any]) -> float:
-    """The share of the process's CPU time that stages beside inference took. 0 to 1.
+    """Return the share of the process's CPU time used by stages other than inference, 0 to 1.
 
-    Library threads are counted in the steady state, so their rate is taken over the whole run.
+    Library threads are counted in the steady state, so their rate is extrapolated to the whole run.
     """
     cpu = summary["cpu"]
     libraries = cpu["libraries"]
@@ -88,7 +89,8 @@ HEAD = (
 
 
 def cells(found: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Of one network and precision. The last column is 1 where the loop is as fast as its aim."""
+    """Return the cells of one network and precision. The last one is 1 if the loop reaches its
+    aim."""
     memory = ratios(found[MEMORY], found[THEIRS], "fps")
     loop = ratios(found[LOOP], found[THEIRS], "fps")
     shares = [row["others"] for row in found[LOOP]]
@@ -124,11 +126,11 @@ def benchmark_app(
     rounds: int,
     quick: bool,
 ) -> None:
-    """The openvino engine beside benchmark_app, on the very graph that the engine compiles.
+    """Compare the openvino engine with benchmark_app, on the graph that the engine compiles.
 
     benchmark_app has as many requests, streams and threads, and the same precision. Ours serves
-    pictures from memory, and then the whole loop with --no-video, in which the other stages use
-    the same cores.
+    pictures from memory, and then the whole loop with --no-video, whose other stages use the same
+    cores.
     """
     say_machine(quick)
     frames, rounds, seconds = (QUICK_FRAMES, 1, 2) if quick else (frames, rounds, seconds)
@@ -189,18 +191,18 @@ def _variants(
 
 
 def calibration(name: str, precision: str) -> tuple[Any, ...]:
-    """Options: the default model comes with its calibration."""
+    """Return options; the default model needs none."""
     if precision != "int8" or name.startswith("street"):
         return ()
     return ("--calibrate", STREET, "--calibrate-frames", 16)
 
 
 # ----------------------------------------------------------------------
-# In processes of their own
+# In their own processes
 
 
 def _opened(name: str, precision: str) -> tuple[Any, Any]:
-    """The network of this name and the configuration of its precision."""
+    """Open the network, and return it with the configuration of its precision."""
     from detector.core.config.schema import CalibrationConfig, Config, RuntimeConfig
     from detector.core.models import ModelRequest, open_network
 
@@ -228,7 +230,7 @@ def _opened(name: str, precision: str) -> tuple[Any, Any]:
 @click.argument("precision")
 @click.argument("target", type=click.Path(path_type=Path))
 def export_graph(name: str, precision: str, target: Path) -> None:
-    """Writes the ONNX graph that the openvino engine compiles."""
+    """Write the ONNX graph that the openvino engine compiles."""
     import onnx
 
     from detector.core.engines.openvino.pairs import remove_needless_pairs
@@ -251,7 +253,7 @@ def export_graph(name: str, precision: str, target: Path) -> None:
 @click.argument("threads", type=int)
 @click.argument("seconds", type=float)
 def memory_turn(name: str, precision: str, requests: int, threads: int, seconds: float) -> None:
-    """The turn of ``scripts/bench alone``, for so many seconds."""
+    """Run the turn of ``scripts/bench alone`` for ``seconds``."""
     from detector.core import engines
     from detector.core.run.prepare import prepare_network
     from detector.core.run.quantize.frames import read_frames

@@ -1,6 +1,5 @@
-"""Clips of any height for measurements, made by ffmpeg of the demo's street, and kept; and what one
-video lost against another.
-"""
+"""Clips of any height for measurements, made by ffmpeg from the demo's street and cached; and the
+loss of one video against another."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ from measuring.rounds import SHARED, STREET, Row, run
 
 BENCH = SHARED / "videos/bench_720p.mp4"  # 200 frames of people, then 200 of traffic
 BENCH_FRAMES = 400
-# Of --clip. The measured program runs in an empty folder, so the path is made a whole one.
+# For --clip. The measured program runs in an empty folder, so the path must be absolute.
 GIVEN_CLIP = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
-# As good as cameras and phones have it: their bit rate is a few times that of a film.
+# The quality of cameras and phones, with a few times the bit rate of a film.
 ENCODED = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-g", "50", "-an")
 
 
 def clip(height: int, frames: int) -> Path:
-    """A 16:9 clip of this height with at least so many frames.
+    """Return a 16:9 clip of this height with at least this many frames.
 
-    At 720 the shared clip, where it is there; else ``made``. Raises ClickException.
+    At 720 lines that is the shared clip, if it exists; else ``made``. Raises ClickException.
     """
     if height == 720 and frames <= BENCH_FRAMES and BENCH.is_file():
         return BENCH
@@ -35,7 +34,7 @@ def clip(height: int, frames: int) -> Path:
 
 
 def made(height: int, frames: int) -> Path:
-    """The demo's street, scaled, and played again from its start up to exactly so many frames.
+    """Return the demo's street, scaled, and repeated up to exactly this many frames.
 
     Raises ClickException.
     """
@@ -47,7 +46,7 @@ def made(height: int, frames: int) -> Path:
 
 
 def looped_copy(height: int, frames: int) -> Path:
-    """A small clip whose packets are repeated up to so many frames; nothing is encoded twice."""
+    """Return a small clip whose packets are repeated; nothing is encoded twice."""
     path = CACHE / "clips" / f"copied-{height}p-{frames}.mp4"
     if not path.is_file():
         _make(path, [*_looped(made(height, 300)), "-frames:v", str(frames), "-c", "copy"])
@@ -59,7 +58,7 @@ def _looped(path: Path) -> list[str]:
 
 
 def _make(path: Path, arguments: list[str]) -> None:
-    """Under its final name only when it is whole."""
+    """Make a file, which gets its final name only when complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.{os.getpid()}.partial.mp4")
     try:
@@ -72,10 +71,10 @@ def _make(path: Path, arguments: list[str]) -> None:
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Width and height, by ffprobe."""
+    """Return width and height, by ffprobe."""
     asked = ["-select_streams", "v:0", "-show_entries", "stream=width,height", "-of", "json"]
-    told = run(["ffprobe", "-v", "error", *asked, path]).stdout
-    stream = json.loads(told)["streams"][0]
+    output = run(["ffprobe", "-v", "error", *asked, path]).stdout
+    stream = json.loads(output)["streams"][0]
     return stream["width"], stream["height"]
 
 
@@ -84,10 +83,10 @@ def ffmpeg_version() -> str:
 
 
 def fidelity(written: Path, source: Path, frames: int, read: Sequence[str] = ()) -> Row:
-    """PSNR of the brightness (dB) and SSIM of a video against the first frames of its source.
+    """Return luma PSNR (dB) and SSIM of a video against the first frames of its source.
 
-    By ffmpeg, picture by picture in their order, whatever their times. ``psnr`` is inf where they
-    are equal. ``read``: what ffmpeg has to know of ``source``.
+    ffmpeg compares picture by picture in order, ignoring times. ``psnr`` is inf if they are equal.
+    ``read``: ffmpeg's input options for ``source``.
     """
     alike = "".join(
         f"[{at}:v]trim=end_frame={frames},settb=1/25,setpts=N,format=yuv420p[{name}];"
@@ -95,15 +94,15 @@ def fidelity(written: Path, source: Path, frames: int, read: Sequence[str] = ())
     )
     apart = "[a]split[c][d];[b]split[e][f];[c][e]psnr;[d][f]ssim"
     command = ["ffmpeg", "-i", str(written), *read, "-i", str(source), "-lavfi", alike + apart]
-    told = subprocess.run(
+    output = subprocess.run(
         [*command, "-f", "null", "-"], capture_output=True, text=True, check=True
     ).stderr
-    return read_fidelity(told)
+    return read_fidelity(output)
 
 
-def read_fidelity(told: str) -> Row:
-    """What ffmpeg's filters say at the end. Raises ClickException where they say nothing."""
-    psnr, ssim = re.search(r"PSNR y:(\S+)", told), re.search(r"SSIM .*All:(\S+)", told)
+def read_fidelity(output: str) -> Row:
+    """Read the last output of ffmpeg's filters. Raises ClickException if there is none."""
+    psnr, ssim = re.search(r"PSNR y:(\S+)", output), re.search(r"SSIM .*All:(\S+)", output)
     if psnr is None or ssim is None:
-        raise click.ClickException(f"ffmpeg compared nothing: {told[-300:]}")
+        raise click.ClickException(f"ffmpeg compared nothing: {output[-300:]}")
     return {"psnr": float(psnr[1]), "ssim": float(ssim[1])}

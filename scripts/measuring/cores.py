@@ -43,7 +43,7 @@ JOBS: dict[str, dict[str, Any]] = {  # options of the configuration
 def cores(
     path: Path | None, engine: str, precision: str, frames: int, rounds: int, quick: bool
 ) -> None:
-    """The loop pinned to 1, 2 ... cores by taskset, as many as this machine has."""
+    """Run the loop pinned to 1, 2 ... cores by taskset, up to all cores of this machine."""
     say_machine(quick)
     frames, rounds = (QUICK_FRAMES, 1) if quick else (frames, rounds)
     if shutil.which("taskset") is None:
@@ -62,7 +62,7 @@ def cores(
 
 
 def _counts(most: int) -> list[int]:
-    """1, 2, 4 ... and as many as the machine has."""
+    """Return 1, 2, 4 ... and the number of cores."""
     return sorted({*(1 << power for power in range(6) if 1 << power <= most), most})
 
 
@@ -72,7 +72,7 @@ def _pinned(places: Sequence[int], source: Path, options: Mapping[str, Any]) -> 
 
 
 def flags(options: Mapping[str, Any]) -> list[str]:
-    """Options of the configuration as the command line takes them."""
+    """Return configuration options as flags of the command line."""
     given = []
     for name, value in options.items():
         given += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]

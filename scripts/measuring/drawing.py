@@ -1,4 +1,4 @@
-"""What drawing boxes, labels and trails costs: ours, an older version of ours, and supervision."""
+"""The cost of drawing boxes, labels and trails: ours, an older version of ours, and supervision."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from measuring.clips import made
 from measuring.environments import CACHE, MissingError, checkout, environment
 from measuring.rounds import ROOT, Row
 
-COMMIT = "3cb269d"  # the last one before the work on drawing
+COMMIT = "3cb269d"  # the last commit before the work on drawing
 JOB = Path(__file__).with_name("drawing_job.py")
-FRAMES, DRAWN = 160, 120  # the last ones; after two seconds trails are whole
+FRAMES, DRAWN = 160, 120  # DRAWN: the last ones; trails are complete after two seconds
 KEPT = ("boxes", "scores", "class_ids", "names", "track_ids", "trails")
 
 
 def objects_of(clip: Path) -> Path:
-    """The objects of the clip's last pictures, with tracks and trails; found once."""
+    """Return the objects of the clip's last pictures, with tracks and trails; cached."""
     path = CACHE / f"{clip.stem}-objects.pickle"
     if not path.is_file():
         from detector.core.api import Detector
@@ -41,8 +41,8 @@ def objects_of(clip: Path) -> Path:
 @click.option("--commit", default=COMMIT, show_default=True, help="The commit to compare with.")
 @click.option("--rounds", default=5, show_default=True)
 def drawing(commit: str, rounds: int) -> None:
-    """CPU milliseconds a frame of annotating a street in 1080p, 110 frames with about 20 objects:
-    now, at another commit, and with supervision's annotators.
+    """Measure CPU milliseconds per frame of annotating a 1080p street, 110 frames with about 20
+    objects: now, at another commit, and with supervision's annotators.
 
     Planes are YUV 4:2:0, as encoders take them. Labels have class and score; with trails, ids too.
     """
@@ -51,8 +51,8 @@ def drawing(commit: str, rounds: int) -> None:
     objects = objects_of(clip)
 
     def cost(who: str, python: str | Path = sys.executable, root: Path = ROOT) -> Row:
-        told = rounds_of.run([python, JOB, who, clip, objects], around={"PYTHONPATH": str(root)})
-        row: Row = json.loads(told.stdout)
+        done = rounds_of.run([python, JOB, who, clip, objects], around={"PYTHONPATH": str(root)})
+        row: Row = json.loads(done.stdout)
         return row
 
     variants = {}

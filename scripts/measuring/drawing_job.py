@@ -1,4 +1,4 @@
-"""Annotate the pictures of one clip, and print what it costs; run by a Python of its own.
+"""Annotate the pictures of one clip and print the cost; run by a separate Python.
 
     PYTHON scripts/measuring/drawing_job.py planes|bgr|supervision CLIP SCENE
 
@@ -19,8 +19,8 @@ from typing import Any
 
 import cv2
 
-WARM_UP = 10  # pictures that are drawn first and not counted
-LINE, TEXT_SCALE, POINTS = 4, 0.9, 50  # of supervision: as wide, large and long as ours at 1080p
+WARM_UP = 10  # pictures drawn before the measurement
+LINE, TEXT_SCALE, POINTS = 4, 0.9, 50  # for supervision: as ours at 1080p
 Draw = Callable[[Any, dict[str, Any]], None]
 
 
@@ -54,7 +54,7 @@ def supervision() -> Draw:
 
 
 def cost(who: str, clip: str, scene: list[dict[str, Any]]) -> float:
-    draw, reader, spent = (
+    draw, reader, seconds = (
         supervision() if who == "supervision" else ours(),
         cv2.VideoCapture(clip),
         [],
@@ -69,14 +69,14 @@ def cost(who: str, clip: str, scene: list[dict[str, Any]]) -> float:
             picture = planes_of(picture, Colours(1, 1, 1, False, (0.2126, 0.0722)))
         start = time.thread_time()
         draw(picture, found)
-        spent.append(time.thread_time() - start)
-    return sum(spent[WARM_UP:]) * 1e3 / len(spent[WARM_UP:])
+        seconds.append(time.thread_time() - start)
+    return sum(seconds[WARM_UP:]) * 1e3 / len(seconds[WARM_UP:])
 
 
 if __name__ == "__main__":
     who, clip, path = sys.argv[1:]
     tracks = pickle.loads(Path(path).read_bytes())
     plain = [found | {"track_ids": None, "trails": ()} for found in tracks]
-    cost(who, clip, plain)  # libraries load parts of themselves at first use
+    cost(who, clip, plain)  # libraries load parts at first use
     scenes = {"boxes and labels": plain, "and trails": tracks}
     print(json.dumps({name: cost(who, clip, scene) for name, scene in scenes.items()}))

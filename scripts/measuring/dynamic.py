@@ -1,6 +1,6 @@
-"""Dynamic quantisation: weights in int8, activations quantised anew in every run. What it changes.
+"""The effect of dynamic quantisation: int8 weights, and activations quantised in every run.
 
-It is not a precision of the engines. torch quantises linear and recurrent layers only, so it
+The engines do not offer it. torch quantises linear and recurrent layers only, so it
 changes nothing in a network of convolutions. ONNX Runtime does change convolutions, into
 ConvInteger: the file shrinks, but each run searches every activation for its range and converts it
 before a slow kernel multiplies. ``scripts/bench dynamic`` measures that; see docs/quantisation.md.
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """What ONNX Runtime's dynamic quantisation made of a graph."""
+    """The result of ONNX Runtime's dynamic quantisation."""
 
     graph: onnx.ModelProto
-    changed: int  # multiplying nodes that are integer now, of ``layers``
+    changed: int  # multiplying nodes, of ``layers``, that are integer now
     layers: int
     added: int  # nodes that the quantisation added
     bytes_before: int
@@ -36,7 +36,7 @@ class Dynamic:
 
 
 def quantise_dynamically(model: onnx.ModelProto) -> Dynamic:
-    """Quantises all operators that ONNX Runtime can quantise dynamically.
+    """Quantise all operators that ONNX Runtime can quantise dynamically.
 
     Weights become u8: its CPU provider has no ConvInteger kernel for s8.
     """
@@ -46,7 +46,7 @@ def quantise_dynamically(model: onnx.ModelProto) -> Dynamic:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "fp32.onnx"), Path(folder, "dynamic.onnx")
         source.write_bytes(model.SerializeToString())
-        # It advises to run its preprocessing, which folds what is folded here already.
+        # It recommends its preprocessing, whose folding is done here already.
         logging.disable(logging.WARNING)
         try:
             quantize_dynamic(source, target, weight_type=QuantType.QUInt8)
@@ -66,15 +66,15 @@ def quantise_dynamically(model: onnx.ModelProto) -> Dynamic:
 
 
 def count_changed_by_torch(module: nn.Module) -> int:
-    """The number of modules that torch's dynamic quantisation replaces."""
+    """Return the number of modules that torch's dynamic quantisation replaces."""
     from torch.ao.quantization import quantize_dynamic
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.ao.quantization moves to torchao
         result = quantize_dynamic(module)
     before = dict(module.named_modules())
-    # The module itself is left out, since every copy of a GraphModule has a class of its own. So
-    # are the parts of new modules.
+    # Skip the module itself, because every copy of a GraphModule has its own class, and the parts
+    # of new modules.
     return sum(
         type(part) is not type(before[name])
         for name, part in result.named_modules()

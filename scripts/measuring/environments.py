@@ -1,7 +1,7 @@
-"""Environments of other programs, and of other versions of this one, each in a folder of its own.
+"""Environments of other programs, and of other versions of this one, each in its own folder.
 
-They lie in the user's cache (``~/.cache/detect-video/compare``), are made once, and are used again.
-Nothing in this file imports what this project installs: it is also run by other Pythons.
+They are cached in ``~/.cache/detect-video/compare``. This file imports nothing that this project
+installs, because other Pythons run it, too.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "detect-video", "compare")
-COMPLETE = "complete"  # the file that says so: an interrupted installation is no environment
+COMPLETE = "complete"  # a marker file: without it, the installation was interrupted
 
 
 class MissingError(Exception):
-    """It cannot be had or run here; the text says why."""
+    """It cannot be installed or run here; the text says why."""
 
 
 def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> Path:
-    """The Python of an environment, which is made once.
+    """Return the Python of an environment, which is created once.
 
-    ``steps``: what pip installs, one call after the other. ``check``: arguments for that Python
-    that must succeed before the environment counts as made. One that fails is removed, and not
-    made again. Raises MissingError.
+    ``steps``: the packages of each call of pip. ``check``: arguments for that Python that must
+    succeed. An environment that fails is removed, and not created again. Raises MissingError.
     """
     folder, failed = CACHE / name, CACHE / f"{name}.failed"
     python = folder / "bin" / "python"
@@ -58,7 +57,7 @@ def _succeed(command: Sequence[str], otherwise: str) -> None:
 
 
 def versions(python: Path, names: Sequence[str]) -> Mapping[str, str]:
-    """Name -> version of what is installed in an environment, for those that are."""
+    """Return name -> version of installed packages."""
     ask = (
         "import sys\n"
         "from importlib.metadata import PackageNotFoundError, version\n"
@@ -71,7 +70,7 @@ def versions(python: Path, names: Sequence[str]) -> Mapping[str, str]:
 
 
 def checkout(root: Path, commit: str) -> Path:
-    """The files of a commit of the repository at ``root``, in a folder of their own.
+    """Return a folder with the files of a commit of the repository at ``root``.
 
     Raises MissingError.
     """

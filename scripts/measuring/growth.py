@@ -1,10 +1,10 @@
-"""How the cost of a frame grows with the picture, the batch, the candidates, the classes, and the
+"""The growth of a frame's cost with the picture, the batch, the candidates, the classes, and the
 length of the run.
 
-Each is a curve of medians. Beside it stands what is expected: cost = a + b x**e, where e = 1 is
-proportional and e = 0 constant, drawn through the ends of the curve. The exponent that is measured
-is that of a line through the logarithms, over the whole curve and over its upper half, where a
-constant part weighs least. Such a part makes it smaller, never larger.
+Each is a curve of medians, printed with the expected one: cost = a + b x**e, where e = 1 is
+proportional and e = 0 constant, through the ends of the curve. The measured exponent is the slope
+of a line through the logarithms, over the whole curve and over its upper half, where a constant
+part matters least. Such a part lowers the exponent, and never raises it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 CANDIDATES = (10, 30, 100, 300, 1000, 3000, 10_000)
 CLASSES = (1, 2, 5, 10, 20, 40, 80)
 LENGTHS = (300, 1000, 3000, 10_000, 30_000, 100_000)
-OBJECTS = 30  # that candidates crowd around, as those of a network do
-CELLS = 8400  # of a 640x640 input
+OBJECTS = 30  # candidates crowd around them, as with a network
+CELLS = 8400  # in a 640x640 input
 TINY = 90  # lines of the clip of long runs: their frames cost next to nothing
-SLACK = 0.1  # of an exponent
-FLAT = 1.05  # what RSS may grow by between the second quarter of a long run and its last
+SLACK = 0.1  # tolerance of an exponent
+FLAT = 1.05  # allowed growth of RSS from the second to the last quarter of a long run
 
 
 def slope(points: Mapping[float, float]) -> float:
-    """The exponent of a line through the logarithms of x -> cost, by least squares."""
+    """Return the exponent: the slope of a least-squares line through the logarithms of x ->
+    cost."""
     xs, ys = [math.log(x) for x in points], [math.log(cost) for cost in points.values()]
     x, y = statistics.fmean(xs), statistics.fmean(ys)
     square = sum((one - x) ** 2 for one in xs)
@@ -54,8 +55,8 @@ def slope(points: Mapping[float, float]) -> float:
 
 
 class Curve(NamedTuple):
-    """``expected``: the largest exponent that is right. ``x_of``: what the cost grows with, of a
-    variant's number."""
+    """``expected``: the largest allowed exponent. ``x_of``: a variant's number -> what the cost
+    grows with."""
 
     title: str
     what: str
@@ -68,7 +69,7 @@ HEAD = ("cost, ms of CPU a frame", "expected", "exponent from the row above")
 
 
 def curve_table(curve: Curve, found: Mapping[int, Sequence[Row]]) -> str:
-    """Each cost beside the one that is expected."""
+    """Return each cost with the expected one."""
     costs = {curve.x_of(number): [row["cpu_ms"] for row in rows] for number, rows in found.items()}
     medians = {x: statistics.median(values) for x, values in costs.items()}
     wanted, before, lines = expected(curve.expected, medians), None, []
@@ -84,7 +85,7 @@ def curve_table(curve: Curve, found: Mapping[int, Sequence[Row]]) -> str:
 
 
 def expected(exponent: float, medians: Mapping[float, float]) -> dict[float, float]:
-    """a + b x**e through the first and the last point; with e = 0 the median of all."""
+    """Return a + b x**e through the first and the last point; with e = 0 the median of all."""
     if not exponent:
         return dict.fromkeys(medians, statistics.median(medians.values()))
     first, *_, last = medians
@@ -120,7 +121,7 @@ PARTS = ("size", "batch", "candidates", "classes", "frames")
 @click.option("--rounds", default=3, show_default=True)
 @quick_option
 def growth(only: tuple[str, ...], frames: int, longest: int, rounds: int, quick: bool) -> None:
-    """Cost a frame by size of picture, batch, candidates, classes and length; memory of long runs.
+    """Measure cost per frame by size, batch, candidates, classes, length; memory of long runs.
 
     Size and batch are whole runs of the command. Candidates and classes are NMS and the head alone.
     Long runs use the null engine on a clip of 160x90.
@@ -187,7 +188,7 @@ def by_batch(frames: int, rounds: int, quick: bool) -> None:
 
 
 def by_length(longest: int, rounds: int) -> None:
-    """One long clip: a shorter run stops earlier."""
+    """Run one long clip; shorter runs stop earlier."""
     source = looped_copy(TINY, longest)
     watched: dict[int, list[float]] = {}
 
@@ -205,7 +206,7 @@ def by_length(longest: int, rounds: int) -> None:
 
 
 def _resident(seen: list[float], pid: int) -> None:
-    """Resident memory of a process now, in 10^6 bytes. It may have ended."""
+    """Append a process's resident memory in 10^6 bytes. It may have ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -214,16 +215,16 @@ def _resident(seen: list[float], pid: int) -> None:
 
 
 def flatness(frames: int, seen: Sequence[float]) -> str:
-    """Whether resident memory grew after the start: the last quarter beside the second one."""
+    """Say whether resident memory grew: the last quarter compared with the second."""
     quarter = len(seen) // 4
     if quarter < 3:
         return f"resident memory: the run of {frames} frames was too short to tell"
     early = statistics.median(seen[quarter : 2 * quarter])
     late = statistics.median(seen[-quarter:])
-    said = "flat" if late <= early * FLAT else "it grows"
+    verdict = "flat" if late <= early * FLAT else "it grows"
     return (
         f"resident memory of {frames} frames: second quarter {early:.1f} MB, last quarter "
-        f"{late:.1f} MB ({late / early - 1:+.1%}): {said}"
+        f"{late:.1f} MB ({late / early - 1:+.1%}): {verdict}"
     )
 
 
@@ -232,7 +233,7 @@ def flatness(frames: int, seen: Sequence[float]) -> str:
 
 
 def cpu_ms(call: Callable[[], object], at_least_s: float = 0.1) -> float:
-    """CPU milliseconds of this thread a call: neither stage has another."""
+    """Return CPU milliseconds per call, of this thread: these stages have no others."""
     call()
     calls, start = 0, time.thread_time()
     while (passed := time.thread_time() - start) < at_least_s:
@@ -268,7 +269,7 @@ def by_candidates(rounds: int) -> None:
 
 
 def candidates(count: int, apart: bool) -> Any:
-    """Boxes of two classes: crowds around objects, or a grid in which none touches another."""
+    """Return boxes of two classes: crowds around objects, or a grid of separate boxes."""
     import numpy as np
 
     from detector.core.types import Candidates

@@ -1,8 +1,8 @@
-"""What the instruments cost a frame: how often each of their steps runs, times what a step costs.
+"""The cost of the instruments per frame: how often each of their steps runs, times its cost.
 
-A difference of two runs would be noise here: the loop's threads hand each other a lock, and how
-long that takes depends on who sleeps. Counts do not depend on the machine's load, and the cost of a
-step, the least of many tries over some seconds, hardly.
+A difference of two runs would be noise: the loop's threads pass a lock on, which takes longer if a
+thread sleeps. Counts do not depend on the machine's load; the cost of a step, the minimum of many
+tries over some seconds, hardly does.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from measuring.rounds import ROOT, machine
 FRAME_MS = 5.0
 AIM = 0.005  # of a frame of FRAME_MS
 TRIES, CALLS = 30, 1000
-PAUSE_S = 0.2  # between tries: a neighbour's burst lasts for some
+PAUSE_S = 0.2  # between tries, to outlast a burst of another program
 FRAMES = 200
-LONG_S = 2e-4  # a stage call that is longer than what passes without a look
+LONG_S = 2e-4  # a stage call long enough for the CPU clock to be read
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 SLEEPING = ("read", "infer", "write")
 STEPS = (
@@ -44,11 +44,12 @@ STEPS = (
 @click.command()
 @click.option("--mode", type=click.Choice(["plain", "tool"]), hidden=True)
 def instruments(mode: str | None) -> None:
-    """Cost of timeline and NVTX in the threaded loop: counts of steps times their costs.
+    """Measure the cost of timeline and NVTX in the threaded loop: counts of steps times their
+    costs.
 
-    Two runs are counted: in a usual one reading, inference and writing sleep, while libraries'
-    threads work for them, and the other stages compute; in the other one every stage sleeps, so
-    that each stretch ends with all looks there are, as on a machine that is full. Without a
+    Two runs are counted. In a usual one, reading, inference and writing sleep while libraries'
+    threads work for them, and the other stages compute. In the other, every stage sleeps, so that
+    each stretch ends with all possible clock reads, as on a busy machine. Both are priced without a
     profiler, and with an NVTX tool that does nothing.
     """
     if mode:
@@ -63,10 +64,10 @@ def instruments(mode: str | None) -> None:
         costs = _in_process(environment)
         click.echo(f"{title}: us each: {_listed(costs, '.2f')}")
         for name, counts in runs.items():
-            spent = sum(counts[step] * costs[step] for step in STEPS)
-            share = spent / 1e3 / FRAME_MS
+            total_us = sum(counts[step] * costs[step] for step in STEPS)
+            share = total_us / 1e3 / FRAME_MS
             click.echo(
-                f"{title}, {name}: {spent:.1f} us a frame = {share:.2%} of {FRAME_MS:g} ms"
+                f"{title}, {name}: {total_us:.1f} us a frame = {share:.2%} of {FRAME_MS:g} ms"
                 f" ({'within' if share < AIM else 'ABOVE'} {AIM:.1%})"
             )
 
@@ -102,7 +103,7 @@ def _parts() -> Iterator[Any]:
 
 
 def _count_steps(sleeping: Container[str]) -> dict[str, float]:
-    """Steps a frame of the threaded loop, over stages that sleep or compute."""
+    """Return steps per frame of the threaded loop, over stages that sleep or compute."""
     with _parts():
         from detector.core.loop.overlapped import frames_overlapped
         from detector.core.loop.parts import Progress
@@ -145,7 +146,7 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
 
 
 def _count_calls() -> dict[str, float]:
-    """Calls of functions a frame of the plain loop, with instruments less without."""
+    """Return function calls per frame of the plain loop: with instruments minus without."""
     with _parts():
         from detector.core.loop.parts import Progress
         from detector.core.loop.sync import frames_in_turn
@@ -174,7 +175,7 @@ def _count_calls() -> dict[str, float]:
 
 
 def _costs() -> dict[str, float]:
-    """CPU microseconds of each step, the least of many tries."""
+    """Return CPU microseconds of each step, the minimum of many tries."""
     with _parts():
         from detector.core.timeline import INFER, WAIT_INPUT, WORK, WRITE, Timeline
         from detector.core.timeline.booking import Booking
@@ -197,7 +198,7 @@ def _costs() -> dict[str, float]:
             "span": span(WRITE, WORK),
             "span of infer": span(INFER, WORK),
             "wait": span("result", WAIT_INPUT),
-            # Without what is missing: the run queue is not asked.
+            # Without the run queue, which is missing here.
             "look at the CPU clock": lambda: track.look(owner, 0),
             "look at the run queue": queue.read,
             "booking of the engine's threads": lambda: (worker.enter(), worker.leave()),
@@ -209,7 +210,7 @@ def _costs() -> dict[str, float]:
 
 @contextmanager
 def _engine() -> Iterator[Any]:
-    """Threads that sleep, as an engine has: one for each core. Nobody knows who made them."""
+    """Run a sleeping thread per core, like an engine's threads of unknown origin."""
     with _parts():
         from detector.core.timeline import INFER, Natives
 
@@ -221,7 +222,7 @@ def _engine() -> Iterator[Any]:
             pass
 
     try:
-        with natives.born(INFER):  # threads that ``threading`` does not know are not Python's
+        with natives.born(INFER):  # threads unknown to ``threading`` count as native
             for _ in range(os.cpu_count() or 1):
                 _thread.start_new_thread(sleep, ())
         yield natives
@@ -233,6 +234,6 @@ def _cost(step: Callable[[], Any]) -> float:
     start = time.thread_time_ns()
     for _ in range(CALLS):
         step()
-    spent = time.thread_time_ns() - start
+    used_ns = time.thread_time_ns() - start
     time.sleep(PAUSE_S / len(STEPS))
-    return spent / CALLS / 1e3
+    return used_ns / CALLS / 1e3

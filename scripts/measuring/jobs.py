@@ -1,5 +1,4 @@
-"""Jobs of many short clips, one way of doing them beside another, in turns: seconds, and what an
-item adds to its run."""
+"""Ways to run a job of many short clips, in turns: seconds, and the overhead per item."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms an item adds 
 
 @dataclass
 class Timed:
-    """One way, an element a round. ``besides_ms``: an item's, on top of its run."""
+    """One way, one element per round. ``besides_ms``: an item's overhead on top of its run."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -48,7 +47,7 @@ def time_in_turns(ways: Mapping[str, Way], out: Path, items: int, rounds: int) -
 
 
 def table(found: Mapping[str, Timed], loop_of: Callable[[str], str]) -> str:
-    """``loop_of``: name of a way -> name of the loop that it is compared with."""
+    """Return a table. ``loop_of``: name of a way -> name of the loop that it is compared with."""
     rows = []
     for name, one in found.items():
         times, cpu = spread(one.times(found[loop_of(name)])), statistics.median(one.cpu_s)
@@ -58,7 +57,7 @@ def table(found: Mapping[str, Timed], loop_of: Callable[[str], str]) -> str:
 
 
 def shell_loop(clips: Sequence[Path], out: Path, *options: str) -> dict[str, Any]:
-    """As somebody would write it: each run loads the model, and has all cores."""
+    """Run a usual shell loop: each run loads the model, and uses all cores."""
     out.mkdir()
     words = " ".join([*map(str, OURS), '"$f"', "-q", "-o", f"{out}/", *options])
     script = f'for f in "$@"; do {words} --run-dir "{out}/run-$(basename "$f")"; done'

@@ -1,9 +1,9 @@
-"""End-to-end FPS against what the machine allows.
+"""End-to-end FPS compared with the machine's limit.
 
 No loop can be faster than its longest serial stage, nor than all of its work spread over all cores.
-What the work costs is taken from the leanest configuration of the same engine and precision: one
-thread a request, so that no thread of the engine spins or waits for another. A run that wastes CPU
-therefore does not lower its own limit.
+The cost of the work comes from the leanest configuration of the same engine and precision: one
+thread per request, so that no thread of the engine spins or waits for another. So a run that wastes
+CPU time does not lower its own limit.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from measuring.rounds import (
 AIM = 0.90
 INFER = "infer"
 RUN, PLAIN, LEAN = "run", "lean, plain loop", "lean, overlapped"
-LEANEST = {  # one thread a request: in the plain loop, and in the overlapped one with one request
+LEANEST = {  # one thread per request: in the plain loop, and overlapped with one request
     PLAIN: ("--sync", "--threads", 1),
     LEAN: ("--concurrency", 1, "--threads", 1),
 }
-RANDOM = ("--random-weights", 0, "--conf", 0.95)  # high: random weights see things everywhere
+RANDOM = ("--random-weights", 0, "--conf", 0.95)  # high: random weights detect everywhere
 NETWORKS: dict[str, tuple[Any, ...]] = {
     "street@608x352": ("--model", "street"),
     "street-1@416x256": ("--model", "street-1"),
@@ -50,16 +50,15 @@ NETWORKS: dict[str, tuple[Any, ...]] = {
 
 
 def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Stage -> milliseconds a frame in a run of the plain loop, in which every stage has the
-    computer to itself: without the time in which other processes had its core.
-    """
+    """Return stage -> milliseconds per frame in the plain loop, where every stage has the computer
+    to itself, minus the time that other processes had its core."""
     from detector.core.session.codec import from_builtins
     from detector.core.session.document import Summary
 
     document: Any = from_builtins(summary, Summary, "the summary")
     blame = _foreign_share(document.cpu.libraries)
     return {
-        # Not below the CPU time of the whole process, spread over all cores.
+        # At least the CPU time, spread over all cores.
         name: max(stage.cpu_s / document.cpu.cores, stage.busy_s - blame * _ready_s(document, name))
         * (1e3 / document.frames.written)
         for name, stage in document.stages.items()
@@ -68,16 +67,18 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _foreign_share(libraries: Any) -> float:
-    """The share of waiting for a core that other processes caused, by the CPU time that each used.
-    Nothing of ours runs beside a stage but its own libraries, and waiting for them is part of what
-    the stage takes. Where the system does not tell, others caused all of it."""
+    """Return the share of waits for a core that other processes caused, by CPU time.
+
+    Only a stage's own libraries run at the same time; waiting for them is part of the stage's time.
+    If the system does not report it, others caused all of it.
+    """
     if libraries is None or libraries.others_s is None:
         return 1.0
     return libraries.others_s / ((libraries.others_s + libraries.process_s) or 1.0)
 
 
 def _ready_s(document: Any, name: str) -> float:
-    """Seconds in which the stage's thread, or its busiest library thread, was ready but not
+    """Return the seconds while the stage's thread, or its busiest library thread, was ready but not
     scheduled."""
     stage, libraries = document.stages[name], document.cpu.libraries
     own = [document.threads[thread] for thread in stage.threads if thread in document.threads]
@@ -91,16 +92,15 @@ def _ready_s(document: Any, name: str) -> float:
 
 
 def serial_ms(alone: Mapping[str, float], at_once: int) -> dict[str, float]:
-    """Stage -> milliseconds a frame that cannot be spread.
+    """Return stage -> milliseconds per frame that cannot be spread.
 
-    ``at_once``: how many requests the run under test has inside the engine; their calls are side by
-    side, so each counts with its part.
+    ``at_once``: concurrent requests inside the engine; each call counts with its part.
     """
     return {name: ms / (at_once if name == INFER else 1) for name, ms in alone.items()}
 
 
 def limit_of(serial: Mapping[str, float], lean_cpu_ms: float, cores: int) -> tuple[float, str]:
-    """FPS that cannot be exceeded, and what sets them: a stage, or "all cores"."""
+    """Return the highest possible FPS, and what sets it: a stage, or "all cores"."""
     stage = max(serial, key=lambda name: serial[name])
     spread_ms = lean_cpu_ms / cores
     if serial[stage] > spread_ms:
@@ -109,7 +109,7 @@ def limit_of(serial: Mapping[str, float], lean_cpu_ms: float, cores: int) -> tup
 
 
 def judge(rows: Sequence[Row]) -> list[str]:
-    """Cells of a table, of the rounds of one network, engine and precision."""
+    """Return the cells for the rounds of one network, engine and precision."""
     shares = [row["fps"] / row["limit"] for row in rows]
     waste = [row["cpu_ms"] / row["lean_cpu_ms"] for row in rows]
     return [
@@ -152,9 +152,9 @@ def limit(
     rounds: int,
     quick: bool,
 ) -> None:
-    """End-to-end FPS against max(longest serial stage, CPU seconds a frame / cores).
+    """Compare end-to-end FPS with max(longest serial stage, CPU seconds per frame / cores).
 
-    The CPU seconds are those of the leanest configuration of the same engine and precision. Every
+    The CPU seconds come from the leanest configuration of the same engine and precision. Every
     run writes its video.
     """
     say_machine(quick)
@@ -182,8 +182,8 @@ def _missing(options: Sequence[Any]) -> Path | None:
 def _measured(
     title: str, arguments: Sequence[Any], frames: int, rounds: int, quick: bool
 ) -> tuple[list[Row], str]:
-    """The rounds of one case, and what sets its limit in most of them."""
-    detect_video(*arguments, "--frames", 2, "--no-video")  # exports, calibrates: no part of a round
+    """Return the rounds of one case, and what sets its limit in most of them."""
+    detect_video(*arguments, "--frames", 2, "--no-video")  # export, calibrate: before the rounds
     summaries: dict[str, list[dict[str, Any]]] = {RUN: [], **{name: [] for name in LEANEST}}
 
     def one(name: str, options: Sequence[Any]) -> Row:
@@ -199,7 +199,7 @@ def _measured(
     rows, sets = [], []
     for number, run in enumerate(found[RUN]):
         own, plain = (summaries[name][-rounds:][number] for name in (RUN, PLAIN))
-        # On few cores the run itself has one thread a request.
+        # On few cores the run itself has one thread per request.
         alike = [run["cpu_ms"]] if own["engine_threads"] == 1 else []
         lean = min([found[name][number]["cpu_ms"] for name in LEANEST] + alike)
         fps, by = limit_of(serial_ms(alone_ms(plain), own["concurrency"]), lean, cores)

@@ -1,4 +1,4 @@
-"""A computer whose noise is known, for what `compare` and `diff` decide on it.
+"""A simulated computer with known noise, to test the decisions of `compare` and `diff`.
 
 Its speed follows an autoregressive walk, a drift, and bursts in which another job takes a third of
 it. All seeds are fixed, so the counts are the same wherever they are made.
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from detector.core.config.schema import Config
 from detector.lab.analysis.compare import Variant, compare_variants
 from detector.lab.analysis.diff import change
-from detector.lab.compare.rounds import Plan, take_rounds
+from detector.lab.compare.rounds import Rounds, take_rounds
 from detector.lab.session.comparison import About, Comparison, Round
 
-MEMORY = 0.8  # of the walk's last step
-STEP, WHITE = 0.015, 0.015  # logarithms of a turn's time
+MEMORY = 0.8  # share of the walk's last value
+STEP, WHITE = 0.015, 0.015  # in logarithms of a turn's time
 DRIFT = 0.2  # at most, from the first turn to the last
-BURST, ENTER, LEAVE = 0.3, 0.04, 0.25  # how much slower, and how likely it begins and ends
+BURST, ENTER, LEAVE = 0.3, 0.04, 0.25  # slow-down, and probabilities of beginning and end
 CPU_MS = {"read": 1.0, "annotate": 0.5, "write": 2.0}
 
 
 def slowness(dice: np.random.Generator, turns: int) -> Iterator[float]:
-    """The logarithm of each turn's time, over that of a quiet turn."""
+    """Yield the logarithm of each turn's time, relative to a quiet turn."""
     walk, burst = dice.normal(0, STEP / np.sqrt(1 - MEMORY**2)), False
     slope, phase = dice.uniform(-DRIFT, DRIFT) / turns, dice.uniform(0, 2 * np.pi)
     turn = 0
@@ -38,14 +38,14 @@ def slowness(dice: np.random.Generator, turns: int) -> Iterator[float]:
 
 
 class FakeCrew:
-    """Answers as the processes of a comparison do. ``slower``: variant -> its extra time."""
+    """Replaces the processes of a comparison. ``slower``: variant -> its extra time."""
 
     def __init__(self, seed: int, slower: dict[int, float]) -> None:
         self._dice = np.random.default_rng(seed)
         self._slow = slowness(self._dice, 90)
         self._slower = slower
 
-    def open(self, at: int, variant: Variant, plan: Plan) -> None:
+    def open(self, at: int, variant: Variant, plan: Rounds) -> None:
         pass
 
     def ask(self, at: int, variant: Variant, command: object, kind: object) -> Round:
@@ -56,8 +56,8 @@ class FakeCrew:
 
 
 def simulate(seed: int, slower: dict[int, float], rows: int = 2) -> Comparison:
-    """A comparison of equal variants but for what is ``slower``, by the real rounds and looks."""
-    plan = Plan("", Config(), ["ort"] * rows, ["fp32"], [1], None, seconds=1e9)
+    """Compare equal variants, except those in ``slower``, by the real rounds and checks."""
+    plan = Rounds("", Config(), ["ort"] * rows, ["fp32"], [1], None, seconds=1e9)
     plan.dice.seed(seed)
     variants = plan.variants()
     look = take_rounds(FakeCrew(seed, slower), variants, plan, lambda text: None)  # type: ignore[arg-type]
@@ -70,19 +70,19 @@ def look_rounds(variants: list[Variant]) -> int:
 
 
 def alarms(document: Comparison, outcomes: tuple[str, ...] = ("faster", "slower")) -> int:
-    """1 where a row beside the baseline is said to differ, end to end; else 0."""
+    """Return 1 if any row differs from the baseline, end to end; else 0."""
     each = (row.verdict.get("end_to_end") for row in document.rows)
     return int(any(one is not None and one.outcome in outcomes for one in each))
 
 
 def run_of(dice: np.random.Generator, frames: int, slower: float = 0.0) -> NDArray[np.float64]:
-    """[frames] float64: milliseconds of a run's frames."""
+    """Return milliseconds of a run's frames, [frames] float64."""
     slow = slowness(dice, frames)
     return np.array([20 * np.exp(next(slow)) * (1 + slower) for _ in range(frames)])
 
 
 def simulate_diff(seed: int, slower: float, frames: int = 600) -> str:
-    """The verdict on two runs. No drift of minutes is told from two runs: each starts anew."""
+    """Return the verdict on two runs, each with its own drift."""
     dice = np.random.default_rng(seed)
     before, after = run_of(dice, frames), run_of(dice, frames, slower)
     return change("", before, after).verdict

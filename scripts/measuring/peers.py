@@ -1,8 +1,8 @@
-"""This project beside the tools that people would use instead: ultralytics, ffmpeg, and the loop
-that it began with.
+"""This project compared with its alternatives: ultralytics, ffmpeg, and the loop that it began
+with.
 
-From top to bottom: the command; ultralytics; ffmpeg; the lab's loop. Each part makes its variants,
-runs them in turns, and gives the rows of one table.
+From top to bottom: the command; ultralytics; ffmpeg; the lab's loop. Each part runs its variants in
+turns, and returns the rows of one table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OVERLAY = ("--save", "overlay")
 
 
 class Pair(NamedTuple):
-    """Ours, theirs, and how many times their end-to-end FPS ours should be."""
+    """Ours, theirs, and the ratio of end-to-end FPS that ours should reach."""
 
     ours: str
     theirs: str
@@ -60,7 +60,7 @@ class Pair(NamedTuple):
 def compare(
     rows: Mapping[str, Sequence[Row]], pairs: Sequence[Pair], where: str
 ) -> list[list[str]]:
-    """A table's rows, of those pairs that ran."""
+    """Return the rows for the pairs that ran."""
     made = []
     for ours, theirs, aim in pairs:
         if ours not in rows or theirs not in rows:
@@ -86,7 +86,7 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """``quick``: one round, no warm-up."""
+    """The options. ``quick``: one round, no warm-up."""
 
     frames: int
     rounds: int
@@ -98,7 +98,7 @@ class Asked:
         return interleave(variants, self.rounds, warm_up=0 if self.quick else 1)
 
     def whole_clip(self, height: int) -> Path:
-        """Of which every frame is taken: ultralytics has no option to stop."""
+        """Return a clip to run as a whole: ultralytics cannot stop earlier."""
         if height == 720 and BENCH.is_file() and not self.quick:
             return BENCH
         return made(height, self.frames)
@@ -126,10 +126,10 @@ def peers(
     rounds: int,
     quick: bool,
 ) -> None:
-    """Ours beside ultralytics, ffmpeg and the lab's loop: end-to-end FPS as ratios.
+    """Compare with ultralytics, ffmpeg and the lab's loop: end-to-end FPS as ratios.
 
-    ultralytics runs in an environment of its own, made in the cache at the first call. Loading and
-    the first picture are in no figure of either program.
+    ultralytics runs in its own environment, cached at the first call. No figure of either program
+    includes loading and the first picture.
     """
     say_machine(quick)
     frames, rounds = (QUICK_FRAMES, 1) if quick else (frames, rounds)
@@ -161,7 +161,7 @@ TORCH, THEIR_OPENVINO, THEIR_INT8, THEIR_OWN = (
 OUR_DEFAULT, OUR_OPENVINO, OUR_BF16, OUR_INT8, OUR_OVERLAY = (
     "ours, default",
     "ours, openvino fp32",
-    "ours, openvino bf16",  # what self-timing takes for trained weights
+    "ours, openvino bf16",  # what self-timing chooses for trained weights
     "ours, int8",
     "ours, default, overlay",
 )
@@ -177,11 +177,11 @@ BESIDE_ULTRALYTICS = (
 
 
 def ultralytics_python() -> tuple[Path, str]:
-    """The Python of its environment, and what was done about torch.
+    """Return the Python of its environment, and how torch was installed.
 
-    First torch's CPU build in the version that runs here, which not every machine can get, with the
-    index's torchvision. Where that does not predict, the index's own pair, which brings CUDA's
-    libraries along (gigabytes). Raises MissingError.
+    First we try torch's CPU build in our version, which is not available to every machine, with the
+    index's torchvision. If that cannot predict, we take the index's own pair with CUDA's libraries
+    (gigabytes). Raises MissingError.
     """
     openvino = f"openvino=={version('openvino')}"
     torch = version("torch")
@@ -190,24 +190,24 @@ def ultralytics_python() -> tuple[Path, str]:
         "torch and torchvision of the index": (),
     }
     reasons = []
-    for number, (told, pinned) in enumerate(plans.items()):
+    for number, (how, pinned) in enumerate(plans.items()):
         name = f"ultralytics-peer-{number}"
         try:
             step = [*pinned, "ultralytics", openvino, *EXPORTERS]
-            return environment(name, step, check=[str(JOB), "check"]), told
+            return environment(name, step, check=[str(JOB), "check"]), how
         except MissingError as error:
-            reasons.append(f"{told}: {error}")
+            reasons.append(f"{how}: {error}")
             click.echo(f"environment {name}: {reasons[-1]}")
     raise MissingError("; ".join(reasons))
 
 
 def theirs(python: Path, *arguments: Any) -> tuple[dict[str, Any], Finished]:
-    """What a job printed, run in an empty folder that is thrown away. Raises ClickException."""
+    """Return the output of a job, run in a temporary folder. Raises ClickException."""
     with tempfile.TemporaryDirectory() as folder:
         around = {"YOLO_CONFIG_DIR": folder, "YOLO_OFFLINE": "true"}
         done = run([python, JOB, *map(str, arguments)], Path(folder), around)
-        told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return told, done
+        printed: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return printed, done
 
 
 def beside_ultralytics(asked: Asked) -> list[list[str]]:
@@ -228,16 +228,16 @@ def beside_ultralytics(asked: Asked) -> list[list[str]]:
 
 
 def network_size(width: int, height: int, longest: int = 640, stride: int = 32) -> tuple[int, int]:
-    """Height and width of a network's input that holds a picture of this size: 640x384 for 16:9,
-    which ultralytics takes by itself for torch, and needs to be told for exports."""
+    """Return height and width of a network's input for a picture of this size: 640x384 for 16:9,
+    ultralytics' default for torch, which must be set for exports."""
     scale = longest / max(width, height)
     sides = (-(-round(side * scale) // stride) * stride for side in (height, width))
     return next(sides), next(sides)
 
 
 def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) -> dict[str, Any]:
-    """Its exports of this height and width, made once for a clip, whose pictures say how many boxes
-    its random weights find; ``torch``, ``onnx``, ``openvino`` and ``openvino int8`` are paths."""
+    """Return its exports of this size, made once for a clip, whose pictures set the number of boxes
+    of its random weights; ``torch``, ``onnx``, ``openvino`` and ``openvino int8`` are paths."""
     named = f"{python.parents[1].name}-{network}-{source.stem}-{size[0]}x{size[1]}"
     folder = CACHE / named
     record = folder / "exports.json"
@@ -249,8 +249,8 @@ def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) ->
         taken = ["-vf", every, "-vsync", "vfr", "-frames:v", PICTURES, "-q:v", 2]
         run(["ffmpeg", "-v", "error", "-y", "-i", source, *map(str, taken), pattern])
         click.echo(f"{network}: exporting in torch, ONNX and OpenVINO: minutes")
-        told, _ = theirs(python, "prepare", network, folder, *size, pictures)
-        record.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        printed, _ = theirs(python, "prepare", network, folder, *size, pictures)
+        record.write_text(json.dumps(printed, indent=1) + "\n", encoding="utf-8")
     exports: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
     return exports | {"height": size[0], "width": size[1]}
 
@@ -258,16 +258,16 @@ def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) ->
 def _variants(python: Path, exports: dict[str, Any], source: Path) -> dict[str, Callable[[], Row]]:
     size = exports["height"], exports["width"]
     pictures = Path(exports["torch"]).parent / "set" / "images"
-    # Random weights agree with nothing, so the search for layers that stay float is left out, as
-    # NNCF leaves it out: every layer that can be int8 is.
+    # With random weights the search for float layers has no meaning, and NNCF has none either:
+    # every possible layer is int8.
     calibrated = ("--calibrate", pictures, "--calibrate-frames", PICTURES, "--budget", 0)
 
     def job(model: str, precision: str = "as it comes") -> Row:
-        told, done = theirs(python, "predict", exports[model], source, *size, precision)
-        if told["ran"]:
-            click.echo(f"  {model}: OpenVINO computes in {told['ran']}")
-        row = {key: float(told[key]) for key in ("fps", "cpu_ms", "boxes")}
-        return {**row, "MB": told["bytes"] / 1e6, "wall_s": done.wall_s, "peak_mb": done.peak_mb}
+        printed, done = theirs(python, "predict", exports[model], source, *size, precision)
+        if printed["ran"]:
+            click.echo(f"  {model}: OpenVINO computes in {printed['ran']}")
+        row = {key: float(printed[key]) for key in ("fps", "cpu_ms", "boxes")}
+        return {**row, "MB": printed["bytes"] / 1e6, "wall_s": done.wall_s, "peak_mb": done.peak_mb}
 
     def own(*options: Any) -> Row:
         return _ours(source, "--model", exports["onnx"], *AS_THEIRS, *options)
@@ -292,7 +292,7 @@ def _ours(source: Path, *options: Any) -> Row:
 
 
 # ----------------------------------------------------------------------
-# ffmpeg: what decoding and encoding alone take
+# ffmpeg: the time of decoding and encoding alone
 
 FFMPEG_HEIGHTS = (720, 1080)
 NULL = ("--engine", "null", "--model", "street-1")  # the smallest input: ffmpeg has none
@@ -337,7 +337,7 @@ def beside_ffmpeg(asked: Asked) -> list[list[str]]:
 
 
 def _our_ffmpegs() -> str:
-    """The versions that this project reads and writes with."""
+    """Return the versions that this project reads and writes with."""
     import av
     import cv2
 
@@ -349,13 +349,13 @@ def _our_ffmpegs() -> str:
 
 
 def encoded(options: Mapping[str, str]) -> list[str]:
-    """Options of libx264 as ffmpeg's command line takes them. Both let x264 choose its threads."""
+    """Return options of libx264 for ffmpeg's command line. Both let x264 choose its threads."""
     named = [part for name, value in options.items() for part in (f"-{name}", value)]
     return ["-c:v", "libx264", *named, "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
 
 
 def transcode(source: Path, frames: int, options: Sequence[str]) -> Row:
-    """The clip through ffmpeg, without its sound; into nothing where no encoder is named."""
+    """Run the clip through ffmpeg without sound; without an encoder, into nothing."""
     with tempfile.TemporaryDirectory() as folder:
         target = [str(Path(folder, "out.mp4"))] if options else ["-f", "null", "-"]
         read = ["ffmpeg", "-hide_banner", "-benchmark", "-y", "-i", str(source)]
@@ -363,12 +363,12 @@ def transcode(source: Path, frames: int, options: Sequence[str]) -> Row:
     return read_benchmark(done.stderr, frames)
 
 
-def read_benchmark(told: str, frames: int) -> Row:
-    """ffmpeg's own account: its start is in no figure, as ours is in none."""
-    times = re.search(r"bench: utime=([\d.]+)s stime=([\d.]+)s rtime=([\d.]+)s", told)
-    counted = re.findall(r"frame=\s*(\d+)", told)
+def read_benchmark(output: str, frames: int) -> Row:
+    """Read ffmpeg's own times, which exclude its start, as ours do."""
+    times = re.search(r"bench: utime=([\d.]+)s stime=([\d.]+)s rtime=([\d.]+)s", output)
+    counted = re.findall(r"frame=\s*(\d+)", output)
     if times is None or not counted:
-        raise click.ClickException(f"ffmpeg reported no times: {told[-300:]}")
+        raise click.ClickException(f"ffmpeg reported no times: {output[-300:]}")
     if int(counted[-1]) != frames:
         raise click.ClickException(f"ffmpeg took {counted[-1]} frames, not {frames}")
     user, system, real = map(float, times.groups())
@@ -380,7 +380,7 @@ def read_benchmark(told: str, frames: int) -> Row:
 
 LAB_MODEL = "yolov4-tiny-person-vehicle"
 LAB_CONF = 0.95
-LICENCE = 0.90  # agreement of int8 with fp32 on networks that are trained
+LICENCE = 0.90  # least agreement of int8 with fp32 on trained networks
 LICENSED_BY = ("weights/yolo-fastest-1.1-xl.cfg", "weights/yolov5n.pt")
 LAB = "the lab's loop, torch fp32"
 BESIDE_LAB = (
@@ -415,18 +415,18 @@ def beside_lab(asked: Asked) -> list[list[str]]:
 
 
 def _lab_loop(source: Path, frames: int) -> Row:
-    """Run by scripts/bench, which has the copy. Loading is in no figure."""
+    """Run the copy in scripts/bench. Its figures exclude loading."""
     bench = [sys.executable, ROOT / "scripts/bench", "lab-loop"]
     done = run([*bench, source, LAB_MODEL, str(frames), str(LAB_CONF)])
-    told = json.loads(done.stdout)
-    return {"fps": told["end_to_end"], "cpu_ms": told["cpu_ms"], "boxes": told["boxes"]}
+    printed = json.loads(done.stdout)
+    return {"fps": printed["end_to_end"], "cpu_ms": printed["cpu_ms"], "boxes": printed["boxes"]}
 
 
 LICENCE_HEAD = ("network", "engine", "precision executed", "agreement with fp32", "licence")
 
 
 def _licences(asked: Asked) -> list[list[str]]:
-    """What int8 loses on networks that are trained, calibrated as above, on another clip."""
+    """Measure the loss of int8 on trained networks, calibrated as above, on another clip."""
     rows = []
     for name in LICENSED_BY:
         if not (SHARED / name).is_file():
@@ -451,13 +451,13 @@ def licence_rows(name: str, document: Mapping[str, Any]) -> list[list[str]]:
         if found is None:
             made.append([name, row["engine"], row["precision_text"], "-", str(row["error"])])
             continue
-        said = f"given (>= {LICENCE:g})" if found >= LICENCE else f"refused (< {LICENCE:g})"
-        made.append([name, row["engine"], row["precision_text"], f"{found:.3f}", said])
+        verdict = f"given (>= {LICENCE:g})" if found >= LICENCE else f"refused (< {LICENCE:g})"
+        made.append([name, row["engine"], row["precision_text"], f"{found:.3f}", verdict])
     return made
 
 
 def compare_document(source: Path, *options: Any) -> dict[str, Any]:
-    """``detect-video compare``, which also ends with another code than 0 where a row failed."""
+    """Run ``detect-video compare``, whose exit code may differ from 0 if a row failed."""
     command = [sys.executable, "-m", "detector", "compare", source, *options, "--json"]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(

@@ -27,7 +27,7 @@ from measuring.rounds import (
     spread,
 )
 
-COMMIT = "3fc2985"  # the last one that decoded one photo after the other, whole
+COMMIT = "3fc2985"  # the last commit that decoded photos one by one, in full size
 SIZE = (4000, 3000)  # 2.5 to 3 MB each, as phones and trail cameras write them
 ROWS, ANNOTATED = ("--save", "jsonl"), ("--save", "jsonl,pictures")
 BF16 = ("--engine", "openvino", "--precision", "bf16")
@@ -35,7 +35,7 @@ HEAD = ("job", "pictures/s", "beside", "ratio")
 
 
 def photos(count: int) -> Path:
-    """Frames of the demo's street, enlarged, with noise; made once."""
+    """Make frames of the demo's street, enlarged, with noise; cached."""
     import cv2
     import numpy as np
 
@@ -55,16 +55,16 @@ def photos(count: int) -> Path:
 
 
 def program_of(commit: str) -> Command:
-    """The command of an older version, with an environment of its own. Raises MissingError."""
+    """Return the command of an older version, in its own environment. Raises MissingError."""
     folder = checkout(ROOT, commit)
     constraints = folder / "constraints.txt"
     pinned = ["-c", str(constraints)] if constraints.is_file() else []
     python = environment(f"{folder.name}-python", [*pinned, "-e", f"{folder}[openvino]"])
     own = [python, "-E"]  # PYTHONPATH may name this version
     where = [*own, "-c", "import detector; print(detector.__file__)"]
-    told = run(where, python.parent).stdout.strip()  # a folder from which nothing is imported
-    if not Path(told).is_relative_to(folder):
-        raise MissingError(f"{python} runs {told}, not {folder}: remove {python.parents[1]}")
+    location = run(where, python.parent).stdout.strip()  # a folder from which nothing is imported
+    if not Path(location).is_relative_to(folder):
+        raise MissingError(f"{python} runs {location}, not {folder}: remove {python.parents[1]}")
     return [*own, "-m", "detector"]
 
 
@@ -75,8 +75,8 @@ def program_of(commit: str) -> Command:
 @click.option("--network", default="yolov8n", show_default=True, help="Model of ultralytics.")
 @quick_option
 def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bool) -> None:
-    """Pictures a second of a folder of 12-megapixel JPEGs, rows alone and with annotated copies:
-    now, before, and ultralytics in torch and OpenVINO as it comes (rows alone)."""
+    """Measure pictures per second in a folder of 12-megapixel JPEGs, only rows and with annotated
+    copies: now, before, and ultralytics in torch and default OpenVINO (only rows)."""
     say_machine(quick)
     count, rounds = (4, 1) if quick else (count, rounds)
     folder = photos(count)
@@ -99,8 +99,8 @@ def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bo
         for name, model in (("torch", "torch"), ("OpenVINO as it comes", "openvino")):
 
             def other(model: str = model) -> Row:
-                told, _ = theirs(python, "predict", exports[model], folder, 640, 640, "as it comes")
-                return {key: float(told[key]) for key in ("fps", "cpu_ms")}
+                row, _ = theirs(python, "predict", exports[model], folder, 640, 640, "as it comes")
+                return {key: float(row[key]) for key in ("fps", "cpu_ms")}
 
             variants[f"ultralytics {name}"] = other
     except MissingError as error:
@@ -118,10 +118,10 @@ def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bo
         [
             ours,
             spread([row["fps"] for row in found[ours]]),
-            f"{beside}: {spread([row['fps'] for row in found[beside]])}",
-            spread(ratios(found[ours], found[beside], "fps")),
+            f"{rival}: {spread([row['fps'] for row in found[rival]])}",
+            spread(ratios(found[ours], found[rival], "fps")),
         ]
-        for ours, beside in pairs
-        if ours in found and beside in found
+        for ours, rival in pairs
+        if ours in found and rival in found
     ]
     click.echo("\n" + markdown(HEAD, table))

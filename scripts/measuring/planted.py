@@ -1,10 +1,10 @@
-"""A slowdown of known size in one process of `compare`, and how large it really was.
+"""A planted slowdown in one process of `compare`, and its measured size.
 
-A sleep in each call of the engine lengthens a frame by as much only where nothing else goes on
-meanwhile that the run would have waited for. Beside video that is encoded, or an engine with a
-thread for each core, the codecs' threads catch up during the sleep: of 2 ms they worked 0.5 to 0.7
-on two busy cores, and half of the slowdown was gone. So the check runs with one thread of the
-engine and without a video, and this process measures what the sleep does to its own frames.
+A sleep in each call of the engine lengthens a frame by its full length only if nothing else runs
+meanwhile that the run would have waited for. With video encoding, or an engine thread per core, the
+codecs' threads catch up during the sleep: of 2 ms they used 0.5 to 0.7 on two busy cores, which hid
+half of the slowdown. So the check runs with one engine thread and without video, and this process
+measures the effect of the sleep on its own frames.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any
 
 from detector.lab.analysis.statistics import ALPHA, rank_interval
 
-SHARE = "NOISE_CHECK_SHARE"  # of a frame's time, which each inference sleeps
-TOLD = "NOISE_CHECK_TOLD"  # the file for what was measured
-PLAIN, PAIRS = 5, 10  # rounds before, and pairs of rounds with it and without
-SPIN_S = 0.0003  # a sleep ends later than asked; so much before the end it becomes a loop
+SHARE = "NOISE_CHECK_SHARE"  # share of a frame's time that each inference sleeps
+TOLD = "NOISE_CHECK_TOLD"  # the file for the measurement
+PLAIN, PAIRS = 5, 10  # rounds before, then pairs of rounds with and without
+SPIN_S = 0.0003  # sleeps end late, so the last part is a busy loop
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """``ms``: the sleep. ``ratio``: of the FPS with it to those without, in one process, with the
-    95% interval ``low``, ``high``."""
+    """The measurement. ``ms``: the sleep. ``ratio``: FPS with it / without, in one process, with
+    the 95% interval ``low``, ``high``."""
 
     ms: float
     frame_ms: float
@@ -42,7 +42,7 @@ class Told:
 
 @dataclass(slots=True)
 class Sleep:
-    """``seconds`` long, to some microseconds; it costs little while it is 0."""
+    """Sleeps for ``seconds``, to some microseconds; costs little while that is 0."""
 
     seconds: float = 0.0
     clock: Callable[[], float] = time.perf_counter
@@ -59,8 +59,8 @@ class Sleep:
 
 
 def plant(asleep: Sleep, share: float, run: Callable[[], float], dice: random.Random) -> Told:
-    """Makes the sleep ``share`` of a frame's time, and measures what it does. ``run``: a round's
-    seconds a frame, each with as many sleeps as frames."""
+    """Set the sleep to ``share`` of a frame's time, and measure its effect. ``run``: returns a
+    round's seconds per frame, with as many sleeps as frames."""
     asleep.seconds = 0.0
     frame_s = median(run() for _ in range(PLAIN))
     seconds, ratios = share * frame_s, []
@@ -76,8 +76,8 @@ def plant(asleep: Sleep, share: float, run: Callable[[], float], dice: random.Ra
 
 
 def hook() -> None:
-    """In each process that `compare` makes: its second variant, which has a folder called 1, plants
-    the sleep when it is asked for its detections, before the rounds."""
+    """Plant the sleep in the processes of `compare`: in the second variant, whose folder is called
+    1, when it is asked for its detections, before the rounds."""
     share = float(os.environ.get(SHARE, 0))
     if not share:
         return
@@ -90,8 +90,8 @@ def hook() -> None:
         if self.folder.name == "1":
             asleep = Sleep()
             _sleep_in(type(self.machine.engine.requests[0]), asleep)
-            told = plant(asleep, share, lambda: _seconds_a_frame(self), random.Random())
-            Path(os.environ[TOLD]).write_text(json.dumps(asdict(told)))
+            measured = plant(asleep, share, lambda: _seconds_a_frame(self), random.Random())
+            Path(os.environ[TOLD]).write_text(json.dumps(asdict(measured)))
             self._mark_idle()
         return found
 

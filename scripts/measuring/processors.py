@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 VIDEO = Path(__file__).parents[2] / "videos/street.mp4"
-# What libraries make of equal input, and we cannot change. (The head's np.exp differs by less.)
+# Outputs of libraries for equal input, which we cannot change. (The head's np.exp differs by less.)
 FOREIGN = ("PyAV's BGR", "cv2.VideoCapture's BGR", "cv2.resize", "fp32 outputs", "int8 outputs")
 CLOSE = (1.0, 0.01)  # pixels and score, between partners among the detections of two runs
 
 
 def stages(given: Mapping[str, Any], frames: int) -> Iterator[tuple[str, Any]]:
-    """Each stage's output, made of x86's input if that is ``given``."""
+    """Yield each stage's output, from x86's input if that is ``given``."""
     import av
     import cv2
     from av.video.reformatter import VideoReformatter
@@ -74,7 +74,7 @@ def stages(given: Mapping[str, Any], frames: int) -> Iterator[tuple[str, Any]]:
 
 
 def compare(x86: Mapping[str, Any], arm: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """A line for each stage, and whether it differs by more than it may."""
+    """Yield a line for each stage, and whether it differs by more than allowed."""
     yield f"{'':24}{'x86 mean':>12}{'ARM64 mean':>12}{'differ':>9}{'by at most':>12}", False
     for name, one in x86.items():
         other = arm[name]
@@ -115,9 +115,9 @@ def main(what: str, *words: str) -> None:
         np.savez(out, **dict(stages(np.load(given[0]) if given else {}, int(frames))))
         return
     lines = compare_rows(*map(Path, words)) if what == "rows" else compare(*map(np.load, words))
-    told = list(lines)
-    print("\n".join(line for line, _ in told))
-    sys.exit(any(is_wrong for _, is_wrong in told))
+    results = list(lines)
+    print("\n".join(line for line, _ in results))
+    sys.exit(any(is_wrong for _, is_wrong in results))
 
 
 if __name__ == "__main__":

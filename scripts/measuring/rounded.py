@@ -1,4 +1,4 @@
-"""A half-precision graph in float32 with every rounding written out: what half precision loses.
+"""The loss of half precision: a half-precision graph in float32 with explicit roundings.
 
 ONNX Runtime has no half kernels on most CPUs. It computes fp16 in float32 without the roundings
 between its own kernels, which shows too small a loss, and it refuses bf16. Here each node computes
@@ -18,7 +18,8 @@ HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with the same inputs and outputs; its half tensors are float32 with half values."""
+    """Return the graph with the same inputs and outputs; its half tensors are float32 with half
+    values."""
     graph = model.graph
     types = {
         info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.output)

@@ -1,6 +1,5 @@
-"""What every command of scripts/bench needs: the machine's name, variants in turns, ratios within a
-round, a run of the command with what it cost, and tables for the documents.
-"""
+"""The base of all commands of scripts/bench: the machine's name, variants in turns, ratios within a
+round, a run of the command with its cost, and tables for the documents."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ SHARED = ROOT.parent / "shared/data"
 STREET = ROOT / "videos/street.mp4"
 Row = dict[str, float]
 Command = Sequence[str | Path]
-AROUND = {"DETECT_VIDEO_SELF_TIMING": "0"}  # what is compared here must not depend on it
+AROUND = {"DETECT_VIDEO_SELF_TIMING": "0"}  # comparisons must not depend on it
 
 QUICK_FRAMES = 40
 quick_option = click.option(
@@ -59,7 +58,7 @@ def spread(values: Sequence[float]) -> str:
 def interleave(
     variants: Mapping[str, Callable[[], Row]], rounds: int, warm_up: int = 1
 ) -> dict[str, list[Row]]:
-    """Every variant once a round; one more round before, thrown away, unless ``warm_up`` is 0."""
+    """Run every variant once per round, after a warm-up round unless ``warm_up`` is 0."""
     rows: dict[str, list[Row]] = {name: [] for name in variants}
     for number in range(1 - warm_up, rounds + 1):
         for name, variant in variants.items():
@@ -74,12 +73,12 @@ def interleave(
 
 
 def ratios(above: Sequence[Row], below: Sequence[Row], key: str) -> list[float]:
-    """Of each round, ``above`` to ``below``."""
+    """Return ``above`` / ``below`` for each round."""
     return [a[key] / b[key] for a, b in zip(above, below, strict=True)]
 
 
 def against(values: Sequence[float], aim: float) -> str:
-    """A cell that says whether the median reaches the aim, and how far it is from it."""
+    """Return a cell that says whether the median reaches the aim, and by how much it misses it."""
     median = statistics.median(values)
     if median >= aim:
         return f"reached (>= {aim:g})"
@@ -97,7 +96,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One command. ``cpu_s``: of it and all that it started; ``peak_mb``: its largest resident
+    """A finished command. ``cpu_s``: with all its children; ``peak_mb``: its largest resident
     memory, in 10^6 bytes."""
 
     stdout: str
@@ -114,9 +113,9 @@ def run(
     around: Mapping[str, str] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Finished:
-    """Runs a command to its end. ``watch`` is called with its process id some ten times a second.
+    """Run a command to its end. ``watch`` gets its process id about ten times a second.
 
-    Raises ClickException where it fails.
+    Raises ClickException if it fails.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
@@ -146,8 +145,8 @@ def run(
             usage.ru_maxrss * 1024 / 1e6,
         )
     if done.code:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        last = "\n  ".join(said[-5:]) if said else "no output"
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        last = "\n  ".join(lines[-5:]) if lines else "no output"
         raise click.ClickException(
             f"{' '.join(map(str, command))}: exit code {done.code}\n  {last}"
         )
@@ -155,7 +154,7 @@ def run(
 
 
 def _wait(process: subprocess.Popen[bytes], watch: Callable[[int], None] | None) -> Any:
-    """The end of the process, and what it used. With ``watch``, it is looked at in between."""
+    """Wait for the process; return its end and usage. ``watch`` is called meanwhile."""
     while True:
         pid, status, usage = os.wait4(process.pid, 0 if watch is None else os.WNOHANG)
         if pid:
@@ -170,12 +169,12 @@ OURS: Command = (sys.executable, "-m", "detector")
 
 
 def detect_video(*arguments: Any, program: Command = OURS, **more: Any) -> dict[str, Any]:
-    """The summary of one run of the command, in an empty folder."""
+    """Return the summary of one run of the command, in an empty folder."""
     return job(*arguments, program=program, **more)[0]
 
 
 def job(*arguments: Any, program: Command = OURS, **more: Any) -> tuple[dict[str, Any], Finished]:
-    """The same, with what the command cost. ``more``: as for ``run``."""
+    """Return the same with the command's cost. ``more``: see ``run``."""
     with tempfile.TemporaryDirectory() as folder:
         own = {"folder": Path(folder)} | more
         done = run([*program, *map(str, arguments), "--json"], **own)
@@ -184,7 +183,7 @@ def job(*arguments: Any, program: Command = OURS, **more: Any) -> tuple[dict[str
 
 
 def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str]) -> Row:
-    """CPU milliseconds a frame: our threads over the whole run, those that libraries run for a
+    """Return CPU milliseconds per frame: our threads over the whole run, libraries' threads for a
     stage in the steady state. ``process``: all of it."""
     written, libraries = summary["frames"]["written"], summary["cpu"]["libraries"] or {"stages": {}}
     row = {"process": summary["cpu"]["process_s"] * 1e3 / written}
@@ -192,14 +191,14 @@ def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str]) -> Row:
         if stage not in summary["stages"]:
             continue
         own = summary["stages"][stage]["cpu_s"] / written
-        beside = libraries["stages"].get(stage, {"cpu_s": 0.0})["cpu_s"] / max(1, written - 1)
-        row[stage] = (own + beside) * 1e3
+        library_s = libraries["stages"].get(stage, {"cpu_s": 0.0})["cpu_s"] / max(1, written - 1)
+        row[stage] = (own + library_s) * 1e3
     return row
 
 
 def rates(summary: Mapping[str, Any]) -> Row:
-    """``fps``: end to end; ``cpu_ms``: of the process a frame, from opening the source to closing
-    the files."""
+    """Return ``fps``: end to end; ``cpu_ms``: of the process per frame, from opening the source to
+    closing the files."""
     written = summary["frames"]["written"]
     return {
         "fps": summary["fps"]["end_to_end"],

@@ -1,11 +1,11 @@
-"""ultralytics as its documentation shows it, run by the Python of an environment of its own.
+"""Run ultralytics as its documentation shows it, with the Python of its own environment.
 
     PYTHON scripts/measuring/ultralytics_job.py check
     PYTHON scripts/measuring/ultralytics_job.py prepare NETWORK FOLDER HEIGHT WIDTH PICTURES
     PYTHON scripts/measuring/ultralytics_job.py predict MODEL CLIP HEIGHT WIDTH PRECISION
 
 The last line that each prints is JSON. ``PRECISION``: what OpenVINO computes in, ``as it comes`` or
-one of its hints (f32). No file of this project but this one is read.
+one of its hints (f32). It reads no other file of this project.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ os.environ.setdefault("YOLO_VERBOSE", "false")
 
 PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "opencv-python")
 AS_IT_COMES = "as it comes"
-CONF, IOU = 0.25, 0.7  # its own, given by name so that both programs have the same
-WANTED = 30  # boxes of a picture
-CELLS = 100  # of a picture above the threshold, before its boxes are counted
+CONF, IOU = 0.25, 0.7  # its defaults, given explicitly so that both programs use the same
+WANTED = 30  # boxes per picture
+CELLS = 100  # per picture above the threshold, before boxes are counted
 SEED = 0
 
 
@@ -42,7 +42,7 @@ def versions() -> dict[str, str]:
 
 
 def check() -> dict[str, Any]:
-    """That it predicts at all, and how it got its torchvision."""
+    """Check that it predicts at all, and return how it got its torchvision."""
     import numpy as np
     from ultralytics import YOLO
 
@@ -56,7 +56,7 @@ def check() -> dict[str, Any]:
 
 
 def torchvision_state() -> str:
-    """Whether the compiled part of torchvision works with this torch."""
+    """Say whether the compiled part of torchvision works with this torch."""
     used = "torchvision" in sys.modules
     try:
         import torch
@@ -78,12 +78,12 @@ def torchvision_state() -> str:
 def prepare(
     network: str, folder: Path, size: tuple[int, int], pictures: Sequence[Path]
 ) -> dict[str, Any]:
-    """The network with random weights, as .pt, as ONNX, and for OpenVINO in fp32 and in int8.
+    """Make the network with random weights, as .pt, as ONNX, and for OpenVINO in fp32 and int8.
 
-    Weights that were trained cannot be had everywhere. Random ones give the same numbers for every
+    Trained weights are not available everywhere. Random ones give the same numbers for every
     picture, and no box or thousands. So the batch norms get the statistics of the pictures, and the
-    last layers of the classes are scaled and shifted until some 30 boxes of a picture are left at
-    the threshold: both programs then have boxes to suppress, draw and write.
+    last layers of the classes are scaled and shifted until about 30 boxes per picture remain at the
+    threshold: then both programs have boxes to suppress, draw and write.
     """
     import torch
     from ultralytics import YOLO
@@ -111,7 +111,7 @@ def prepare(
 
 
 def adapt_norms(model: Any, pictures: Sequence[Any]) -> None:
-    """Gives the batch norms the mean and variance of what they see in these pictures."""
+    """Set the batch norms' mean and variance from these pictures."""
     import torch
 
     for module in model.modules():
@@ -125,8 +125,8 @@ def adapt_norms(model: Any, pictures: Sequence[Any]) -> None:
 
 
 def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
-    """Scales and shifts the last layers of the classes, so that some cells of each picture are
-    above the threshold."""
+    """Scale and shift the last layers of the classes, so that some cells of each picture exceed the
+    threshold."""
     import torch
 
     best = []
@@ -146,10 +146,10 @@ def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
 
 
 def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) -> float:
-    """What the scores lack or have too much for ``WANTED`` boxes a picture, behind NMS.
+    """Return the shift of the scores that gives ``WANTED`` boxes per picture after NMS.
 
-    NMS keeps a box whatever lies below its score, so the boxes above a higher threshold are the
-    best ones of a lower threshold.
+    Boxes of lower score do not affect NMS of higher ones, so the boxes above a higher threshold are
+    the best ones of a lower threshold.
     """
     edges = []
     for path in pictures:
@@ -166,7 +166,7 @@ def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) 
 
 
 def shift_scores(model: Any, shift: float) -> None:
-    """Adds ``shift`` to the logits of all classes."""
+    """Add ``shift`` to the logits of all classes."""
     import torch
 
     with torch.no_grad():
@@ -175,7 +175,7 @@ def shift_scores(model: Any, shift: float) -> None:
 
 
 def score_layers(model: Any) -> list[Any]:
-    """The last layers of the classes."""
+    """Return the last layers of the classes."""
     import torch
 
     classes = len(model.names)
@@ -204,8 +204,8 @@ def read_picture(path: Path, size: tuple[int, int]) -> Any:
 
 
 def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
-    """A data set as its documentation describes it, for the ranges of int8: pictures, one box
-    each."""
+    """Write a data set as its documentation describes it, for the ranges of int8: pictures with one
+    box each."""
     labels = pictures[0].parent.parent / "labels"
     labels.mkdir(exist_ok=True)
     for path in pictures:
@@ -224,10 +224,9 @@ def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
 
 
 def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> dict[str, Any]:
-    """``predict(save=True, stream=True)`` over a whole clip, or over a folder, without saving.
+    """Run ``predict(save=True, stream=True)`` over a whole clip, or over a folder without saving.
 
-    ``fps``: from the first result to the end, so that loading and the first picture are in no
-    figure.
+    ``fps``: from the first result to the end, without loading and the first picture.
     """
     from ultralytics import YOLO
 
@@ -268,8 +267,8 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
 
 
 def watch_openvino(precision: str, compiled: list[Any]) -> None:
-    """Keeps what is compiled, and sets the precision that OpenVINO computes in: by itself it takes
-    bf16 where the CPU has it, and ultralytics has no option for it."""
+    """Keep compiled models, and set OpenVINO's precision: its default is bf16 on CPUs that have it,
+    and ultralytics has no option for it."""
     import openvino
 
     class Watched(openvino.Core):
@@ -298,17 +297,17 @@ def described(compiled: Sequence[Any]) -> str:
 def main(arguments: Sequence[str]) -> None:
     what, *rest = arguments
     if what == "check":
-        told = check()
+        result = check()
     elif what == "prepare":
         network, folder, height, width, pictures = rest
         listed = sorted(Path(pictures).glob("*.jpg"))
-        told = prepare(network, Path(folder), (int(height), int(width)), listed)
+        result = prepare(network, Path(folder), (int(height), int(width)), listed)
     elif what == "predict":
         model, clip, height, width, precision = rest
-        told = predict(Path(model), Path(clip), (int(height), int(width)), precision)
+        result = predict(Path(model), Path(clip), (int(height), int(width)), precision)
     else:
         raise SystemExit(f"no job {what!r}")
-    print(json.dumps(told), flush=True)
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,20 +16,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-FOLDER = os.environ.get("MUTATE_SEEN", "")  # a file for each test, and tests.jsonl
+FOLDER = os.environ.get("MUTATE_SEEN", "")  # for a file per test, and tests.jsonl
 DETECTOR = os.environ.get("MUTATE_DETECTOR", "")  # with a slash at its end
-# Of the environment: what runs now. A process that is started inherits it, and a fork of
-# tests/forked.py takes what begins with PYTEST_.
+# The environment variable with the current test. Child processes inherit it; forks of
+# tests/forked.py take variables that begin with PYTEST_.
 UNIT = "PYTEST_MUTATE_UNIT"
 _noted: set[tuple[str, int]] = set()
 
 
 def _note(file: str, line: int) -> None:
-    """At once: a process that is killed says nothing at its end."""
+    """Write a line at once: a killed process cannot write at its end."""
     if (file, line) in _noted:
         return
     _noted.add((file, line))
-    with suppress(OSError):  # a test of full disks; an error here would end the tracing
+    with suppress(OSError):  # a full-disk test; an error here would end the tracing
         name = f"{FOLDER}/{os.environ.get(UNIT, 'none')}"
         to = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(to, f"{line} {file[len(DETECTOR) :]}\n".encode())
@@ -49,7 +49,7 @@ def _enter(unit: str) -> str:
     before = os.environ.get(UNIT, "none")
     os.environ[UNIT] = unit
     _noted.clear()
-    _trace()  # again, where a test or a debugger has ended it
+    _trace()  # again, in case a test or a debugger has ended it
     return before
 
 
@@ -84,7 +84,7 @@ if FOLDER:
 
         @pytest.hookimpl(wrapper=True)
         def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
-            """What a fixture of a whole file runs counts for each test of the file."""
+            """Count what a file's fixture runs for each test of the file."""
             if fixturedef.scope == "function":
                 return (yield)
             before = _enter(_unit(request.node.nodeid.split("::")[0]))

@@ -1,13 +1,13 @@
-"""Makes threads stand still at random, as on a machine that others fill. Tests that rely on a
-moment then fail.
+"""Pauses threads at random, as on a machine busy with other programs, so that tests which depend on
+timing fail.
 
     PYTHONPATH=$PWD/scripts/stalling scripts/test tests/live
 
-Each process of Python imports this as it starts: those of pytest, and the programs that tests
-start. Each of their threads stands still after about STALL_EVERY_S seconds (1) for up to
-STALL_LONGEST_S (0.5), at a call or a return in detector/ or tests/. 0.3 and 1.2 are hard: programs
-get a third of their speed, and what they never reach in 90 s is no fault of a test. Where nothing
-fails, nothing is proved: run it again.
+Each Python process imports this at its start: pytest, and the programs that tests start. Each of
+their threads pauses about every STALL_EVERY_S seconds (1) for up to STALL_LONGEST_S (0.5), at a
+call or a return in detector/ or tests/. 0.3 and 1.2 are hard: programs run at a third of their
+speed, and a time-out of 90 s is then not the test's fault. A run without failures proves nothing:
+repeat it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_S = float(os.environ.get("STALL_LONGEST_S", "0.5"))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OURS = (os.path.join(ROOT, "detector", ""), os.path.join(ROOT, "tests", ""))
 
-# Of its own: tests replace the clock and seed what is common to all.
+# Private copies, because tests replace the clock and seed the shared generator.
 _chance, _now, _stand_still = random.Random(), time.perf_counter, time.sleep
 _next = threading.local()
 

@@ -32,9 +32,9 @@ from detector.core.session.document import (
     CpuTime,
     LibraryStage,
     LibraryThreads,
-    Split,
     StageFigures,
     ThreadFigures,
+    ThreadTime,
 )
 from tests.properties import STEADY
 
@@ -181,7 +181,7 @@ def test_opening_and_closing_files_stays():
     assert gain_without(found, "infer") == pytest.approx(100 / 97 - 1)
 
 
-def test_no_more_than_the_time_in_which_it_ran():
+def test_gain_without_a_stage_is_limited_to_its_own_time():
     """Of 10 ms a frame, 2 are no stage's. Inference of 1 ms is worth 11% at most, not the 43% that
     the remaining 7 ms suggest."""
     assert gain_without(load(10, infer=1, write=7), "infer") == pytest.approx(10 / 9 - 1)
@@ -255,7 +255,7 @@ def test_a_gain_above_a_quarter_is_not_said(rest, said, sync):
 
 
 @pytest.mark.parametrize(("closing", "said"), [(0.2, True), (3, False)])
-def test_where_closing_files_takes_much_no_gain_is_said(closing, said):
+def test_slow_closing_of_files_suppresses_the_gain_of_inference(closing, said):
     """The disk that works then worked during inference, too: without it, closing takes longer."""
     loop = 10 - closing
     found = load(10, loop_ms=loop, sync=True, infer=1.5, write=loop - 1.5, process_cpu_s=0.5)
@@ -283,7 +283,7 @@ def test_in_turn_cpu_time_is_the_stages_own():
 
 
 def split(on_ms, ready_ms, blocked_ms):
-    return Split(on_cpu_s=on_ms / 10, ready_s=ready_ms / 10, blocked_s=blocked_ms / 10)
+    return ThreadTime(on_cpu_s=on_ms / 10, ready_s=ready_ms / 10, blocked_s=blocked_ms / 10)
 
 
 def library(cpu_ms, busiest_ms, ready_ms, calls=100):
@@ -397,7 +397,7 @@ def test_the_sentence_names_options_that_exist_and_help(stage, outputs, encoding
 
 
 @pytest.mark.parametrize("stage", ["infer", "read", "annotate"])
-def test_comparing_engines_is_said_of_inference_alone(stage):
+def test_sentence_suggests_compare_only_if_inference_is_slowest(stage):
     sentence = judge(load(10, **{"infer": 2, stage: 8}), Choices(outputs=())).sentence
     assert ("`detect-video compare`" in sentence) == (stage == "infer")
 
@@ -520,7 +520,7 @@ def test_the_sentences_own_arithmetic_holds(
         assert bound >= 0.99 or figures[0] <= 1 / (1 - bound) + 0.01
 
 
-def test_in_turn_nothing_limits_behind_the_slowest():
+def test_synchronous_loop_has_no_next_limit():
     assert limit_without(load(10, sync=True, infer=6, write=4), "infer") is None
 
 

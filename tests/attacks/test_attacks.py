@@ -261,7 +261,7 @@ def test_answers_that_fail(answer, locked, found):
     assert list(known) == []
 
 
-def test_what_visitors_sent_stands_in_no_line():
+def test_visitors_bytes_in_a_printed_line_fail_the_case():
     for text, found in ((MARK, ["other"]), (b"error in the page: x", ["other"]), (b"hm", [])):
         outcome = Outcome([143], stdout=[b""], stderr=[text])
         assert [what for what, _ in judge_told(outcome)] == found
@@ -281,7 +281,7 @@ def test_a_result_must_be_the_wanted_one(tmp_path):
         assert failures(root, case, after) == found
 
 
-def test_what_must_be_said_must_be_said(tmp_path):
+def test_case_fails_without_its_expected_message(tmp_path):
     case = Case({}, ("in.mp4",), says="not used")
     for number, (said, found) in enumerate(((b"x: not used\n", []), (b"", ["other"]))):
         (tmp_path / str(number)).mkdir()

@@ -109,7 +109,7 @@ def test_random_changes(tmp_path, count):
             assert open_network(lay_out(files, tmp_path)).names, name
 
 
-def test_a_file_beside_it_may_not_lead_out_of_the_folder(tmp_path):
+def test_external_data_outside_the_folder_or_in_a_pipe_is_refused(tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
     (tmp_path / "w.bin").write_bytes(np.ones(16, np.float32).tobytes())
@@ -132,9 +132,7 @@ def test_a_cache_of_downloads_keeps_both_files_elsewhere(tmp_path):
     assert open_network(str(tmp_path / "snapshot/m.onnx")).names
 
 
-def test_a_constant_nodes_file_lies_beside_the_model_and_counts_in_the_digest(
-    tmp_path, monkeypatch
-):
+def test_external_constant_is_read_next_to_the_model_and_changes_the_digest(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     files = onnx_files.outside("w.bin", node=True)

@@ -82,7 +82,7 @@ def test_the_marker_comes_last_and_goes_first(store, monkeypatch):
     assert keys(store) == []
 
 
-def test_what_stood_there_before_is_gone(store):
+def test_commit_replaces_earlier_objects_of_the_item(store):
     outputs = BucketOutputs(PLACE)
     place_results(TASK, outputs, "old")
     scratch = outputs.begin(TASK.name)
@@ -205,7 +205,7 @@ def test_local_files_into_a_store(store, tmp_path):
     assert "out/files/a.mp4/done.json" in keys(store)
 
 
-def test_the_dataset_lies_in_the_place(store, monkeypatch):
+def test_dataset_is_written_below_the_output_place(store, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet", reason="machine: pyarrow is not installed")
     monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: True)
     store.pipe_file("bucket/in/sub/a.mp4", b"x")
@@ -232,7 +232,7 @@ def listed(store, monkeypatch, tmp_path):
     return names
 
 
-def test_keys_that_are_no_names_are_refused(store, listed):
+def test_keys_that_are_unsafe_as_names_are_refused(store, listed):
     bad = ["../up.mp4", "a//b.mp4", "./a.mp4", "a/../../b.mp4", "a\nb.mp4", "c\\d.mp4", "e::f.mp4"]
     for key in ("good.mp4", *bad):
         store.store[f"/bucket/in/{key}"] = None  # a path like this no call would take
@@ -277,7 +277,7 @@ def test_lists_name_addresses(store, listed, tmp_path):
         listed("gs://bucket/list.txt")
 
 
-def test_results_are_no_sources(store, listed):
+def test_results_in_the_bucket_are_not_listed_as_sources(store, listed):
     for key in ("a.mp4", "out/files/a.mp4/video.mp4"):
         store.pipe_file(f"bucket/{key}", b"x")
     assert listed("gs://bucket")[0] == ["a.mp4"]

@@ -103,7 +103,7 @@ def test_items_are_done_by_one_process(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
+def test_failed_model_load_raises_engine_error(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(local, "_command_line", worker_command(tmp_path, tmp_path / "flag"))
     monkeypatch.setenv("DETECT_VIDEO_CORES", "1")

@@ -151,7 +151,7 @@ def test_nodes_are_asked_for_one_source_of_each_store(pool, tmp_path, monkeypatc
     assert pool(place="s3://bucket/out")._make_hello(FACTS.config, []).token_file == ""
 
 
-def test_an_address_where_nobody_answers_is_refused_at_once(tmp_path):
+def test_unreachable_address_is_refused_at_once(tmp_path):
     with socket.socket() as held:  # nobody listens there, and nobody else gets the port
         held.bind(("127.0.0.1", 0))
         one = ClusterPool(f"ray://127.0.0.1:{held.getsockname()[1]}", tmp_path, str(tmp_path))
@@ -189,7 +189,7 @@ def test_a_cluster_is_joined_where_one_is_named(on, variable, address, monkeypat
     assert address_of(on) == address
 
 
-def test_what_ray_is_told(monkeypatch):
+def test_ray_environment_disables_uploads_and_has_a_new_token(monkeypatch):
     """No usage statistics, no upload; and no address that it would join by itself."""
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     for address in (None, "head:6379"):
@@ -204,7 +204,7 @@ def test_what_ray_is_told(monkeypatch):
     assert len(tokens) == 2  # each job has its own
 
 
-def test_the_last_words_of_ray_are_no_addresses():
+def test_last_words_of_ray_omit_stack_addresses():
     log = "[2026-11-23 02:19:00,047 C 1 2]  gcs.cc:1: no such cluster"
     said = f"warning\n{log}\n *** Stack\n [0x7f] f()\n"
     assert last_words(said).strip() == "gcs.cc:1: no such cluster"

@@ -279,7 +279,7 @@ def test_a_worker_that_gives_up_is_gone(out):
         ({"unseen": ["/not/here/either"]}, None, ""),
     ],
 )
-def test_a_node_that_is_no_good_ends_a_job_that_begins(out, change, code, says):
+def test_unfit_node_ends_a_starting_job(out, change, code, says):
     made = Made(out, node("bad"), gathers=True)
     made.ray.welcome = lambda about: replace(about, **change)
     made.load()
@@ -294,7 +294,7 @@ def test_a_node_that_is_no_good_ends_a_job_that_begins(out, change, code, says):
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["for the node alone", "for all"])
-def test_a_node_that_does_not_open_a_store_is_no_good(out, monkeypatch, gone):
+def test_node_without_access_to_a_store_ends_the_job(out, monkeypatch, gone):
     store = fake_store(monkeypatch)
     store.pipe_file("/one/b.mp4", b"x")
     made = Made(out, node("bad"))
@@ -317,7 +317,7 @@ def test_a_model_that_cannot_be_loaded_ends_a_job_that_begins(out):
     assert (gone.error, gone.exit_code) == ("no such weights", 4)
 
 
-def test_a_node_that_is_no_good_is_avoided_from_then_on(out):
+def test_unfit_node_is_avoided_for_the_rest_of_the_job(out):
     made = Made(out, node("a"), node("bad", 4))
     made.ray.welcome = lambda about: (
         replace(about, version="0.0.1") if about.host == "bad" else about
@@ -364,7 +364,7 @@ def test_gpus_are_given_one_each_and_back_where_nothing_uses_them(out):
     assert {(one["num_cpus"], one["num_gpus"]) for one in made.ray.placed[1:]} == {(2, 0)}
 
 
-def test_a_node_without_detect_video_is_told_once(out):
+def test_node_without_detect_video_fails_once_with_the_reason(out):
     made = Made(out, node("a"))
     made.ray.dies_saying_hello = "No module named 'detector.batch.cluster'"
     made.load()

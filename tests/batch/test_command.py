@@ -159,6 +159,7 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
     ("words", "code", "says"),
     [
         (("in", "-o", "https://host/out"), 2, "read-only"),
+        (("in", "-o", "s3://bucket/out", "--sort", "empty"), 2, "--sort"),
         (("https://user:pass@host/in.mp4", "-o", "out"), 2, "netrc"),
         (("gone", "-o", "out"), 3, "gone"),
         (("-o", "out"), 2, "SOURCE"),
@@ -178,7 +179,7 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 @pytest.mark.slow
-def test_what_cannot_be_done_is_said_in_a_line(place, words, code, says):
+def test_invalid_job_exits_with_a_one_line_error(place, words, code, says):
     assert_one_line_error(detect_video("batch", *words, cwd=place), code, says)
     done = detect_video("batch", *words, "--json", cwd=place)
     if code != 2 or "--conf" not in words:

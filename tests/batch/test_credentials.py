@@ -85,7 +85,7 @@ REFUSED = ("wrong secret", "unknown key", "token that is none", "nothing allowed
 
 
 @pytest.mark.parametrize("who", REFUSED)
-def test_who_is_not_let_in_is_told_what_to_set(store, monkeypatch, tmp_path, who):
+def test_refused_credentials_raise_with_the_variable_to_set(store, monkeypatch, tmp_path, who):
     keys = store.users[who]
     store.enter(monkeypatch, keys, tmp_path)
     with pytest.raises(SourceError) as listing:

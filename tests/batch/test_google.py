@@ -63,6 +63,6 @@ def test_a_job_of_the_command_line(store, tmp_path):
     assert (again["done"], again["skipped"]) == (1, 1)
 
 
-def test_what_is_not_there_is_said(store, tmp_path):
+def test_missing_bucket_exits_3(store, tmp_path):
     done = detect_video_anew("batch", "gs://nobucket/in/", "-o", "out", cwd=tmp_path)
     assert (done.returncode, "no such bucket" in done.stderr) == (3, True)

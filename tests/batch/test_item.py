@@ -69,7 +69,7 @@ def test_results_come_into_place_with_their_marker(tmp_path, model, task):
 
 
 @pytest.mark.slow
-def test_a_source_that_changes_meanwhile_is_no_result(tmp_path, model, task):
+def test_source_that_changes_during_the_run_raises_and_leaves_no_result(tmp_path, model, task):
     def touch(frames):
         os.utime(task.path, ns=(frames, frames))
 

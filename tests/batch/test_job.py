@@ -67,12 +67,6 @@ def test_every_item_once_the_largest_first(job, tmp_path):
     assert sorted(os.listdir(tmp_path / "out/files")) == sorted(pool.tried)
 
 
-def test_a_second_job_says_what_to_do(job):
-    job()
-    with pytest.raises(UsageError, match="--resume"):
-        job()
-
-
 def test_resume_skips_what_is_done(job):
     job()
     result, pool = job(resume=True)
@@ -198,7 +192,7 @@ def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
     assert job(resume=True)[0].exit.code == 7
 
 
-def test_results_of_a_worker_that_was_lost_behind_them_stand(job):
+def test_results_placed_before_a_worker_died_are_kept(job):
     """It placed them whole, and died before it could say so."""
 
     def answers(task, pool):
@@ -257,7 +251,7 @@ def test_the_manifest_holds_the_settings(job, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to be read"])
-def test_a_damaged_manifest_is_said_or_made_anew(job, tmp_path, content):
+def test_empty_manifest_is_rebuilt_and_damaged_one_refused(job, tmp_path, content):
     job()
     (tmp_path / "out/manifest.sqlite").write_bytes(content)
     if not content:

@@ -97,7 +97,7 @@ def test_an_item_keeps_its_name(tmp_path):
     assert names("one", "two", known=known) == ["2/a.mp4", "a.mp4"]
 
 
-def test_what_the_job_writes_is_no_source(tmp_path):
+def test_job_outputs_are_not_listed_as_sources(tmp_path):
     make_sources(tmp_path, "in/a.mp4", "in/out/files/a.mp4/video.mp4")
     assert [item.name for item in list_sources(["in"], "in/out").items] == ["a.mp4"]
     assert [item.name for item in list_sources(["in/**"], "in/out").items] == ["a.mp4"]
@@ -146,12 +146,12 @@ def test_names_from_a_list_cannot_leave_the_output(tmp_path):
         ("nothing/*.mp4", SourceError, "no video"),
     ],
 )
-def test_what_cannot_be_a_source_is_said(spec, error, says):
+def test_invalid_source_raises_with_the_reason(spec, error, says):
     with pytest.raises(error, match=says):
         list_sources([spec], "out")
 
 
-def test_an_empty_folder_beside_a_full_one_is_told(tmp_path):
+def test_empty_folder_is_reported_and_alone_refused(tmp_path):
     make_sources(tmp_path, "in/a.mp4")
     (tmp_path / "empty").mkdir()
     assert list_sources(["in", "empty"], "out").silent == ["empty"]

@@ -75,7 +75,7 @@ def test_cores_are_shared_next_to_each_other():
     [(OSError(errno.ENOSPC, "full"), 6, False), (MemoryError(), 5, True), (ValueError(), 1, True)],
 )
 def test_a_worker_answers_an_unexpected_error(error, code, broken, monkeypatch):
-    monkeypatch.setattr(worker, "_Worker", Mock(side_effect=error))
+    monkeypatch.setattr(worker, "_ItemWorker", Mock(side_effect=error))
     orders, said = [SimpleNamespace(do="close"), SimpleNamespace(do="open", opening=0)], []
     worker._serve(orders.pop, SimpleNamespace(say=said.append))
     assert [(one.kind, one.exit_code, one.broken) for one in said] == [("error", code, broken)]
@@ -125,7 +125,7 @@ def test_a_lost_worker_is_replaced(pool, tmp_path, name, says):
 
 
 @pytest.mark.slow
-def test_there_are_no_more_workers_than_items(pool, tmp_path):
+def test_workers_are_limited_to_the_number_of_items(pool, tmp_path):
     made = pool(3, most=2)
     assert len(made.states()) == 2
     assert {one.state for one in made.states()} <= {"loading", "idle"}

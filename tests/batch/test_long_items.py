@@ -72,7 +72,7 @@ def test_what_split_takes(text):
     assert parse_split("off").off
 
 
-def test_what_is_no_file_of_this_system_is_done_whole():
+def test_remote_item_is_not_divided():
     long = LongItems(Split(), {"a": 8}, ())
     for path, pieces_of in (("/in/a.mp4", True), ("s3://bucket/a.mp4", False)):
         task = Task(name="a", path=path, version="1-1")
@@ -142,7 +142,7 @@ def test_a_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
     assert result.report.forecasts[-1].seconds == pytest.approx(0.5 + 3 * 0.6)
 
 
-def test_people_are_told_what_is_done_of_an_item():
+def test_label_names_part_or_joining():
     task = Task(name="a.mp4", path="", version="")
     pieces_of = [Piece(do="plan"), Piece(do="part", number=2, of=8), Piece(do="join", of=8)]
     labels = [replace(task, piece=piece).label for piece in pieces_of]
@@ -155,7 +155,7 @@ def test_parts_come_before_shorter_items(job):
     assert last_part < pool.tried.index("a.mp4")
 
 
-def test_what_is_not_to_be_divided_is_done_by_whoever_looked(job):
+def test_undivided_item_is_done_by_the_worker_that_planned_it(job):
     result, pool = job(parts=0)
     assert sorted(pool.tried) == ["a.mp4", "bb.mp4", "ccc.mp4", LONG]
     assert result.items == ItemCounts(done=4)
@@ -274,7 +274,7 @@ def test_parts_that_do_not_fit_are_counted_as_the_whole(job, tmp_path):
     assert any(note.startswith(f"{LONG}: not split: ") for note in result.notes)
 
 
-def test_joined_results_that_somebody_removes_are_made_anew(job, tmp_path):
+def test_removed_joined_results_are_made_again(job, tmp_path):
     def answers(task, pool):
         if not does(task, "join"):
             return None
@@ -330,7 +330,7 @@ def test_resume_goes_on_with_the_parts_that_are_done(job, stopped, tmp_path, wor
     assert any("1 long file" in text for text in said)
 
 
-def test_resume_without_parts_drops_those_that_are_done(job, stopped, tmp_path):
+def test_resume_without_parts_drops_finished_parts(job, stopped, tmp_path):
     result, pool = job(resume=True, split=Split(off=True))
     assert result.items.left == 0
     assert pool.outputs.read_marker(LONG).parts == 0

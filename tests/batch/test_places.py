@@ -117,7 +117,7 @@ def test_a_place_that_cannot_be_written_is_refused():
             open_outputs(place)
 
 
-def test_a_file_in_the_way_is_said(tmp_path):
+def test_file_at_the_output_path_is_refused(tmp_path):
     (tmp_path / "out").write_text("x")
     with pytest.raises(OutputError, match="out"):
         make_output_folder(str(tmp_path / "out"))

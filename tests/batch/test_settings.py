@@ -62,7 +62,7 @@ def test_a_configuration_survives_being_kept():
     assert not {"live", "record", "events", "page"} & as_plain(config).keys()
 
 
-def test_a_damaged_one_is_said(tmp_path):
+def test_damaged_settings_are_refused_by_name(tmp_path):
     (tmp_path / "job.json").write_text("{")
     with pytest.raises(UsageError, match=r"job\.json"):
         read_settings(str(tmp_path))

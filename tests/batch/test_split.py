@@ -108,7 +108,9 @@ def check_equal(
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 @pytest.mark.parametrize("name", CLIPS)
-def test_rows_are_those_of_one_run(name: str, decoder: str, folder: Path, tmp_path: Path) -> None:
+def test_rows_of_joined_parts_equal_one_run(
+    name: str, decoder: str, folder: Path, tmp_path: Path
+) -> None:
     config = make_config("jsonl", "csv", batch=3, decoder=decoder)
     outputs = check_equal(clip(folder, name), config, tmp_path)
     rows = [json.loads(line) for line in outputs["jsonl"].read_text().splitlines()]
@@ -390,7 +392,7 @@ def test_parts_that_do_not_fit(changes: dict, reason: str | None, detected, tmp_
     assert not refused if reason is None else reason in refused[0]
 
 
-def test_a_part_without_the_picture_behind_it(detected, tmp_path) -> None:
+def test_part_without_digest_of_its_next_picture_is_rejected(detected, tmp_path) -> None:
     (reason,) = join_changed(detected, tmp_path, 0, behind_digest="")
     assert "differently" in reason
 

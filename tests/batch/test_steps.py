@@ -204,7 +204,7 @@ def test_what_is_not_divided_is_done_at_once(clip, model, outputs, piece, option
     assert os.listdir(outputs.place) == ["files"]
 
 
-def test_a_source_that_changes_is_no_part(clip, model, outputs, tmp_path):
+def test_changed_source_raises_and_leaves_no_part(clip, model, outputs, tmp_path):
     path = tmp_path / "changing.mp4"
     path.write_bytes(clip.read_bytes())
     task = task_of(path)
@@ -273,7 +273,7 @@ def test_a_worker_that_has_no_frames_says_that_it_gets_on(monkeypatch):
     finally:
         over.set()
         beats.join()
-    answer = receive(parent, worker.Answer)
+    answer = receive(parent, worker.PoolReply)
     assert (answer.kind, answer.frames) == ("frames", 0)
 
 

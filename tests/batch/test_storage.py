@@ -117,7 +117,7 @@ def test_listing_goes_by_pages(store, wire, monkeypatch):
 
 @pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
 @pytest.mark.parametrize("at_end", [False, True], ids=["moov first", "moov last"])
-def test_frames_are_those_of_the_file(store, tmp_path, pixels, at_end):
+def test_frames_from_a_store_equal_those_of_the_local_file(store, tmp_path, pixels, at_end):
     path = tmp_path / "a.mov" if at_end else tmp_path / "a.mp4"
     write_video(path, 24)
     store.pipe_file(f"videos/{path.name}", path.read_bytes())
@@ -184,7 +184,7 @@ def test_a_slow_wire_only_takes_longer(store, wire, tmp_path):
     assert len(read_all("s3://videos/in/a.mp4")[0]) == 30
 
 
-def test_a_source_that_changes_meanwhile_is_no_result(store, tmp_path, model):
+def test_source_that_changes_during_the_run_raises(store, tmp_path, model):
     upload(store, tmp_path, frames=30)
     task = task_of("s3://videos/in/a.mp4")
 
@@ -205,7 +205,7 @@ def test_a_source_that_changes_meanwhile_is_no_result(store, tmp_path, model):
         ("s3://videos/empty/", "no video"),
     ],
 )
-def test_what_is_not_there_is_said(store, source, says):
+def test_missing_object_or_bucket_raises_source_error(store, source, says):
     with pytest.raises(SourceError, match=says):
         list_sources([source], "out")
 
@@ -261,7 +261,7 @@ def test_two_jobs_that_begin_at_once_have_one_settings_file(store, tmp_path):
     assert store.cat_file("videos/out/job.json") == b"first"
 
 
-def test_a_store_that_is_away_is_said(store, wire, monkeypatch):
+def test_unreachable_store_raises_with_the_endpoint_variable(store, wire, monkeypatch):
     wire.dead = True
     with pytest.raises(SourceError, match=r"connection.*AWS_ENDPOINT_URL"):
         look_at("s3://videos/in/a.mp4")
@@ -336,7 +336,7 @@ def test_a_file_of_a_web_server_without_ranges(web, tmp_path, monkeypatch):
     assert len(web.requests) == 1  # what it sent is kept
 
 
-def test_a_web_server_that_is_away_is_said(web):
+def test_missing_web_file_or_server_raises_source_error(web):
     with pytest.raises(SourceError, match="no such file"):
         look_at(web.url("/gone.mp4"))
     with pytest.raises(SourceError, match="connection"):

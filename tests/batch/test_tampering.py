@@ -98,7 +98,9 @@ def test_a_marker_that_does_not_fit_is_none(outputs, record, changes):
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "link", "huge", "rows", "above"])
-def test_what_is_no_file_of_ours_is_not_done(outputs, record, what, tmp_path):
+def test_marker_or_rows_not_written_by_the_job_do_not_count_as_done(
+    outputs, record, what, tmp_path
+):
     folder = outputs.folder(TASK.name)
     marker = folder / MARKER
     if what == "huge":
@@ -220,7 +222,7 @@ def test_a_manifest_that_no_job_writes_is_refused(manifest, statement):
         pass
 
 
-def test_a_full_disk_is_no_damage(tmp_path):
+def test_full_disk_is_reported_as_disk_full(tmp_path):
     with closing(Manifest.open(tmp_path / "m.sqlite")) as opened:
         opened._connection.execute("PRAGMA max_page_count = 1")  # not below what it has
         with pytest.raises(OutputError, match=r"disk full: .*m\.sqlite needs more space"):
@@ -241,7 +243,7 @@ def test_a_journal_that_names_another_file_is_refused(manifest, tmp_path):
 
 @pytest.mark.parametrize("suffix", ["", "-journal", "-wal"])
 @pytest.mark.parametrize("what", ["link", "pipe"])
-def test_a_manifest_that_is_no_file_is_refused(manifest, tmp_path, suffix, what):
+def test_manifest_that_is_a_link_or_pipe_is_refused(manifest, tmp_path, suffix, what):
     path = manifest.with_name(f"manifest.sqlite{suffix}")
     path.unlink(missing_ok=True)
     os.mkfifo(path) if what == "pipe" else path.symlink_to(tmp_path / "nowhere")

@@ -50,7 +50,7 @@ def test_built_once_said_and_used_by_the_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_builds_what_is_missing_by_itself(tmp_path):
+def test_run_builds_a_missing_engine_file(tmp_path):
     env = with_engines(tmp_path, "forging")
     assert forged(tmp_path, env=env, command="detect").returncode == 0
     assert forged(tmp_path, env=env).stdout.startswith("already built: ")

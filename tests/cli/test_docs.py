@@ -228,7 +228,7 @@ def test_tables_have_a_row_for_each():
     assert set(first_column("docs/reading.md", "and its tables")) == set(list_passes())
 
 
-def test_words_from_elsewhere_are_those_that_the_program_answers():
+def test_ultralytics_table_equals_the_suggestions_of_the_command():
     text = (CHECKOUT / "docs/usage.md").read_text(encoding="utf-8")
     _, _, section = text.partition("## Coming from ultralytics")
     rows = re.findall(r"^\| (`.*) \| (`.*) \|$", section.partition("\n## ")[0], re.M)
@@ -274,7 +274,7 @@ def wrong_numbers(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
-def test_numbers_are_those_of_the_code(page):
+def test_stated_numbers_in_docs_equal_the_code(page):
     text = page.read_text(encoding="utf-8")
     assert re.findall("<!-- =.*", STATED.sub("", text)) == []  # each has its number before it
     assert wrong_numbers(text) == []

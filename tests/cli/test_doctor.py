@@ -47,7 +47,7 @@ def test_the_table_and_a_folder_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_nvtx_tool_is_told_from_a_path_that_is_none(tmp_path):
+def test_doctor_reports_attached_nvtx_tool_and_warns_of_a_missing_one(tmp_path):
     log = tmp_path / "log"
     process = detect_video(
         "doctor", "--quick", "--json", cwd=tmp_path, env=probe_env(build_probe(tmp_path), log)

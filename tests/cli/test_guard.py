@@ -175,7 +175,7 @@ def test_report_keeps_the_session(here: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["session.json", "detections.jsonl"])
-def test_an_output_is_no_file_of_the_session(here: Path, name: str) -> None:
+def test_output_that_is_a_session_file_is_refused(here: Path, name: str) -> None:
     assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
     assert not (here / "o").exists()
     made = session(here / "o")
@@ -262,7 +262,7 @@ def test_eval_keeps_the_detections_that_it_scores(here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["evaluation.json", "session.json", "summary.json"])
-def test_labels_are_no_file_of_the_session(here: Path, name: str) -> None:
+def test_session_does_not_overwrite_the_labels(here: Path, name: str) -> None:
     (here / "o").mkdir()
     for picture_file in ("a.jpg", "b.jpg"):
         os.rename(here / picture_file, here / "o" / picture_file)

@@ -105,7 +105,7 @@ def test_a_file_named_like_a_command_is_reached_by_its_path(tmp_path):
 @pytest.mark.parametrize(
     ("word", "meant"), [("profle", "profile"), ("detct", "detect"), ("Compare", "compare")]
 )
-def test_a_misspelt_command_is_no_source(tmp_path, word, meant):
+def test_misspelt_command_exits_2_with_a_suggestion(tmp_path, word, meant):
     write_video(tmp_path / "in.mp4", 3)
     process = detect_video(word, "in.mp4", cwd=tmp_path)
     assert_one_line_error(process, 2, f"No such command or file '{word}'. Did you mean '{meant}'?")

@@ -44,7 +44,7 @@ def test_list(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_figures_of_the_list_are_those_that_are_counted():
+def test_listed_model_figures_equal_counted_ones():
     for row in listing():
         if known_model(row["name"]).path.suffix == ".cfg":
             counted = facts(ModelRequest(row["name"]))

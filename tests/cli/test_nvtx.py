@@ -1,5 +1,8 @@
 """NVTX seen from outside: the real command under an injection library that logs every range."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -99,3 +102,19 @@ def test_switched_off_by_configuration(tmp_path, probe):
     process, log = run(tmp_path, probe, "--config", "off.yaml")
     assert process.returncode == 0
     assert not log.exists() or read_log(log) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("calls", "complaint"),
+    [
+        ("d.push_range(d.get_event_attributes(message='left'))", "left open"),
+        ("d.pop_range()", "had not opened"),
+    ],
+)
+def test_the_probe_finds_unbalanced_ranges(tmp_path, probe, calls, complaint):
+    program = f"import nvtx; d = nvtx.get_domain('detect-video'); {calls}"
+    env = {**os.environ, **probe_env(probe, tmp_path / "log.tsv")}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=240)
+    with pytest.raises(AssertionError, match=complaint):
+        read_log(tmp_path / "log.tsv")

@@ -49,7 +49,7 @@ def test_a_line_says_sizes_objects_and_times() -> None:
     assert "4 persons, 1 bus" in unmeasured
 
 
-def test_without_a_console_whoever_prints_gets_the_lines() -> None:
+def test_picture_lines_go_to_the_callback_without_a_console() -> None:
     said: list[str] = []
     lines = PictureLines(None, said.append)
     for name in ("a.jpg", "b.jpg"):

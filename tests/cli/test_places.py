@@ -107,7 +107,7 @@ ANOTHER_ACCOUNT = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
-def test_too_few_threads_are_no_interruption(tmp_path, threads):
+def test_too_few_threads_exit_5_and_not_as_interrupted(tmp_path, threads):
     """OpenBLAS raises SIGINT where its threads cannot start."""
     if os.geteuid() or not shutil.which("setpriv"):
         pytest.skip("machine: only root can become another account")

@@ -73,7 +73,7 @@ def test_what_is_printable():
 @pytest.mark.parametrize(
     "text", ["", "a", "=1", "'=1", "''=1", "'a", "+", "-1", "@", "\t", "\r", "a=1", "'"]
 )
-def test_a_cell_is_no_formula_and_comes_back(text):
+def test_csv_cell_never_starts_a_formula_and_round_trips(text):
     assert as_cell(text)[:1] not in tuple("=+-@\t\r")
     assert from_cell(as_cell(text)) == text
 

@@ -121,7 +121,7 @@ def test_each_row_is_there_at_once() -> None:
     os.close(writing)
 
 
-def test_a_reader_that_leaves_is_told_once() -> None:
+def test_reader_that_leaves_is_reported_once() -> None:
     reading, writing = os.pipe()
     left: list[str] = []
     sink = streamed(writing, left)

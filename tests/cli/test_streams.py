@@ -63,7 +63,7 @@ def test_a_second_signal_does_not_disturb_the_end():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_stop_nobody(tmp_path, redirection):
+def test_run_with_closed_standard_streams_succeeds(tmp_path, redirection):
     write_video(tmp_path / "in.mp4", 3)
     process = shell(tmp_path, "in.mp4 --engine null", redirection)
     assert (process.returncode, process.stderr) == (0, "")
@@ -107,7 +107,7 @@ def test_a_report_for_a_full_disk(tmp_path, form):
 @pytest.mark.parametrize(
     "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"]
 )
-def test_nobody_reads_standard_output(tmp_path, arguments):
+def test_closed_pipe_on_standard_output_exits_0(tmp_path, arguments):
     """What a command wrote is whole, so the reader that left does not change its exit code."""
     write_video(tmp_path / "in.mp4", 3)
     line = f'"{COMMAND[0]}" -m detector {arguments} | true; exit "${{PIPESTATUS[0]}}"'

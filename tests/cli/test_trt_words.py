@@ -77,7 +77,9 @@ def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("major", "precision"), [(10, "fp16"), (11, "bf16"), (10, "int8")])
-def test_precisions_took_effect_and_where_not_it_is_said(monkeypatch, reference, major, precision):
+def test_summary_reports_whether_the_precision_took_effect(
+    monkeypatch, reference, major, precision
+):
     machine = install(monkeypatch, major)
     asked = [STREET, "--engine", "trt", "--frames", 8, "--no-video", "--precision", precision]
     summary = run(
@@ -180,7 +182,7 @@ def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):
         one_line(result, 5, f"engine {engine}: x.trt is a TensorRT plan", "use --engine trt")
 
 
-def test_without_tensorrt_or_a_driver_it_is_said(place):
+def test_missing_tensorrt_or_driver_exits_5(place):
     result = cli_runner().invoke(cli, [str(STREET), "--engine", "trt"])
     one_line(result, 5, "engine trt: ")
 

@@ -112,7 +112,7 @@ def test_a_picture_is_one_file(web, out):
         ("/range.mp4", [str(10**30)]),
     ],
 )
-def test_what_is_no_file_ends_with_3_in_one_line(web, out, path, words):
+def test_address_without_a_video_file_exits_3_with_one_line(web, out, path, words):
     web.put("/guarded.mp4", status=401)
     web.put("/broken.mp4", status=500)
     web.put("/empty.mp4")
@@ -165,7 +165,7 @@ def config(**given):
     return merge_levels((COMMAND_LINE, given)), given
 
 
-def test_an_option_of_cameras_makes_a_camera_of_an_address_and_asks_nobody(web):
+def test_camera_option_makes_an_address_a_camera_without_a_request(web):
     for given in ({"policy": "latest"}, {"record": "copy"}, {"wait": True}, {"repeat": True}):
         assert reads_cameras([web.url("/clip.mp4"), web.url("/watch")], *config(**given))
     assert web.requests == []
@@ -173,7 +173,7 @@ def test_an_option_of_cameras_makes_a_camera_of_an_address_and_asks_nobody(web):
     assert len(web.requests) == 1
 
 
-def test_files_and_pages_among_cameras_are_told(web):
+def test_files_and_web_pages_among_cameras_are_refused(web):
     with http() as cameras:
         video = cameras.url("/mjpeg")
         assert reads_cameras([video], *config())

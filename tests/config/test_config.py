@@ -152,13 +152,6 @@ def test_what_is_beyond_the_limits_names_the_key(tmp_path, text, key):
         merge_levels(read_level(file))
 
 
-@pytest.mark.parametrize("document", ["eval", "evaluation", "compare"])
-def test_documents_tell_the_score_from_which_a_box_is_shown(document: str) -> None:
-    """Their recall and precision are said to be those of what detect shows."""
-    schema = (CHECKOUT / "docs/schema" / f"{document}.json").read_text(encoding="utf-8")
-    assert f"score {Config().selection.conf} or more" in schema
-
-
 @pytest.mark.parametrize("asked", [{"infer_every": "3"}, {"smooth": True}, {"zones": "z.yaml"}])
 def test_what_needs_tracks_turns_them_on(asked):
     assert merge_levels((COMMAND_LINE, asked)).tracking.track == "bytetrack"

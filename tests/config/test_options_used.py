@@ -6,6 +6,7 @@ To read an option is not yet to obey it. What obeys is tested where it is writte
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 from detector.core import sinks, wings
 from detector.core.cli.help import GroupedOption
 from detector.core.config import schema
+from detector.core.stages.between import places
 from tests.cli.command import detect_video_anew
 from tests.config.tell_reads import told, with_telling
 from tests.engines.quantised import CFG
@@ -70,10 +72,12 @@ def offered(command: click.Command) -> set[str]:
 
 
 def ignored(offers: set[str], read: set[str]) -> list[str]:
-    """``read``: as processes told. The group of outputs goes to the sinks as one mapping, of which
-    each takes what it declares."""
+    """``read``: as processes told. Sinks and stages get groups as one mapping: a sink takes what it
+    declares, and a stage that is turned on what its file names."""
     if "save" in read:
         read = read.union(*(sink.options for sink in sinks.find_all()))
+    stages = "".join(inspect.getsource(importlib.import_module(one)) for one in places().values())
+    read = read | {name for name in LEAVES if f'["{name}"]' in stages}
     return sorted(offers - read)
 
 

@@ -164,7 +164,9 @@ def test_end_to_end_may_be_faster_where_frames_are_not_inferred(name) -> None:
         (None, 2, {"waited-for-cores"}),  # nobody told
     ],
 )
-def test_who_had_the_cores_is_told_apart(foreign, threads, expected) -> None:
+def test_waiting_for_cores_is_attributed_to_others_or_own_threads(
+    foreign, threads, expected
+) -> None:
     """A thread that worked for 4 s was ready for 1 s without a core."""
     thread = {**THREAD, "ready_s": 1.0, "foreign_share": foreign}
     document = {**CLEAN_RUN, "threads": {"reader": thread}, "engine_threads": threads}

@@ -20,7 +20,7 @@ from detector.core.loop.parts import Progress
 from detector.core.run.detect import detect
 from detector.core.run.plan import resolve
 from detector.core.stages import between
-from detector.core.stages.between import Stage
+from detector.core.stages.between.base import Stage
 from detector.core.timeline import Timeline
 from detector.core.timeline.order import NAME, grouped, in_order
 from detector.core.timeline.spans import STAGES
@@ -181,6 +181,6 @@ def test_the_python_api_has_it(best: type[BestStage]) -> None:
     assert best.made[-1].closed == 1
 
 
-def test_an_option_that_nobody_gave_leaves_it_out(best: type[BestStage]) -> None:
+def test_stage_is_skipped_unless_its_option_is_given(best: type[BestStage]) -> None:
     assert between.wanted(config(max_det=300).as_dict()) == ()
     assert [one.name for one in between.wanted(config().as_dict())] == ["best"]

@@ -141,7 +141,7 @@ def test_a_whole_session_has_every_part(part, sessions) -> None:
         assert part.drawn(sessions["one frame"]) == "", "its pass did not run"
 
 
-def test_parts_are_told_apart_and_stand_in_an_order() -> None:
+def test_report_parts_have_unique_names_and_places() -> None:
     for key in ("name", "place"):
         each = [getattr(part, key) for part in list_parts()]
         assert len(set(each)) == len(each), key

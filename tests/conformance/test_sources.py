@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -59,15 +60,16 @@ def read_all(source: Source) -> list[tuple[int, int, np.ndarray]]:
 def test_it_says_what_it_is(kind: type[Source]) -> None:
     assert "bgr" in kind.gives
     assert isinstance(kind.order, int)
-    assert kind.__doc__ or kind.__module__
 
 
-def test_claims_answers_for_every_spec_and_never_raises(
+def test_what_it_claims_has_its_form_and_claims_never_raises(
     kind: type[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for spec in ODD:
-        assert kind.claims(spec) in (True, False), spec
+    for spec in (*ODD, "HTTPS://127.0.0.1:9/a\nb.mp4", "/dev/video0", "12", "CAMERAS.YML"):
+        claimed = kind.claims(spec)
+        assert claimed in (True, False), spec
+        assert not claimed or re.fullmatch(kind.form, spec, re.IGNORECASE | re.DOTALL), spec
 
 
 def test_its_own_spec_is_claimed_by_no_other_that_is_asked_as_early(

@@ -102,7 +102,7 @@ def told(session: SavedSession) -> tuple[dict[str, Any], str, set[str]]:
 
 
 @pytest.mark.parametrize("one", list_statistics(), ids=lambda one: one.name)
-def test_every_statistic_is_told(one, session, told) -> None:
+def test_every_statistic_is_in_schema_report_and_metrics(one, session, told) -> None:
     schema, shown, figures = told
     expected = [] if one.of(session.document) is not None else complaints(one, {}, "", set())[-2:]
     assert [each for each in complaints(one, schema, shown, figures) if each not in expected] == []
@@ -120,7 +120,7 @@ def test_no_number_of_a_summary_is_forgotten() -> None:
     assert set(numbers(Summary)) >= NOT_MEASURED, "names that no summary has any more"
 
 
-def test_names_and_titles_are_told_apart() -> None:
+def test_statistics_have_unique_names_and_titles() -> None:
     found = list_statistics()
     assert len({one.name for one in found}) == len({one.title for one in found}) == len(found)
 

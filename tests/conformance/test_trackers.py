@@ -76,7 +76,7 @@ def test_a_gap_of_the_source(name: str, gap_s: float, ids: int) -> None:
 
 
 @ALL
-def test_someone_behind_a_tree(name: str) -> None:
+def test_long_hidden_object_gets_a_new_id(name: str) -> None:
     """Hidden longer than a second: another id, and never that of somebody else."""
     ways = [hidden(straight((100, 200), (40, 0)), 1, 2.5), straight((100, 420), (40, 0))]
     had = ids_of(find(name)(CONF), ways, np.arange(0, 4, 1 / 30).tolist())
@@ -109,7 +109,7 @@ def test_classes_are_followed_apart(name: str) -> None:
 
 @ALL
 @pytest.mark.parametrize(("start_s", "again_s"), [(0, 1), (50, 0)])
-def test_the_end_of_a_scene_and_a_clock_that_begins_anew(
+def test_end_of_a_scene_or_a_clock_set_back_starts_new_ids(
     name: str, start_s: int, again_s: int
 ) -> None:
     tracker, ways = find(name)(CONF), [straight((100, 200), (8, 0))]

@@ -24,9 +24,9 @@ from detector.lab.report.page import page
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
+from tests.networks import need_engine
 
-if reason := engines.usable()["openvino"]:
-    pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
+need_engine("openvino", allow_module_level=True)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_the_executed_type_is_read_back(precision, hint, told, said):
 
 
 @pytest.mark.parametrize("kind", ["gpu", "npu"])
-def test_what_is_missing_for_a_device_is_told(tmp_path, monkeypatch, kind):
+def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(hardware, "DEV", tmp_path / "dev")
     monkeypatch.setattr(hardware, "SYS", tmp_path / "sys")
     about = hardware.KINDS[kind]

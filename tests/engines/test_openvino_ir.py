@@ -311,7 +311,7 @@ def write_ssd(path: Path) -> None:
     openvino.save_model(model, path, compress_to_fp16=False)
 
 
-def test_the_xml_itself_runs_too_and_free_sizes_take_those_of_the_metadata(tmp_path):
+def test_xml_path_opens_and_dynamic_sizes_come_from_metadata(tmp_path):
     folder = write(tmp_path, exports.anchor_free(batch="batch", side="side"))
     assert found_in(folder / "yolov8n.xml") == GREEN
     network = open_network(str(folder / "yolov8n.xml"), batch=3)
@@ -412,7 +412,7 @@ def test_what_is_wrong_is_one_line(tmp_path, damage, said):
     assert "\n" not in str(caught.value)
 
 
-def test_sizes_and_batches_that_are_fixed_are_said(tmp_path):
+def test_other_size_or_batch_than_the_fixed_one_is_refused(tmp_path):
     folder = write(tmp_path, exports.anchor_free())
     with pytest.raises(ModelError, match="fixed at 64x64"):
         open_network(str(folder), size=(96, 96))
@@ -428,7 +428,7 @@ def test_other_engines_and_int8_are_refused_with_what_to_use(tmp_path):
         Detector(str(folder), precision="int8")
 
 
-def test_models_show_opens_it_and_build_says_that_there_is_nothing_to_build(tmp_path):
+def test_models_show_describes_ir_and_build_refuses_it(tmp_path):
     folder = write(tmp_path, exports.anchor_free())
     shown = detect_video("models", "show", folder, "--json", cwd=tmp_path)
     facts = json.loads(shown.stdout)

@@ -110,7 +110,7 @@ def session(*parts: tuple[str, list[str]], started: bool = True):
     )
 
 
-def test_the_nodes_that_a_provider_leaves_to_others_are_told():
+def test_note_counts_nodes_that_a_provider_leaves_to_others():
     x = Provider("x", OWN)
     assert note_of(session((OWN, ["Conv", "Relu"])), x).endswith("provider x runs all 2 nodes")
     split = session((OWN, ["Conv"]), (CPU, ["Hardmax"]), (OWN, ["Conv"]), (CPU, ["Hardmax"]))

@@ -66,24 +66,6 @@ def test_the_manifest_says_from_what_it_was_made(tmp_path):
     assert onnx.load_from_string(data) == network.graph
 
 
-def damage_truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def damage_flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def damage_manifest(path: Path) -> None:
-    path.with_suffix(".json").write_text('{"schema": 1')
-
-
-def damage_no_manifest(path: Path) -> None:
-    path.with_suffix(".json").unlink()
-
-
 def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
     """--family yolov5 and yolov8 give one graph for such a file; only the manifest is written
     anew.
@@ -92,26 +74,6 @@ def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
     other = export(replace(plus_one(), family="another"), tmp_path)
     assert (other.path, other.notes) == (first.path, ())
     assert store.read_manifest(other.path)["family"] == "another"
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (damage_truncate, "its content does not match its manifest"),
-        (damage_flip, "its content does not match its manifest"),
-        (damage_manifest, "it has no readable manifest"),
-        (damage_no_manifest, "it has no readable manifest"),
-    ],
-)
-def test_a_damaged_one_is_built_again_and_said(tmp_path, damage, reason):
-    path = Path(export(plus_one(), tmp_path).path)
-    whole = path.read_bytes()
-    damage(path)
-    again = export(plus_one(), tmp_path)
-    assert again.built
-    assert again.notes == (f"{path}: {reason}, not used; built again",)
-    assert path.read_bytes() == whole
-    assert not export(plus_one(), tmp_path).built
 
 
 def test_another_batch_size_or_weight_is_another_file(tmp_path):

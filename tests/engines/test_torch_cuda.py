@@ -228,7 +228,7 @@ RESULTS = torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
         ({"compile": "1", "graphs": "1"}, True),
     ],
 )
-def test_every_request_has_a_graph_unless_it_is_told_otherwise(fakes, own, captured):
+def test_every_request_captures_a_cuda_graph_unless_turned_off(fakes, own, captured):
     engine = opened(fakes, lambda given: RESULTS, **own)
     assert engine.captured is captured
     assert engine.notes == []
@@ -268,7 +268,7 @@ def test_graphs_that_take_too_much_memory_are_left_out(fakes, monkeypatch):
     assert "4 requests take more memory" in engine.notes[0]
 
 
-def test_the_gpus_own_error_is_told_and_not_what_a_library_makes_of_it(fakes):
+def test_cuda_error_is_reported_instead_of_the_librarys(fakes):
     def run(given):
         fakes.broken = "CUDA error: device-side assert triggered\nand how to debug it"
         raise RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
@@ -279,7 +279,7 @@ def test_the_gpus_own_error_is_told_and_not_what_a_library_makes_of_it(fakes):
     assert str(caught.value).endswith("run the network: CUDA error: device-side assert triggered")
 
 
-def test_an_error_that_is_not_the_gpus_is_told_as_it_is(fakes):
+def test_error_of_another_cause_is_reported_unchanged(fakes):
     def run(given):
         raise RuntimeError("shapes do not match")
 

@@ -115,7 +115,7 @@ def test_a_file_that_is_quantised_already_has_no_halves(monkeypatch, tmp_path, p
         convert_to_halves(network, precision)
 
 
-def test_whole_numbers_go_through_a_cast_as_they_are():
+def test_integers_are_not_cast_to_bfloat16():
     """Places to pick from, made by a layer that stays and read by one that does not."""
     picked = halves._floats_to(torch.arange(3), torch.bfloat16)
     assert picked.dtype == torch.int64

@@ -100,7 +100,7 @@ def test_what_belongs_to_another_account_is_not(mine: Path, owner: int) -> None:
     assert not is_roots(mine)
 
 
-def test_what_is_not_there_belongs_to_nobody(tmp_path: Path) -> None:
+def test_missing_path_has_no_other_writers_and_is_not_roots(tmp_path: Path) -> None:
     assert who_else_may_write(tmp_path / "absent") is None
     assert not is_roots(tmp_path / "absent")
 

@@ -39,7 +39,7 @@ def test_the_file_appears_at_the_end_and_nothing_else_stays(tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["spans.npz"]
 
 
-def test_what_stood_there_stays_where_writing_fails(tmp_path):
+def test_failed_write_keeps_the_earlier_file(tmp_path):
     target = tmp_path / "a.json"
     write_whole(target, b"before")
 
@@ -122,9 +122,7 @@ def test_content_that_cannot_be_synced_gets_no_name(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_synced_is_said_unless_its_file_system_never_can(
-    tmp_path, monkeypatch
-):
+def test_failed_folder_sync_raises_unless_unsupported(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing(errno.EIO, on_folders=True))
     with pytest.raises(OutputError, match="Input/output error"):
         write_whole(tmp_path / "x.json", b"whole")
@@ -152,7 +150,7 @@ def test_the_umask_holds_unless_a_file_is_private(tmp_path, umask, mode):
 # ---- temporary folders
 
 
-def test_without_a_place_for_temporary_files_the_cure_is_said(tmp_path, monkeypatch):
+def test_missing_temporary_folder_raises_with_the_cure(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(OutputError, match=r"set TMPDIR$"), temporary_folder():
         pass
@@ -204,7 +202,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
     }
 
 
-def test_one_lock_for_a_file_and_none_where_there_are_no_locks(tmp_path, monkeypatch):
+def test_second_lock_fails_and_unsupported_locks_succeed(tmp_path, monkeypatch):
     with (tmp_path / "x").open("wb") as first, (tmp_path / "x").open("rb") as second:
         assert take_lock(first.fileno()) is True
         assert take_lock(second.fileno()) is False

@@ -172,7 +172,7 @@ def test_a_machine_is_measured_once(config, monkeypatch):
     assert measured[2:] == [("fp32", 2, False)]
 
 
-def test_what_was_measured_beside_another_precision_raises_a_peak(config, monkeypatch):
+def test_higher_measurement_of_another_precision_raises_the_peak(config, monkeypatch):
     """A measurement that something disturbed; a bandwidth counts for every engine."""
     reached = {"fp32": {"fp32": 5.0}, "int8": {"fp32": 3.0, "int8": 9.0}}
     monkeypatch.setattr(

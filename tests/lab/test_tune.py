@@ -24,9 +24,9 @@ from detector.lab.profile import base
 from detector.lab.session.comparison import Round
 from detector.lab.terminal.tune import shorten, verdict
 from detector.lab.tune import candidates, parse_target
-from detector.lab.tune.candidates import Change, Plain
+from detector.lab.tune.candidates import Adjustment, Plain
 from detector.lab.tune.kept import as_config
-from detector.lab.tune.search import ROUNDS, STEP, Ran, Search
+from detector.lab.tune.search import ROUNDS, STEP, Search, TuneRun
 from tests.cli.command import detect_video
 from tests.sources.clips import write_video
 
@@ -52,8 +52,8 @@ class Job:
         self.now, self.ran, self.plain = 0.0, [], plain
         self.speed, self.wrong, self.empty = speed, wrong, empty
 
-    def turns(self, several, frames, opens, stays) -> list[Ran]:
-        found, left = [Ran() for _ in several], []
+    def turns(self, several, frames, opens, stays) -> list[TuneRun]:
+        found, left = [TuneRun() for _ in several], []
         for at in range(len(several)):
             if not opens(at):
                 break
@@ -157,7 +157,7 @@ def test_the_defaults_stand_where_nothing_beats_them():
     assert "50.0 FPS" in line
 
 
-def test_what_wins_only_sometimes_is_no_winner():
+def test_settings_that_win_only_sometimes_are_not_chosen():
     """The same settings are once faster and once slower than the defaults."""
     speeds = itertools.cycle([60.0, 60.0, 45.0])
     found = Job(lambda settings: next(speeds) if settings else 50.0).find()
@@ -165,7 +165,7 @@ def test_what_wins_only_sometimes_is_no_winner():
     assert found.rounds >= 3
 
 
-def test_what_fails_is_said_and_does_not_end_the_search():
+def test_failed_settings_are_noted_and_the_search_continues():
     found = Job(lambda s: None if s.get("engine") == "torch" else by_rules(s)).find()
     assert found.settings["precision"] == "int8"
     assert any("--engine torch --precision fp32" in note for note in found.notes)
@@ -192,10 +192,10 @@ def test_it_ends_in_time():
     assert job.now < 60
 
 
-def test_a_third_of_a_step_of_agreement_is_no_cost(monkeypatch):
+def test_small_agreement_loss_is_not_a_cost(monkeypatch):
     for name, found in (("_tried", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
         monkeypatch.setattr(Search, name, lambda *_, found=found: found)
-    assert not Job(by_rules).search()._costs(Change("engine", {}))
+    assert not Job(by_rules).search()._costs(Adjustment("engine", {}))
 
 
 def test_the_defaults_run_beside_fp32_even_without_time():
@@ -428,7 +428,7 @@ def test_another_target_is_refused(text):
         parse_target(text)
 
 
-def test_settings_are_shown_as_they_are_typed_and_in_short():
+def test_settings_print_as_options_and_in_short():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert in_words(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
@@ -499,7 +499,9 @@ def found_for(monkeypatch, use: bool, speed=by_rules):
     job = Job(speed)
     monkeypatch.setattr(module, "run_defaults", lambda source, config: (PLAIN, config))
     monkeypatch.setattr(module, "take_turns", lambda source, config: job.turns)
-    monkeypatch.setattr("detector.core.run.reading.Reading.kind_of", lambda *_: "1280x720 h264")
+    monkeypatch.setattr(
+        "detector.core.run.reading.SourceReading.kind_of", lambda *_: "1280x720 h264"
+    )
     kept = []
     monkeypatch.setattr(module, "keep", lambda *given: kept.append(given) or "m.json")
     watch, clock = (lambda *_: None), (lambda: job.now)

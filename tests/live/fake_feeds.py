@@ -33,8 +33,8 @@ def camera(name: str = "door", **more) -> Camera:
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 10_000 * MS
+    def __init__(self, now: int = 10_000 * MS) -> None:
+        self.now = now
 
     def __call__(self) -> int:
         return self.now

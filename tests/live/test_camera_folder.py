@@ -80,7 +80,7 @@ def test_one_run_holds_a_folder_also_if_another_one_took_it_back_first(kind, tmp
     OPENERS[kind](tmp_path, print).close()
 
 
-def test_rows_are_not_mixed_with_those_of_a_run_that_takes_a_moved_folder(tmp_path, monkeypatch):
+def test_runs_around_a_moved_folder_write_separate_rows(tmp_path, monkeypatch):
     runs = [OPENERS["rows"](tmp_path, print)]
 
     def moved(path, file):

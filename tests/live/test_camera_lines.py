@@ -33,7 +33,7 @@ def dropped(lag: int) -> dict[str, FeedFacts]:
     return {"door": replace(UP, dropped={LAG: lag, NEWER: 7})}
 
 
-def test_a_state_is_told_once(every: CameraLines, states: list[str]) -> None:
+def test_camera_state_is_printed_once(every: CameraLines, states: list[str]) -> None:
     down = FeedFacts(WAITING, 0, error="nothing listens", next_try_ns=5 * SECOND)
     every.look({"door": FeedFacts(CONNECTING, 0)}, 0)
     for now_s in (0, 1):
@@ -41,8 +41,8 @@ def test_a_state_is_told_once(every: CameraLines, states: list[str]) -> None:
     for now_s in (2, 3):
         every.look({"door": UP}, now_s * SECOND)
     assert re.fullmatch("door: nothing listens; .* 5 s\ndoor: live, 64x48 h264", "\n".join(states))
-    assert every.was_told("door", "live, 64x48 h264")
-    assert not every.was_told("door", "nothing listens")
+    assert every.has_reported("door", "live, 64x48 h264")
+    assert not every.has_reported("door", "nothing listens")
 
 
 def test_every_says_when_it_gives_up_and_not_each_time(

@@ -62,7 +62,7 @@ def test_what_is_taken_back_and_what_is_for_files_too_is_not_refused():
     refuse_camera_options([__file__], config(**off), off)
 
 
-def test_loop_is_no_cure_for_what_is_no_file(tmp_path: Path):
+def test_clips_option_is_refused_for_a_folder(tmp_path: Path):
     with pytest.raises(UsageError, match="--clips is for cameras"):
         refuse_camera_options([str(tmp_path)], config(clips=True))
 

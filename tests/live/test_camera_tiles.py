@@ -150,7 +150,7 @@ def test_an_absent_camera_is_looked_at_when_it_comes():
     assert street.see("b", TINY)[0] == 1, "a picture that was on its way"
 
 
-def test_pictures_of_another_size_are_looked_at_anew():
+def test_pictures_of_another_size_choose_tiles_again():
     street = Street(camera("a"))
     street.look({"a": SMALLISH})
     street.picture = np.zeros((10, 16, 3), np.uint8)
@@ -160,7 +160,7 @@ def test_pictures_of_another_size_are_looked_at_anew():
     assert street.grids() == ["none"], "tiles would be smaller than the input"
 
 
-def test_own_tiles_of_a_camera_stand_beside_those_of_the_run():
+def test_own_tiles_of_a_camera_override_those_of_the_run():
     street = Street(
         camera("a", tiles="4x4"), camera("b", tiles="none"), camera("c", tiles="auto"),
         camera("d"), tiles="1x2", input_s=0.001,
@@ -199,7 +199,7 @@ class Doubles:
 
 
 @pytest.mark.parametrize(("batch", "calls"), [(1, [1]), (3, [3, 3, 1, 1]), (16, [7, 1])], ids=str)
-def test_rows_have_as_many_inputs_as_they_are_given(batch, calls):
+def test_mixed_request_infers_the_given_number_of_inputs_per_row(batch, calls):
     inner = Doubles(batch)
     request = MixedRequest(inner, 5)
     counts = [5, 1, 1][:batch]
@@ -246,7 +246,7 @@ def test_a_run_with_a_camera_that_is_looked_at_and_one_with_its_own(tmp_path):
     assert document["config"]["input"]["tiles"] == "auto"
 
 
-def test_tiles_of_single_cameras_are_refused_where_nobody_gives_them(tmp_path):
+def test_camera_tiles_are_refused_without_tile_support(tmp_path):
     path = tmp_path / "cameras.yaml"
     path.write_text("cameras: {a: {url: 'rtsp://127.0.0.1:1/x', tiles: 2x2}}")
     with pytest.raises(UsageError, match="tiles"):

@@ -78,7 +78,7 @@ class TestWindow:
         assert bench.ms() - before == pytest.approx(waited_ms)
 
     @pytest.mark.parametrize(("gather", "busy"), [("every", 0.0), ("auto", 0.95)])
-    def test_it_goes_as_soon_as_it_is_full(self, gather, busy):
+    def test_full_batch_goes_at_once(self, gather, busy):
         bench = known(gather)
         bench.collector.pace.busy = busy
         bench.feeds["a"].arrives()
@@ -107,7 +107,7 @@ class TestWindow:
 
     @pytest.mark.parametrize("gather", ["every", "freshest"])
     @pytest.mark.parametrize("silence", ["stalled", "pause"])
-    def test_nobody_waits_for_a_silent_camera(self, gather, silence):
+    def test_batch_does_not_wait_for_a_silent_camera(self, gather, silence):
         bench = Bench("a", "silent", gather=gather, batch=2)
         bench.feeds["a"].arrives()
         bench.feeds["silent"].arrives()

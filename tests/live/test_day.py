@@ -222,7 +222,7 @@ class Rig:
         return [Output(name, sink, self.folder) for name, sink in sinks.items()]
 
     def turn(self) -> None:
-        """As the clerk at midnight, who comes a little late: another loop, with other stages."""
+        """End the day as the monitor does after midnight: another loop, with other stages."""
         if (day := day_text(self.world.utc_s)) != self.day:
             self.end_day()
             self.day = day

@@ -12,7 +12,7 @@ import pytest
 from detector.core.timeline import INFER, OffTimeline, Timeline
 from detector.core.types import Arrival, Detections
 from detector.live.ages import PARTS, FrameAges, parts_of
-from detector.live.capacity import CPU, Load, busiest_stage, capacity, sentence, shares_needed
+from detector.live.capacity import CPU, Usage, busiest_stage, capacity, sentence, shares_needed
 from detector.live.figures import LiveStatus
 from detector.live.selection import inside, keep
 from detector.live.sources.base import STALLED, UNDECODED, WAITING
@@ -87,7 +87,7 @@ class TestAges:
                 )
         assert ages.recent(24_100 * MS)[0].max == 20
         assert ages.result().max == 500, "the day remembers"
-        ages.begin_anew()
+        ages.reset()
         assert ages.result().max is None
 
 
@@ -100,7 +100,7 @@ class TestCapacity:
             "decoding": 0.1,
             "processed": 1.0,
         }
-        return Load(**{**given, **more})
+        return Usage(**{**given, **more})
 
     def test_the_busiest_group_limits(self):
         assert capacity(self.load()) == pytest.approx(4.0)
@@ -154,7 +154,7 @@ class TestCapacity:
         assert capacity(shed) == pytest.approx(capacity(whole))
 
     @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
-    def test_nothing_is_said_where_nothing_is_known(self, more):
+    def test_capacity_without_load_is_unknown(self, more):
         assert capacity(self.load(**more)) is None
         assert "capacity is unknown" in sentence(self.load(**more))
 
@@ -172,7 +172,7 @@ class TestSelection:
             ("person", "vehicle"),
         )
 
-    def test_what_lies_in_a_mask_is_left_out(self):
+    def test_detections_inside_a_mask_are_dropped(self):
         kept = keep(self.found(), 100, 100, [self.LEFT], None)
         assert kept.class_ids.tolist() == [1]
         assert kept.names == ("person", "vehicle")

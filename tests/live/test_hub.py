@@ -9,17 +9,10 @@ import pytest
 from detector.core.types import Detections
 from detector.live.base import APPEARS, CAMERA_DOWN, Event
 from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fitting_width
+from tests.live.fake_feeds import Clock
 from tests.live.page.rehearsal import frame, picture
 
 NOTHING = Detections.empty()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ns = 1_000_000_000
-
-    def __call__(self) -> int:
-        return self.ns
 
 
 def step(hub: Hub, camera: str = "door", number: int = 0) -> bool:
@@ -32,7 +25,7 @@ def decoded(data: bytes):
     return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
 
 
-def test_nobody_watches_and_nothing_is_copied_or_encoded():
+def test_hub_without_viewers_copies_and_encodes_nothing():
     hub = Hub()
     assert [step(hub, number=i) for i in range(5)] == [False] * 5
     assert hub.newest("door") is None
@@ -67,7 +60,7 @@ def test_a_picture_is_encoded_once_for_each_width_and_shared():
     watch.close()
 
 
-def test_the_copy_is_no_view_of_the_pool_s_picture():
+def test_hub_copies_the_picture_of_the_pool():
     hub = Hub()
     hub.ask("door")
     hub.wants_pictures("door")
@@ -100,13 +93,13 @@ def test_a_picture_that_was_not_asked_about_is_not_kept():
     ],
 )
 def test_pictures_come_at_the_rate_of_the_quickest_watcher(fps, rate, shown):
-    clock = Clock()
+    clock = Clock(1_000_000_000)
     hub = Hub(clock)
     slow, quick = hub.watch(["door"], min(rate, 1)), hub.watch(["door"], rate)
     taken = 0
     for _ in range(10 * fps):
         taken += step(hub)
-        clock.ns += 1_000_000_000 // fps
+        clock.now += 1_000_000_000 // fps
     assert taken == pytest.approx(10 * shown, abs=2)
     quick.close()
     slow.close()
@@ -115,39 +108,39 @@ def test_pictures_come_at_the_rate_of_the_quickest_watcher(fps, rate, shown):
 
 
 def test_jitter_costs_no_pictures():
-    clock = Clock()
+    clock = Clock(1_000_000_000)
     hub = Hub(clock)
     hub.watch(["door"], 25)
     jitter = np.random.default_rng(3).integers(-8_000_000, 8_000_000, 250)
     taken = 0
     for i, off in enumerate(jitter):
-        clock.ns = 1_000_000_000 + i * 40_000_000 + int(off)
+        clock.now = 1_000_000_000 + i * 40_000_000 + int(off)
         taken += step(hub)
     assert taken >= 245
 
 
-def test_a_picture_that_nobody_asks_for_any_more_is_given_back():
-    clock = Clock()
+def test_unrequested_picture_is_released():
+    clock = Clock(1_000_000_000)
     hub = Hub(clock)
     hub.ask("door")
     step(hub)
-    clock.ns += FORGOTTEN_AFTER_NS // 2
+    clock.now += FORGOTTEN_AFTER_NS // 2
     step(hub)
     assert hub.newest("door") is not None
-    clock.ns += FORGOTTEN_AFTER_NS
+    clock.now += FORGOTTEN_AFTER_NS
     step(hub)
     assert hub.newest("door") is None
 
 
 def test_of_files_and_cameras_that_have_ended_no_picture_is_kept():
-    clock = Clock()
+    clock = Clock(1_000_000_000)
     hub = Hub(clock)
     for number in range(5):
         watch = hub.watch([f"file-{number}"])
-        clock.ns += 1_000_000_000
+        clock.now += 1_000_000_000
         step(hub, f"file-{number}")
         watch.close()
-        clock.ns += 2 * FORGOTTEN_AFTER_NS
+        clock.now += 2 * FORGOTTEN_AFTER_NS
     assert [hub.newest(f"file-{number}") is not None for number in range(5)] == [False] * 4 + [True]
 
 
@@ -168,7 +161,7 @@ def event(number: int) -> Event:
     return Event(APPEARS, "door", float(number), float(number), "person", number)
 
 
-def test_a_slow_subscriber_loses_the_oldest_and_delays_nobody():
+def test_slow_subscriber_loses_its_oldest_events_only():
     hub = Hub()
     slow, quick = hub.subscribe(), hub.subscribe()
     seen = []

@@ -57,7 +57,7 @@ def test_noise_without_growth_has_zero_in_its_interval():
     assert len(memory.minutes) == 360
 
 
-def test_a_short_run_says_why_there_is_no_slope():
+def test_short_run_explains_the_missing_memory_slope():
     hour = Hour()
     hour.pass_minutes(19)
     memory = hour.watch.figures()

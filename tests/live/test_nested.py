@@ -186,7 +186,9 @@ def test_a_finished_playlist_read_as_a_file(
 
 
 @pytest.mark.parametrize("login", [None, LOGIN])
-def test_a_list_of_which_nothing_comes(web: WebServer, login: str | None) -> None:
+def test_playlist_without_any_segment_raises_after_the_limit(
+    web: WebServer, login: str | None
+) -> None:
     """The run asks twice: for what the source is, and for its pictures."""
     lines = [line for at in range(1000) for line in ("#EXTINF:1,", f"{at}.ts")]
     web.put("/film.m3u8", hls(*lines), login=login)
@@ -241,7 +243,7 @@ def test_a_host_that_wants_what_it_does_not_get_is_named(
     assert "\n" not in error
 
 
-def test_an_address_that_is_no_text(
+def test_playlist_address_in_latin_1_is_read_without_traceback(
     web: WebServer, segments: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """PyAV prints the second exception of a callback, with its traceback."""
@@ -255,7 +257,7 @@ def test_an_address_that_is_no_text(
     assert capfd.readouterr().err == ""
 
 
-def test_a_stream_that_is_no_playlist_plays_as_before(
+def test_stream_without_a_playlist_gets_its_headers_and_plays(
     web: WebServer, segments: dict[str, bytes]
 ) -> None:
     with started(web.put("/stream", segments["/a.ts"]), options=GIVEN) as feed:
@@ -276,7 +278,9 @@ print("alive")
 """
 
 
-def test_a_container_that_nobody_closed(web: WebServer, segments: dict[str, bytes]) -> None:
+def test_unclosed_container_does_not_abort_the_process(
+    web: WebServer, segments: dict[str, bytes]
+) -> None:
     """Without ``keep`` the process ends with SIGABRT."""
     fill(web, segments)
     command = [sys.executable, "-c", UNCLOSED, web.url("/plain.m3u8")]

@@ -20,7 +20,7 @@ from typing import Any
 import av
 import pytest
 
-from detector.core.errors import SourceError, secrets
+from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address
 from detector.core.sources._network.addresses import FAST, OPENINGS, SHORT
 from detector.core.timeline import READ, WAIT_INPUT, Timeline
@@ -52,10 +52,8 @@ pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_secrets", set())
-    monkeypatch.setattr(secrets, "_pattern", None)
-    # Silence of a machine that stands still ends no connection (test_status.py has the real limit).
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence of a machine that stands still ends no connection (test_status.py has the limit)."""
     monkeypatch.setattr("detector.live.sources.status.LOST_S", PATIENCE_S)
 
 
@@ -185,7 +183,7 @@ def test_udp_and_a_size_that_changes(clip: Path, tmp_path: Path) -> None:
             assert image.shape == (picture.height, picture.width, 3)
 
 
-def test_wrong_password_wrong_path_and_nobody(clip: Path) -> None:
+def test_connection_error_names_login_path_or_listener(clip: Path) -> None:
     """What it means, in a line; a wrong login is left alone for minutes."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
@@ -213,7 +211,7 @@ def test_a_feed_may_be_stopped_before_it_starts_and_twice(spec: str) -> None:
     assert (feed.facts().state, feed.take()) == (ENDED, None)
 
 
-def test_a_name_that_nobody_has_and_a_look_up_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_host_and_hanging_lookup_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with started("rtsp://no-such-host.invalid/x") as feed:
         wait_for(lambda: feed.facts().error)
         assert "no-such-host.invalid" in (feed.facts().error or "")
@@ -296,7 +294,7 @@ class Accelerator:
             raise av.error.PermissionError(1, "Operation not permitted")
 
 
-def test_a_slow_loop_is_no_reason_to_connect_anew(web: HttpServer) -> None:
+def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
     """Nobody takes pictures; the camera comes back; its start is not given up meanwhile."""
     with started(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
         wait_for(lambda: feed.facts().received >= 20)
@@ -430,7 +428,7 @@ def test_mpeg_ts_over_udp(
 
 def test_damage_is_counted_and_not_shown(clip: Path) -> None:
     """A key frame of which the middle is overwritten: FFmpeg patches it up without an error."""
-    from detector.live.sources.decoding import Decoder, prepare
+    from detector.live.sources.decoding import PacketDecoder, prepare
     from detector.live.sources.ffmpeg_log import Ears
     from detector.live.sources.packets import Received, Stamp
 
@@ -439,7 +437,7 @@ def test_damage_is_counted_and_not_shown(clip: Path) -> None:
     def drop(reason: str, count: int) -> None:
         dropped[reason] = dropped.get(reason, 0) + count
 
-    decoder, shown = Decoder("c", drop, time.perf_counter_ns), []
+    decoder, shown = PacketDecoder("c", drop, time.perf_counter_ns), []
     with av.open(str(clip)) as container, Ears() as ears:
         stream = container.streams.video[0]
         prepare(stream.codec_context)
@@ -477,15 +475,15 @@ def test_lost_datagrams_are_damage_and_no_end(tmp_path: Path, lost: float) -> No
 def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
     """While it has the log, a redirect could not be seen: a camera with a login is not opened."""
     from detector.core.sources.video._complaints import Complaints
-    from detector.live.sources.ffmpeg_log import Ears, Watch
+    from detector.live.sources.ffmpeg_log import Ears, LogWatch
 
     heard: list[str] = []
-    with Watch(heard.append) as watch:
+    with LogWatch(heard.append) as watch:
         complaints = Complaints()
-        assert not watch.is_told()
+        assert not watch.receives_messages()
         complaints.close()
         av.logging.set_level(None)
-        assert watch.is_told()
+        assert watch.receives_messages()
         av.logging.set_level(None)
         with Ears() as ears:
             ears.listen()
@@ -625,7 +623,7 @@ def test_the_log_of_ffmpeg_has_no_secrets(
     assert caplog.records
 
 
-def test_the_process_ends_with_a_feed_that_nobody_stopped() -> None:
+def test_process_ends_although_a_feed_still_runs() -> None:
     """The threads are no reason to stay."""
     with servers.silent_listener() as port:
         code = (

@@ -140,7 +140,7 @@ def test_what_a_mask_leaves_out_is_still_made_unrecognisable():
 
 
 @pytest.mark.parametrize(("drawn", "looks"), [(False, False), (True, False), (False, True)])
-def test_pictures_are_drawn_for_those_who_see_them(drawn, looks):
+def test_pictures_are_drawn_only_for_outputs_or_viewers(drawn, looks):
     these = Set(drawn)
     these.watcher.looks = looks
     assert these.router.wanted(frame("masked", 5)) == (drawn or looks)
@@ -192,7 +192,7 @@ def test_states_become_events():
     assert these.told[-1].event == "gone"
 
 
-def test_what_outputs_did_is_told_once_and_survives_a_camera_that_comes_back() -> None:
+def test_output_counts_survive_a_reopened_camera() -> None:
     done = {"written": 0, "bytes": 0}
 
     def make(camera, feed):

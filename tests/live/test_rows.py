@@ -17,15 +17,8 @@ from detector.core.errors import OutputError
 from detector.core.sinks.jsonl import JsonlSink
 from detector.core.types import Detections, SourceInfo
 from detector.live.rows import CameraRows
+from tests.live.fake_feeds import Clock
 from tests.live.streams import NS, START_S, camera, frame_at, one_detection
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ns = 0
-
-    def __call__(self) -> int:
-        return self.ns
 
 
 @pytest.fixture
@@ -38,12 +31,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_row_is_that_of_a_file_and_four_more(tmp_path: Path, said: list[str]) -> None:
-    clock = Clock()
+    clock = Clock(0)
     rows = CameraRows(tmp_path, camera(), said.append, clock=clock)
     info = SourceInfo("rtsp://yard.example/1", "live", 8, 8, Fraction(25), Fraction(1, 90000))
     frame = frame_at(7, 1.25, epoch=3)
     frame.source = info
-    clock.ns = 1_250_000_000 + 31_500_000
+    clock.now = 1_250_000_000 + 31_500_000
     rows.write(frame, one_detection())
     rows.close()
     (found,) = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
@@ -57,7 +50,7 @@ def test_a_row_is_that_of_a_file_and_four_more(tmp_path: Path, said: list[str]) 
 
 
 def test_clocks_that_lie(tmp_path: Path, said: list[str]) -> None:
-    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock())
+    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock(0))
     for number, utc_s in enumerate((START_S, -5.0, 1e18)):
         rows.write(frame_at(number, 0, utc_s=utc_s), Detections.empty())
     assert rows.counts()["written"] == 3
@@ -83,7 +76,7 @@ def test_what_a_kill_left_is_repaired(
     path = tmp_path / "yard" / "detections-2026-01-31.jsonl"
     path.parent.mkdir()
     path.write_bytes(left)
-    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock())
+    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock(0))
     rows.write(frame_at(5, 0), Detections.empty())
     rows.close()
     found = read(path)
@@ -93,7 +86,7 @@ def test_what_a_kill_left_is_repaired(
 
 
 def test_every_row_is_in_the_file_at_once(tmp_path: Path, said: list[str]) -> None:
-    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock())
+    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock(0))
     for number in range(3):
         rows.write(frame_at(number, 0), one_detection())
         assert len(read(tmp_path / "yard" / "detections-2026-01-31.jsonl")) == number + 1
@@ -111,18 +104,18 @@ def room_for(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path, said: list[str]) -> None:
-    clock = Clock()
+    clock = Clock(0)
     rows = CameraRows(tmp_path, camera(), said.append, clock=clock)
     with room_for(1000):
         for number in range(20):
             rows.write(frame_at(number, 0), one_detection())
-        clock.ns += 2 * NS
+        clock.now += 2 * NS
         rows.write(frame_at(20, 0), one_detection())  # tries, and fails again
     whole = rows.counts()["written"]
     assert 0 < whole < 5
     assert rows.counts()["lost"] == 21 - whole
     assert len(said) == 1
-    clock.ns += 2 * NS
+    clock.now += 2 * NS
     for number in range(21, 25):
         rows.write(frame_at(number, 0), one_detection())
     assert len(said) == 2
@@ -132,16 +125,16 @@ def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path, said: list[str]
 
 
 def test_a_file_or_folder_that_is_taken_away_is_made_again(tmp_path: Path, said: list[str]) -> None:
-    clock = Clock()
+    clock = Clock(0)
     rows = CameraRows(tmp_path, camera(), said.append, clock=clock)
     path = tmp_path / "yard" / "detections-2026-01-31.jsonl"
     rows.write(frame_at(0, 0), Detections.empty())
     os.rename(path, tmp_path / "rotated")
-    clock.ns += 2 * NS
+    clock.now += 2 * NS
     rows.write(frame_at(1, 0), Detections.empty())
     path.unlink()
     path.parent.rmdir()
-    clock.ns += 2 * NS
+    clock.now += 2 * NS
     rows.write(frame_at(2, 0), Detections.empty())
     with pytest.raises(OutputError, match="another run"):
         CameraRows(tmp_path, camera(), said.append)

@@ -17,7 +17,7 @@ import pytest
 from detector.core.config.levels import resolve_config
 from detector.core.errors.secrets import Address
 from detector.core.terminal.run import DROPPED
-from detector.live.camera_outputs import CameraOutputs, _Recording
+from detector.live.camera_outputs import CameraOutputs, _CameraRecording
 from detector.live.figures import NO_TIME, NOT_WANTED
 from detector.live.recording import Quality
 from detector.live.sources.base import (
@@ -87,11 +87,11 @@ class World:
             self.shedding.arrive(self.arrived * 40 * MS, place == 0)
             stamp = Stamp(self.arrived, self.epoch, self.arrived * 40 * MS, 0.0)
             self.arrived += 1
-            left_out = place > 0 and self.shedding.is_spent()  # the queue keeps it
+            left_out = place > 0 and self.shedding.is_exhausted()  # the queue keeps it
             if not left_out and self.shedding.admits(stamp, place == 0):
                 self.shedding.offer()
                 decoded += 1
-            if self.shedding.is_spent():
+            if self.shedding.is_exhausted():
                 self.shedding.cut()
         self.taken += min(taken, decoded)
         self.decoded.append(decoded)
@@ -198,7 +198,7 @@ class TestCourse:
     def test_a_stream_that_sends_no_key_frame_any_more_is_decoded(self) -> None:
         """The queue lets a packet in after hundreds without a key frame (intra refresh)."""
         world = shed()
-        assert world.shedding.is_spent()
+        assert world.shedding.is_exhausted()
         assert world.shedding.admits(Stamp(world.arrived + 400, 1, 0, 0.0), False)
         assert world.limit is None
 
@@ -341,7 +341,9 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "b_frames", "open"])
-def test_what_is_decoded_behind_a_cut_is_whole(clips: dict[str, Path], kind: str) -> None:
+def test_pictures_decoded_after_a_skipped_group_are_intact(
+    clips: dict[str, Path], kind: str
+) -> None:
     """Each picture shows the number of its time, also where the group before it was left."""
     feed = Played(clips[kind])
     dropped = watch(feed)
@@ -411,7 +413,7 @@ def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> Non
     try:
         assert [needed() for needed in needs] == [kind == "annotated"]
         for output in outputs:
-            if isinstance(output.sink, _Recording):
+            if isinstance(output.sink, _CameraRecording):
                 output.sink.recorder._recording.use_annotated("nothing can be copied")
         assert [needed() for needed in needs] == [True]
     finally:
@@ -419,6 +421,6 @@ def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> Non
             output.sink.close()
 
 
-def test_every_reason_is_said_in_words_and_has_its_place_in_the_capacity() -> None:
+def test_every_drop_reason_has_words_and_a_capacity_kind() -> None:
     assert set(DROPPED) == set(REASONS)
     assert sorted((*NO_TIME, *NOT_WANTED)) == sorted(REASONS)

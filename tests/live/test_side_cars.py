@@ -1,4 +1,4 @@
-"""Boxes beside a copy: which picture each belongs to, and what becomes of their file."""
+"""Side-cars of recordings: which picture each box belongs to, and what becomes of the file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from detector.core.stages.annotate import Style, annotate, lay_out
 from detector.core.types import Detections, Frame
 from detector.live.camera_outputs import CameraOutputs
 from detector.live.recording import CameraRecorder, Quality, Retention, side_cars
-from detector.live.recording.connection import Connection, Packet
-from detector.live.recording.inbox import Closed, Inbox, Opened, Seen
-from detector.live.recording.names import beside, finish_leftovers, free_name, time_name
+from detector.live.recording.connection import Packet, RecordedStreams
+from detector.live.recording.inbox import Closed, Inbox, Opened, Sighting
+from detector.live.recording.names import finish_leftovers, free_name, side_car, time_name
 from detector.live.sources.base import NETWORK, Camera, Terms
 from detector.live.sources.network import NetworkFeed
 from tests.fonts import needs_libass
@@ -122,7 +122,7 @@ def play(
     arrival.
     """
     with av.open(str(stream)) as container:
-        bench.recording.handle(Opened(Connection(container.streams)))
+        bench.recording.handle(Opened(RecordedStreams(container.streams)))
         packets = [packet for packet in container.demux() if packet.size]
         shown = sorted(packet.pts for packet in packets if packet.stream.type == "video")
         arrived: dict[int, int] = {}
@@ -134,7 +134,7 @@ def play(
                 if number in arrived:
                     seen = arrived[number] + offset_ns
                     detections = found(number)
-                    told = Seen(seen, len(detections) > 0, detections, size)
+                    told = Sighting(seen, len(detections) > 0, detections, size)
                     bench.recording.handle(told)
 
         results += range(0, len(shown), every)
@@ -181,8 +181,8 @@ def test_boxes_stand_over_their_picture(
     assert bench.said == []
     numbers = []
     for path in files:
-        lines = read_lines(beside(path))
-        assert size_of(beside(path)) == (WIDTH, HEIGHT)
+        lines = read_lines(side_car(path))
+        assert size_of(side_car(path)) == (WIDTH, HEIGHT)
         for at_s, number in pictures(path):
             assert shown_at(lines, at_s) == [number // every * every], (path, at_s, number)
             assert shown_at(lines, round(at_s, 3)) == [number // every * every]  # milliseconds
@@ -209,9 +209,9 @@ def test_text_stays_below_a_tenth_of_the_video(
     bench = bench_with_boxes(tmp_path / "out")
     play(bench, source, found=walking)
     [path] = bench.files()
-    begins = sorted({line.begin_s for line in read_lines(beside(path))})
+    begins = sorted({line.begin_s for line in read_lines(side_car(path))})
     assert all(b - a <= 1.05 for a, b in itertools.pairwise(begins))
-    assert beside(path).stat().st_size <= 0.1 * path.stat().st_size
+    assert side_car(path).stat().st_size <= 0.1 * path.stat().st_size
     assert (len(begins) < 100) == crowd
 
 
@@ -231,7 +231,7 @@ def test_lines_go_on_where_nothing_moves(
     stream = make_stream(tmp_path / "in.ts", count=100, options=QUICK)
     play(bench, stream, found=still, every=every)
     [path] = bench.files()
-    boxes = [line for line in read_lines(beside(path)) if line.style == "Boxes"]
+    boxes = [line for line in read_lines(side_car(path)) if line.style == "Boxes"]
     assert len(boxes) == lines
     assert all(a.end_s == b.begin_s for a, b in itertools.pairwise(boxes))
 
@@ -253,7 +253,7 @@ def test_boxes_of_a_silent_detector_do_not_stand_for_ever(tmp_path: Path) -> Non
     bench = bench_with_boxes(tmp_path)
     play(bench, stream, every=60, found=lambda number: one(number))
     (path,) = bench.files()
-    lines = read_lines(beside(path))
+    lines = read_lines(side_car(path))
     seen = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
     assert seen == [*range(25), *range(60, 100)]  # 1 s, then two intervals of 2.4 s
 
@@ -269,11 +269,11 @@ def test_an_empty_result_ends_the_boxes(
     bench = bench_with_boxes(tmp_path)
     play(bench, stream, found=lambda n: one(n) if 10 <= n < 13 else Detections.empty(NAMES))
     (path,) = bench.files()
-    lines = read_lines(beside(path))
+    lines = read_lines(side_car(path))
     assert [n for at_s, n in pictures(path) if shown_at(lines, at_s)] == [10, 11, 12]
 
 
-def test_nothing_found_is_no_file(tmp_path: Path) -> None:
+def test_recording_without_detections_writes_no_boxes_file(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", options=QUICK)
     for name, bench in (
         ("empty", bench_with_boxes(tmp_path / "empty")),
@@ -299,8 +299,8 @@ def test_another_stream_is_recorded(tmp_path: Path, b_frames: str) -> None:
     bench = bench_with_boxes(tmp_path)
     play(bench, stream, offset_ns=NS // 100, in_order=False)
     (path,) = bench.files()
-    lines = read_lines(beside(path))
-    assert size_of(beside(path)) == (WIDTH * 2, HEIGHT * 3)
+    lines = read_lines(side_car(path))
+    assert size_of(side_car(path)) == (WIDTH * 2, HEIGHT * 3)
     # What arrives after a file's last picture belongs to the next one, wherever it comes from.
     for at_s, number in [*pictures(path)][:-1]:
         assert shown_at(lines, at_s) == [number]
@@ -326,7 +326,7 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path) -> None:
     both = tmp_path / "both.h264"
     both.write_bytes(b"".join(path.read_bytes() for path in streams))
     with av.open(str(both)) as container:
-        bench.recording.handle(Opened(Connection(container.streams)))
+        bench.recording.handle(Opened(RecordedStreams(container.streams)))
         packets = [packet for packet in container.demux() if packet.size]
         for count, packet in enumerate([*packets, *[None] * 10]):
             if packet is not None:
@@ -335,7 +335,7 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path) -> None:
             if count >= 10:
                 number = count - 10
                 factor = 1 + number // 20
-                told = Seen(
+                told = Sighting(
                     100 * NS + number * NS // 25,
                     True,
                     one(number, tuple(factor * x for x in (40, 20, 90, 60))),
@@ -343,9 +343,9 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path) -> None:
                 )
                 bench.recording.handle(told)
     files = bench.files()
-    assert [size_of(beside(path)) for path in files] == [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
+    assert [size_of(side_car(path)) for path in files] == [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
     for number, path in enumerate(files):
-        lines = read_lines(beside(path))
+        lines = read_lines(side_car(path))
         labels = [n for line in lines for n in re.findall(r"n(\d+)n", line.text)]
         # The last box of the first size stands until the first of the second is known.
         own = [str(n) for n in range(20 * number, 20 * number + 20)]
@@ -367,7 +367,7 @@ def test_labels_are_text(tmp_path: Path) -> None:
     bench = bench_with_boxes(tmp_path)
     play(bench, stream, found=lambda n: replace(one(0), names=(HOSTILE,)))
     (path,) = bench.files()
-    lines = read_lines(beside(path))
+    lines = read_lines(side_car(path))
     assert {line.end_s - line.begin_s <= 1 for line in lines} == {True}
     labels = [line.text for line in lines if line.style == "Labels"]
     assert labels
@@ -394,7 +394,7 @@ def test_libass_draws_them_over_their_picture(tmp_path: Path) -> None:
     (path,) = bench.files()
     number = 23
     drawn = []
-    for over in (f"ass={beside(path)},", ""):
+    for over in (f"ass={side_car(path)},", ""):
         command = [
             *("ffmpeg", "-v", "error", "-i", str(path)),
             *("-vf", f"format=bgr24,{over}select=eq(n\\,{number})"),
@@ -428,7 +428,7 @@ def test_a_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
     assert len(files) == 2
     kept = []
     for path in files:
-        lines = read_lines(beside(path))
+        lines = read_lines(side_car(path))
         numbers = [(number, shown_at(lines, at_s)) for at_s, number in pictures(path)]
         assert [shown for _, shown in numbers] == [
             [number] if number in there else [] for number, _ in numbers
@@ -513,11 +513,11 @@ def test_boxes_go_with_their_recording(tmp_path: Path) -> None:
     for number in range(4):
         path = folder / f"{time_name(START_S + number * 3600)}.mp4"
         path.write_bytes(bytes(600_000))
-        beside(path).write_bytes(bytes(400_000))
+        side_car(path).write_bytes(bytes(400_000))
     (folder / "20260131T120000Z.txt").touch()
     (tmp_path / "other").write_bytes(bytes(10**7))
-    beside(path).unlink()
-    beside(path).symlink_to(tmp_path / "other")  # which counts nothing, and stays
+    side_car(path).unlink()
+    side_car(path).symlink_to(tmp_path / "other")  # which counts nothing, and stays
     retention = Retention(tmp_path, None, 0.0021)
     retention.sweep()
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -555,7 +555,7 @@ def test_lines_that_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     play(bench, stream, found=look)
     (path,) = bench.files()
-    lines = read_lines(beside(path))
+    lines = read_lines(side_car(path))
     numbers = [int(n) for line in lines for n in re.findall(r"n(\d+)n", line.text)]
     assert numbers == [*range(19), *range(29, 40)]
     assert re.fullmatch("yard: .* boxes .*: No space .*", "\n".join(bench.said))
@@ -601,15 +601,15 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_inbox_is_bounded_in_bytes_of_boxes_too() -> None:
     inbox = Inbox(most_bytes=100)
     for number in range(4):
-        inbox.put_word(Seen(number, True, one(number), (HEIGHT, WIDTH)), 0)
+        inbox.put_word(Sighting(number, True, one(number), (HEIGHT, WIDTH)), 0)
     taken = [inbox.take(0) for _ in range(4)]
-    assert [one.detections is not None for one in taken if isinstance(one, Seen)] == [
+    assert [one.detections is not None for one in taken if isinstance(one, Sighting)] == [
         *[True] * 3,
         False,
     ]
-    inbox.put_word(Seen(9, True, one(9), (HEIGHT, WIDTH)), 0)
+    inbox.put_word(Sighting(9, True, one(9), (HEIGHT, WIDTH)), 0)
     last = inbox.take(0)
-    assert isinstance(last, Seen)
+    assert isinstance(last, Sighting)
     assert last.detections is not None
 
 
@@ -622,7 +622,9 @@ def test_the_inbox_is_bounded_in_bytes_of_boxes_too() -> None:
         ({"record": "annotated", "clips": True}, False),
     ],
 )
-def test_who_has_boxes_beside_it(wishes: dict[str, Any], expected: bool, tmp_path: Path) -> None:
+def test_only_copied_recordings_with_overlay_want_boxes(
+    wishes: dict[str, Any], expected: bool, tmp_path: Path
+) -> None:
     config = resolve_config(None, {"engine": "null", **wishes})
     feed = NetworkFeed(camera(), Terms())
     made = CameraOutputs(
@@ -655,7 +657,7 @@ def test_through_the_thread(tmp_path: Path, name: str) -> None:
     recorder.listener.closed()
     assert recorder.close(PATIENCE_S)
     path = tmp_path / name / "video" / "20260131T120000Z.mp4"
-    lines = read_lines(beside(path))
+    lines = read_lines(side_car(path))
     for at_s, number in pictures(path):
         assert shown_at(lines, at_s) == [number]
     assert said == []
@@ -689,7 +691,7 @@ def test_over_rtsp(tmp_path: Path) -> None:
         assert feed.stop(PATIENCE_S)
         assert recorder.close(PATIENCE_S)
     (path,) = (tmp_path / "c" / "video").glob("*.mp4")
-    lines = read_lines(beside(path))
+    lines = read_lines(side_car(path))
     with av.open(str(path)) as container:
         checked = 0
         for frame in container.decode(video=0):

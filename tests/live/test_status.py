@@ -98,7 +98,7 @@ def test_an_epoch_counts_connections_that_gave_pictures() -> None:
     assert status.facts(5 * S).connects == 1
 
 
-def test_backoff_begins_anew_behind_two_seconds_of_pictures() -> None:
+def test_backoff_resets_after_two_seconds_of_pictures() -> None:
     status = Status(0, Backoff(middle))
     for at in range(7):
         status.fail(at * S, "refused")
@@ -120,7 +120,7 @@ def test_a_camera_that_dies_twenty_times_comes_back_soon_each_time() -> None:
         at_s = next_ns / S
 
 
-def test_backoff_begins_anew_behind_a_stall_that_is_over() -> None:
+def test_backoff_resets_after_a_finished_stall() -> None:
     status = Status(0, Backoff(middle))
     for at in range(7):
         status.fail(at * S, "refused")
@@ -131,7 +131,7 @@ def test_backoff_begins_anew_behind_a_stall_that_is_over() -> None:
     assert status.fail(14 * S + 1, "gone") == 15 * S + 1
 
 
-def test_a_late_picture_of_the_last_connection_makes_nobody_live() -> None:
+def test_late_picture_of_the_last_connection_does_not_make_live() -> None:
     status = Status(0, Backoff(middle))
     live(status, 0)
     status.fail(1 * S, "gone")
@@ -150,7 +150,7 @@ def test_the_rate_is_a_count_over_a_span_and_none_in_an_outage() -> None:
     assert status.facts(3 * S).fps is None
 
 
-def test_what_came_while_it_was_opened_is_no_rate() -> None:
+def test_burst_while_connecting_does_not_count_in_the_rate() -> None:
     status = Status(0)
     status.connect(100 * S)
     for at_ms in [*range(25), *range(40, 1040, 40)]:
@@ -161,7 +161,7 @@ def test_what_came_while_it_was_opened_is_no_rate() -> None:
     assert facts.fps == pytest.approx(25, abs=0.1)
 
 
-def test_a_frozen_picture_is_no_stall() -> None:
+def test_frozen_picture_is_not_a_stall() -> None:
     status = Status(0)
     live(status, 0)
     for at in range(1, 12):

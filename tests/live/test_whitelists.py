@@ -82,7 +82,7 @@ def test_a_playlist_from_the_network_opens_no_file(
         ("text/plain", CONCAT),
     ],
 )
-def test_a_page_is_no_list(
+def test_page_that_is_a_list_of_files_is_not_followed(
     web: HttpServer, segment: Path, kind: str, content: bytes, options: dict[str, str]
 ) -> None:
     """Neither of files nor of the pages beside it."""
@@ -125,7 +125,7 @@ def listening(*answers: bytes) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_tcp_stream_is_no_list_of_streams(segments: dict[str, bytes]) -> None:
+def test_tcp_stream_that_is_a_list_is_not_followed(segments: dict[str, bytes]) -> None:
     """The control: without the list, ``a.ts`` is this server again, which then sends a video."""
     one_try = Status(0, Backoff(lambda: 1000.0))  # the next one, minutes later, would get the video
     with (

@@ -20,7 +20,7 @@ LOOPS = [frames_in_turn, frames_overlapped]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_batch_goes_as_it_is_when_nothing_more_arrives(loop):
+def test_partial_batch_goes_if_nothing_more_arrives(loop):
     """Rows of 4; never more than 2 arrive together."""
     sizes = []
 

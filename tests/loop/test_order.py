@@ -140,7 +140,7 @@ def test_head_and_nms_run_in_the_workers_several_frames_at_once():
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_the_steady_state_begins_behind_the_first_frame_and_ends_behind_the_last(sync):
+def test_steady_state_spans_first_to_last_written_frame(sync):
     class Marked(OffTimeline):
         def mark(self):
             marks.append(progress.written)

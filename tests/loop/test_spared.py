@@ -132,7 +132,7 @@ def test_a_batch_leaves_pictures_for_the_others():
             assert batch <= longest_batch(batch, images) < images
 
 
-def test_coasting_boxes_are_no_detections():
+def test_coasting_boxes_do_not_count_as_found():
     boxes = np.zeros((3, 4), np.float32)
     some = Detections(
         boxes,

@@ -21,7 +21,7 @@ def frames_of(loop, parts, timeline):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_times_are_those_of_the_stages_and_a_batch_is_shared(batch):
+def test_frame_times_equal_stage_costs_with_shared_inference(batch):
     """Seven frames in batches of three leave a last one alone: it has the whole inference."""
     clock = FakeClock()
     parts = stub_parts(

@@ -166,7 +166,7 @@ def test_no_stand_in_is_the_thing_itself(tmp_path):
         set,
     ],
 )
-def test_state_for_what_is_no_instance_is_refused(tmp_path, target):
+def test_state_for_a_function_class_or_tensor_is_refused(tmp_path, target):
     data, storages = pickled(target)
     forged = data[:-1] + b"}X\x0c\x00\x00\x00__defaults__Nsb."  # BUILD with {"__defaults__": None}
     message = refusal(zipped(tmp_path / "x.pt", forged, {"0": b"\0\0", **storages}))
@@ -284,7 +284,7 @@ def test_the_old_tar_format_says_how_to_convert(tmp_path):
     assert "torch.load('x.pt'" in refusal(path)
 
 
-def test_zips_that_are_no_checkpoint(tmp_path):
+def test_zip_without_a_checkpoint_is_refused_with_the_reason(tmp_path):
     path = zipped(tmp_path / "x.pt", b"", **{"constants.pkl": b""})
     assert "TorchScript" in refusal(path)
     with zipfile.ZipFile(

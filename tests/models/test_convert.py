@@ -200,7 +200,7 @@ def test_a_thin_convolution_inside_an_attention_is_rounded_with_it() -> None:
     assert {"0.conv", "1.conv", "2.conv"} & stays == {"0.conv", "1.conv"}
 
 
-def test_what_lies_between_two_that_stay_float32_stays_with_them() -> None:
+def test_nodes_between_two_float32_nodes_stay_float32() -> None:
     network = chain(*(8,) * 12)
     alone = sensitive_nodes(network.graph)
     assert sensitive_nodes(network.graph, {"6.conv", "7.conv"}) - alone == {
@@ -210,7 +210,7 @@ def test_what_lies_between_two_that_stay_float32_stays_with_them() -> None:
     }
 
 
-def test_the_numbers_are_those_of_half_precision() -> None:
+def test_converted_graph_rounds_to_half_precision() -> None:
     """0.1 is 0.0999756 in float16; 255 times that is 25.49378, in steps of 1/64 25.5."""
     (output,) = by_reference(convert_to_halves(tiny(), "fp16"))
     assert output.dtype == np.float32

@@ -128,7 +128,7 @@ def test_what_is_wrong_is_named_with_its_line(text: str, message: str):
     assert len(found) < 400
 
 
-def test_unknown_keys_are_said_with_the_nearest_known_one_and_training_keys_are_not():
+def test_unknown_key_warns_with_the_nearest_known_key():
     made = plan(
         GOOD.replace("filters=7", "filters=7\nbatch_normalise=1\nlearning_rate_scale=2")
         + "jitter=.3\n"
@@ -160,7 +160,7 @@ def test_many_weights_in_many_layers_are_refused():
         plan(NET + layer * 3 + YOLO)
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
+def test_binary_cfg_or_folder_is_refused(tmp_path: Path):
     from detector.core.models.formats.darknet.cfg import read_cfg
 
     (tmp_path / "a.cfg").write_bytes(bytes(range(256)) * 10)

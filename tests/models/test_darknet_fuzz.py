@@ -145,15 +145,6 @@ def test_damaged_cfg(tmp_path, changed):
     assert valid_or_refused(path, random_seed=1) or changed
 
 
-@pytest.mark.slow
-@FUZZ
-@given(st.lists(pieces, max_size=40))
-def test_arbitrary_cfg(tmp_path, parts):
-    path = tmp_path / "t.cfg"
-    path.write_bytes(b"".join(parts))
-    valid_or_refused(path, random_seed=1)
-
-
 sections = st.sampled_from(
     ["convolutional", "maxpool", "route", "shortcut", "upsample", "avgpool", "dropout", "yolo"]
 )

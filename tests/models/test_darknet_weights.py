@@ -106,7 +106,7 @@ def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
         (b"<!DOCTYPE html>\n<title>404</title>", "is a web page, not a model; download it again"),
     ],
 )
-def test_a_file_without_a_header_is_no_weights_file(cfg, data, message):
+def test_weights_file_without_a_header_is_refused(cfg, data, message):
     cfg.with_suffix(".weights").write_bytes(data)
     with pytest.raises(ModelError, match=message):
         open_network(str(cfg))

@@ -152,7 +152,7 @@ def test_the_least_and_the_most_are_factors(monkeypatch, factor):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "ten", "1.5", "1e3", str(MOST + 1), "9" * 30, "²"])
-def test_a_variable_that_is_no_factor_is_refused(monkeypatch, text):
+def test_invalid_factor_in_the_variable_is_refused(monkeypatch, text):
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(UsageError, match=VARIABLE):
         raised(1)

@@ -180,7 +180,7 @@ def test_a_file_that_asks_for_endless_work_is_refused(tmp_path, case):
         open_network(path, family="torchvision")
 
 
-def test_as_many_as_there_are_is_no_endless_work(tmp_path):
+def test_topk_of_all_rows_is_accepted(tmp_path):
     path = grown(Export(), lambda export, count: count).save(tmp_path / "m.onnx")
     network = open_network(path, family="torchvision")
     assert network.macs == ROWS * 64 * 64 + 3 * 16

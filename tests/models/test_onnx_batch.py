@@ -126,7 +126,7 @@ def test_a_grid_laid_out_at_export_is_refused_also_where_it_would_fit(tmp_path):
 # ---- channels that the first convolution takes
 
 
-def test_focus_folded_equals_the_file_as_it_is(tmp_path):
+def test_folded_focus_equals_the_unchanged_file(tmp_path):
     """With channel order in the first convolution and Focus resolved: like the file fed BGR."""
     import onnxruntime
 
@@ -144,7 +144,7 @@ def test_focus_folded_equals_the_file_as_it_is(tmp_path):
 
 
 @pytest.mark.slow
-def test_published_yolox_nano_equals_the_file_as_it_is(shared):
+def test_published_yolox_nano_equals_the_unchanged_file(shared):
     import onnxruntime
 
     path = str(shared / "data/weights/yolox_nano.onnx")

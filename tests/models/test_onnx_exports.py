@@ -118,7 +118,7 @@ def test_formulas_for_sizes_are_as_long_as_they_like(tmp_path):
     assert detect(changed(path, label), size=str(SIDE)) == GREEN
 
 
-def test_an_output_of_which_the_file_states_no_shape(tmp_path):
+def test_output_without_a_stated_shape_is_inferred(tmp_path):
     """Inference does not find even its rank before what leads to it is folded."""
 
     def forget(model):
@@ -208,7 +208,7 @@ def test_width_and_height_are_not_mixed_up(tmp_path):
     assert values["pixel_mask"].min() == 1
 
 
-def test_an_input_that_nobody_reads_is_left_out(tmp_path):
+def test_unused_input_is_dropped(tmp_path):
     export = exports.anchor_free()
     export.asks("iou_threshold", [1])
     export.asks("im_shape", [7, 7, 7])

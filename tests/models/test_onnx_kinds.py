@@ -124,7 +124,7 @@ outputs:
 """
 
 
-def test_caffes_detection_output_is_no_map_and_can_be_described(tmp_path):
+def test_caffe_detection_output_is_refused_unless_described(tmp_path):
     path = detection_output().save(tmp_path / "ssd.onnx")
     with pytest.raises(ModelError, match=r"detection_out columns 3-6 \(xyxy, "):
         open_network(path)

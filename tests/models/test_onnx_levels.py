@@ -10,12 +10,11 @@ import onnxruntime
 import pytest
 
 from detector import Detector
-from detector.core.engines import usable
 from detector.core.errors import ModelError
 from tests.models.exports import SIDE, Export
 from tests.models.test_onnx_evidence import described
 from tests.models.test_onnx_kinds import convolve, pyramid
-from tests.networks import open_network
+from tests.networks import need_engine, open_network
 
 MEAN, DEVIATION = np.array([103.53, 116.28, 123.675]), np.array([57.375, 57.12, 58.395])
 IMAGENET = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -151,8 +150,7 @@ outputs:
 
 @pytest.mark.parametrize("engine", ["ort", "openvino"])
 def test_maps_with_anchors_can_be_described(tmp_path, engine):
-    if reason := usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     heads = {"box": (4, "Relu"), "score": (2, "Sigmoid")}
     paths = [
         levels(heads, (8, 16), 3, form).save(tmp_path / f"{form}.onnx") for form in ("maps", "rows")
@@ -228,13 +226,13 @@ def test_priors_equal_their_own_arithmetic(tmp_path, case):
         ("  cells: {kind: distances, strides: [8, 16], anchors: 3}\n", "", "needs outputs.cells"),
     ],
 )
-def test_levels_that_do_not_fit_are_said(tmp_path, old, new, said):
+def test_levels_that_do_not_fit_are_refused(tmp_path, old, new, said):
     path = levels({"box": (4, ""), "score": (2, "")}, (8, 16), 3, "maps").save(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=said):
         open_network(path, describe=described(tmp_path, DESCRIBED.replace(old, new)))
 
 
-def test_levels_that_nobody_described_are_refused_with_families_that_fit(tmp_path):
+def test_undescribed_levels_are_refused_with_matching_families(tmp_path):
     """No hint calls scores boxes."""
     heads = {"4": (1, "Sigmoid"), "45": (4, "Relu"), "46": (10, "")}
     path = levels(heads, anchors=2, form="flat").save(tmp_path / "model.onnx")

@@ -90,7 +90,7 @@ def test_every_output_is_named_like_its_node(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16"])
-def test_tensors_called_as_those_of_the_prefix_keep_apart_from_them(tmp_path, kind):
+def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
     """And no word of the prefix is an attribute of torch's modules."""
     export = exports.yolox(kind=kind)
     names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {

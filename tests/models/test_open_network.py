@@ -86,7 +86,7 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, model, message):
 
 
 @pytest.mark.parametrize(("name", "what"), [("x.tflite", r"\.tflite"), ("x", "without a suffix")])
-def test_a_format_without_a_front_end_is_named_with_those_that_have_one(tmp_path, name, what):
+def test_unknown_format_raises_with_the_known_formats(tmp_path, name, what):
     (tmp_path / name).write_bytes(b"\0")
     with pytest.raises(ModelError, match=rf"{what}.* export .* ONNX.*\.cfg"):
         open_network(str(tmp_path / name))

@@ -76,7 +76,7 @@ def test_wrapped_state_dicts_are_the_same_network(described):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_other_precisions_are_read_as_they_are(described, dtype):
+def test_float16_and_float64_weights_equal_float32_ones(described, dtype):
     tensors = {name: tensor.astype(np.float16) for name, tensor in tensors_of().items()}
     network = described({name: tensor.astype(dtype) for name, tensor in tensors.items()})
     assert graph_bytes(network) == graph_bytes(

@@ -100,7 +100,7 @@ def test_the_best_of_a_list_is_found_wherever_it_stands(tmp_path, graph):
     assert [(score, box) for _, score, box in found] == [(0.9, BOTH[1])]
 
 
-def test_rows_beside_boxes_are_no_yolox(tmp_path):
+def test_separate_scores_and_boxes_are_not_read_as_yolox(tmp_path):
     """Scores of one row a cell: read as YOLOX, four of the classes would be a box."""
     with pytest.raises(ModelError, match="not certain"):
         open_network(raw().save(tmp_path / "best.onnx"))

@@ -65,7 +65,7 @@ def test_it_is_refused_before_the_engine_starts(run, tmp_path, options, target):
         run.refused(**options)
 
 
-def test_an_output_of_other_settings_is_no_reason(run):
+def test_output_of_other_settings_does_not_block_a_run(run):
     """The second run would write IN-detected-2.mp4."""
     run(conf=0.5, engine="ort")
     writing = Partial(Path("in-ort-detected.mp4"))
@@ -76,14 +76,14 @@ def test_an_output_of_other_settings_is_no_reason(run):
     writing.discard()
 
 
-def test_of_several_sources_each_is_told_in_its_turn(run):
+def test_several_sources_start_although_one_is_being_written(run):
     writing = Partial(Path("in-null-detected.mp4"))
     with pytest.raises(EngineStartedError):
         run.refused("in.mp4", "b.mp4")
     writing.discard()
 
 
-def test_what_a_killed_run_left_is_no_reason(tmp_path):
+def test_partial_file_of_a_killed_run_does_not_block(tmp_path):
     Partial(tmp_path / "x.mp4").release()
     assert (tmp_path / "x.partial.mp4").exists()
     refuse_being_written(tmp_path / "x.mp4")

@@ -72,7 +72,7 @@ def test_the_last_message_ends_the_listening():
         ("parent.close(); time.sleep(0.3); sys.exit(3)", "status 3"),
     ],
 )
-def test_a_death_is_told_in_a_line(start, code, says):
+def test_death_of_a_child_is_described_in_a_line(start, code, says):
     """Also where the pipe is closed before the process has ended."""
     child = start(code)
     with pytest.raises((EOFError, OSError)):

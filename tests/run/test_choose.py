@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_absent(tmp_path, content):
     assert chosen(tmp_path)[0] == "torch"
 
 
-def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
+def test_changed_record_is_ignored_with_a_note(tmp_path):
     compared(tmp_path, DEFAULT, FASTER)
     path = tmp_path / measurements.FILE
     assert take(tmp_path).notes == ()
@@ -217,7 +217,7 @@ def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
     assert re.match(f"{path}: .* lacks proof ", line)
 
 
-def test_a_file_of_another_version_is_said_and_kept(tmp_path):
+def test_file_of_another_version_is_noted_and_kept(tmp_path):
     path = tmp_path / measurements.FILE
     path.write_text(json.dumps(proof.seal(path.name, {"schema": 1, "comparisons": []})))
     (line,) = take(tmp_path).notes
@@ -278,7 +278,7 @@ def test_what_is_never_picked(tmp_path, other):
     assert chosen(tmp_path)[:2] == ("ort", "fp32")
 
 
-def test_that_nothing_was_better_is_said(tmp_path):
+def test_default_is_chosen_with_the_reason_if_nothing_was_faster(tmp_path):
     compared(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
     assert chosen(tmp_path)[2].startswith("engine ort, fp32: nothing")
 
@@ -412,12 +412,12 @@ def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
     """For real: a batch is part of the graph, requests are of the engine."""
     monkeypatch.undo()
     from detector.core.run.detect import detect
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
 
     used = config(tmp_path / "engines")
     sha, shape = own_network(used)
     settings = {"engine": "ort", "precision": "fp32", **settings}
-    tuned(tmp_path / "engines", Reading.of(used).kind_of(STREET), settings, sha, shape)
+    tuned(tmp_path / "engines", SourceReading.of(used).kind_of(STREET), settings, sha, shape)
     output = OutputConfig(output=f"{tmp_path}/out/", run_dir=f"{tmp_path}/run", no_video=True)
     result = detect([STREET], replace(used, output=output, input=InputConfig(frames=9)))
     assert result.exit_code == 0

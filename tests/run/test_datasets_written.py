@@ -16,7 +16,7 @@ import yaml
 
 from detector.core.config.levels import resolve_config
 from detector.core.errors import OutputError
-from detector.core.run.detect import Result, detect
+from detector.core.run.detect import RunResult, detect
 from detector.core.run.inputs import gather_sources
 from detector.lab import datasets
 from detector.lab.datasets.base import Lookup
@@ -37,7 +37,7 @@ def cut_pictures(*names: str) -> None:
         Path(name).write_bytes(cv2.imencode(Path(name).suffix, image)[1].tobytes())
 
 
-def run(*typed: str, **options: object) -> Result:
+def run(*typed: str, **options: object) -> RunResult:
     given = {"engine": "ort", "save": ALL, "frames": 3, "output": "out/", "conf": 0.2, **options}
     result = detect(gather_sources(typed), resolve_config(None, given))
     assert result.exit_code == 0, result.errors
@@ -170,7 +170,7 @@ def test_coco_names_are_below_the_sources_folder(place: Path, typed: str, names:
     assert all(os.path.isabs(one) and Path(one).is_file() for one in sources)
 
 
-def test_without_pictures_names_are_those_of_the_source(place: Path) -> None:
+def test_names_come_from_the_source_without_pictures(place: Path) -> None:
     cut_pictures("in/a.jpg", "in/b.jpg")
     (place / "v.mp4").symlink_to(CLIP)
     pictures, video = run("in", "v.mp4", save="coco,yolo").summary.each
@@ -215,7 +215,7 @@ def test_somebody_elses_description_stays() -> None:
     assert Path("out/in-ort-dataset/data.yaml").read_text() == "mine"
 
 
-def test_a_second_run_replaces_the_first_and_is_no_source() -> None:
+def test_second_run_replaces_the_first_datasets() -> None:
     cut_pictures("in/a.jpg", "in/b.jpg")
     for _ in range(2):
         (source,) = run("in", output="in/").summary.each

@@ -26,8 +26,8 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_nothing_is_said_where_nothing_happened(system: Path) -> None:
-    assert disturbances.Watch().end() is None
+def test_undisturbed_run_reports_none(system: Path) -> None:
+    assert disturbances.DisturbanceMonitor().end() is None
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_nothing_is_said_where_nothing_happened(system: Path) -> None:
         ("group/cpu.stat", "throttled_usec 2501000", "throttled_s", 2.5),
     ],
 )
-def test_what_happened_during_the_run_is_told(system, file, text, field, value) -> None:
-    watch = disturbances.Watch()
+def test_disturbance_during_the_run_is_reported(system, file, text, field, value) -> None:
+    watch = disturbances.DisturbanceMonitor()
     (system / file).write_text(f"{text}\n")
     found = watch.end()
     assert found is not None
@@ -51,4 +51,4 @@ def test_a_system_that_tells_nothing(system: Path) -> None:
     for path in (*system.glob("*[!p]"), system / "group/cpu.stat"):
         if path.is_file():
             path.unlink()
-    assert disturbances.Watch().end() is None
+    assert disturbances.DisturbanceMonitor().end() is None

@@ -33,7 +33,7 @@ def failing_close(monkeypatch):
 
 
 @pytest.mark.usefixtures("failing_close")
-def test_the_error_of_the_run_is_the_one_that_is_told(tmp_path, monkeypatch):
+def test_error_of_the_run_wins_over_the_error_on_close(tmp_path, monkeypatch):
     infer, done = null.NullRequest.infer, []
 
     def failing(self, n):
@@ -54,7 +54,7 @@ def test_the_error_of_the_run_is_the_one_that_is_told(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("failing_close")
-def test_an_engine_that_only_fails_to_close_is_told_and_the_session_stays(tmp_path):
+def test_error_on_close_is_reported_and_the_session_kept(tmp_path):
     result = run(tmp_path)
     assert ["cudaFree" in str(error) for error in result.errors] == [True]
     assert result.exit_code == EXIT_ENGINE

@@ -43,7 +43,7 @@ def hostile(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     "kind", ["text.ttf", "empty.otf", "cut.ttf", "pipe.ttf", "dir", "absent", "device"]
 )
-def test_what_is_no_font_ends_before_a_model_is_loaded(tmp_path, monkeypatch, kind):
+def test_invalid_font_exits_before_a_model_is_loaded(tmp_path, monkeypatch, kind):
     path = hostile(tmp_path)[kind]
     monkeypatch.setattr("detector.core.run.plan.load_model", lambda *_, **__: pytest.fail("loaded"))
     config = resolve_config(None, {"font": str(path), "output": f"{tmp_path}/"})
@@ -94,7 +94,7 @@ def test_detections_are_drawn_in_it(font):
         found.draw(image, font=font.with_name("absent"))
 
 
-def test_names_that_cannot_be_shown_are_said_once_and_counted(font):
+def test_unprintable_names_are_noted_once(font):
     names = ("人", "车", "person", *"面包汽火")
     made = open_font(str(font))
     (note,) = note_names(names, [1, 0, 2, 3, 4, 5, 999], made)

@@ -19,8 +19,8 @@ from detector.core.config.levels import resolve_config
 from detector.core.engines._built import store
 from detector.core.errors import OutputError
 from detector.core.run.detect import detect
+from detector.core.run.measurements import SWITCH
 from detector.core.run.outputs import OutputPlan
-from detector.core.run.self_timing import SWITCH
 from detector.core.session.store import Session
 from tests.conftest import CHECKOUT, night
 
@@ -120,7 +120,7 @@ def test_the_default_folder_is_named_whatever_home_is(
     assert not store.is_writable(Path("/dev/null/x"))
 
 
-def test_a_home_that_is_unknown_becomes_no_folder_named_tilde(
+def test_unknown_home_does_not_create_tilde_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user id without account and HOME, as in `docker run --user 1234`."""
@@ -194,7 +194,7 @@ def test_a_session_that_was_asked_for_is_not_replaced(read_only: Path) -> None:
     assert list((read_only / "open").iterdir()) == []
 
 
-def test_what_is_in_the_way_of_a_session_is_said(
+def test_file_named_runs_raises_output_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -38,7 +38,7 @@ from detector.core.run.limits import blame_limit, check_memory, check_threads, c
         (ValueError("a bug"), None),
     ],
 )
-def test_the_limit_behind_an_error(error, code):
+def test_blame_limit_maps_errors_to_exit_codes(error, code):
     blamed = blame_limit(error)
     assert (blamed and blamed.exit_code) == code
 

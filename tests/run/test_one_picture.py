@@ -12,7 +12,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import UsageError
 from detector.core.run.outputs import OutputPlan, settings_of
-from detector.core.sources._specs import NamedPictures
+from detector.core.sources._forms import NamedPictures
 from tests.sources.clips import write_video
 
 
@@ -74,7 +74,7 @@ def test_the_engine_is_in_a_name_where_it_was_asked_for(folder):
     }
 
 
-def test_a_text_file_is_of_mot_where_that_is_said(folder):
+def test_text_output_requires_mot_to_be_named(folder):
     for given in ({}, {"save": ("yolo",)}):
         with pytest.raises(UsageError, match="--save mot -o x"):
             planned("in.mp4", "video", output="x.txt", **given)

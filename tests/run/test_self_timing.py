@@ -14,6 +14,7 @@ import pytest
 from detector.core import engines
 from detector.core.api import Detector
 from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
+from detector.core.engines import base
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.graph.int8 import FRONT
@@ -21,11 +22,12 @@ from detector.core.run import choose, losses, measurements, sampling, self_timin
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.loading import load_model
 from detector.core.run.losses import LIMIT_S, SHARE
+from detector.core.run.measurements import SWITCH, Timing
 from detector.core.run.plan import Asked
 from detector.core.run.quantize import search
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
-from detector.core.run.sampling import Sample
-from detector.core.run.self_timing import MOST_ROUNDS, OPENING, ROUNDS, SWITCH, Timing
+from detector.core.run.sampling import SourceSample
+from detector.core.run.self_timing import MOST_ROUNDS, OPENING, ROUNDS
 from detector.core.session.measured import Interval, MeasuredMachine
 from detector.core.types import Background, Detections
 
@@ -40,7 +42,7 @@ SPEEDS = {
 ANSWERS: dict[tuple[str, str], float] = {}  # else 20
 
 
-FIND_OR_MAKE = self_timing.find_or_make
+MAKE = self_timing.make
 
 
 class Ticks:
@@ -90,18 +92,18 @@ def ticks(monkeypatch) -> Ticks:
             raise EngineError(f"{name} has no {precision} here")
         clock.now += 0.2
         engine = Opened(clock, SPEEDS[name, precision], ANSWERS.get((name, precision), 20))
-        return self_timing._Candidate(name, precision, stack.enter_context(engine), 3)
+        return self_timing._WarmEngine(name, precision, stack.enter_context(engine), 3)
 
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(self_timing, "_open", opened)
-    monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
+    monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
     monkeypatch.setattr(engines, "usable", lambda *_: dict.fromkeys(measurements.TIMED))
     monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 1.0")
     monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
-    monkeypatch.setattr(self_timing, "find_or_make", partial(FIND_OR_MAKE, clock=clock))
+    monkeypatch.setattr(self_timing, "make", partial(MAKE, clock=clock))
     return clock
 
 
@@ -113,7 +115,7 @@ def settings(folder, model="street-1", **runtime) -> Config:
 
 
 def timed(network, config, **more) -> Timing | None:
-    return self_timing.find_or_make(network, config, **more)
+    return choose.find_timing(network, config, **more)
 
 
 def taken(network, config):
@@ -184,9 +186,9 @@ class Ahead:
     def count_frames(self) -> int | None:
         return self.frames
 
-    def sample(self) -> Sample:
+    def sample(self) -> SourceSample:
         self.samples += 1
-        return Sample([np.zeros((8, 8, 3), np.uint8)] * 3, None)
+        return SourceSample([np.zeros((8, 8, 3), np.uint8)] * 3, None)
 
 
 @pytest.fixture
@@ -278,13 +280,13 @@ def test_a_timing_takes_a_twentieth_of_its_run(foreign, ticks, tmp_path, frames)
 def test_on_a_gpu_only_what_builds_no_plan_is_timed(foreign, ticks, tmp_path, monkeypatch, engine):
     speeds = {(engine, "fp32"): 0.010, (engine, "tf32"): 0.006, (engine, "fp16"): 0.004}
     monkeypatch.setattr("tests.run.test_self_timing.SPEEDS", speeds)
-    monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(base, "NVIDIA_DRIVER", tmp_path)
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: (engine, "by rank"))
     runtime = foreign(Ahead(None), settings(tmp_path, "somebody.onnx")).config.runtime
     assert runtime.precision == ("fp16" if engine == "ort" else "fp32")
 
 
-def test_networks_whose_loss_nobody_knows(street, ticks, tmp_path):
+def test_networks_of_unknown_loss_are_not_timed(street, ticks, tmp_path):
     assert timed(replace(street, sha256="ab" * 32), settings(tmp_path)) is None
     assert timed(replace(street, random_seed=0), settings(tmp_path)) is None
     assert timed(street, settings(tmp_path, model="street.cfg")) is None
@@ -506,7 +508,7 @@ def test_the_package_has_a_calibration_of_its_own_weights(street):
 def test_the_command_takes_it_and_python_where_auto_is_asked_for(tmp_path, monkeypatch):
     """Real engines: which of them is the fastest depends on the machine."""
     monkeypatch.setenv(SWITCH, "1")
-    monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
+    monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.chdir(tmp_path)
     config = settings(tmp_path / "engines")
     config = replace(
@@ -533,7 +535,7 @@ def test_a_long_run_of_somebodys_model_times_it_and_python_reads_that(
     shared, tmp_path, monkeypatch
 ):
     monkeypatch.setenv(SWITCH, "1")
-    monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
+    monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # the machine may be busy, the clip is short
     monkeypatch.setattr(losses, "SHARE", 100.0)
     monkeypatch.setattr(measurements, "WORTH", 0.0)

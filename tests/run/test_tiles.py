@@ -32,12 +32,12 @@ def test_inputs_of_a_frame(text, inputs):
 
 
 @pytest.mark.parametrize("text", ["0x3", "1x1", "9x8", "2", "x2", "2x", "-1x2", "", "2x2x2", "99"])
-def test_what_is_no_grid_is_refused(text):
+def test_invalid_grid_is_refused(text):
     with pytest.raises(UsageError):
         Asked.of(Config().with_options({"tiles": text}))
 
 
-def test_auto_is_refused_where_nobody_looks():
+def test_auto_tiles_are_refused_without_a_source_to_inspect():
     for call in (
         lambda: Detector(engine="null", tiles="auto"),
         lambda: resolve(Config().with_options({"tiles": "auto", "engine": "null"})),
@@ -113,7 +113,7 @@ def plan_and_seen(sides, frames=100, second=0.01, size=(1920, 1080)):
     info = replace(
         first_look_info(), width=size[0], height=size[1], frames_declared=frames, duration_s=10.0
     )
-    return plan, first_look.Seen(info, 12, list(sides), [second])
+    return plan, first_look.FirstLook(info, 12, list(sides), [second])
 
 
 def first_look_info():

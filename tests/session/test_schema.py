@@ -15,7 +15,8 @@ from detector.core.session.measured import Measurements
 from detector.lab.session.audit import AuditDocument
 from detector.lab.session.comparison import Comparison
 from detector.lab.session.evaluation import SUBTYPES, Evaluation, Result
-from detector.lab.session.profile import RecordingDocument, profile_schema
+from detector.lab.session.passes import FACTS, pass_schema
+from detector.lab.session.profile import NsysDocument, profile_schema
 from detector.lab.session.where import Where
 from detector.lab.session.why import Why
 from tests.session.documents import DOCUMENT
@@ -25,7 +26,7 @@ SCHEMAS = {
     "summary": json_schema(Summary),
     "session": json_schema(SessionDocument),
     "profile": profile_schema(),
-    "recording": json_schema(RecordingDocument),
+    "recording": json_schema(NsysDocument),
     "why": json_schema(Why),
     "compare": json_schema(Comparison),
     "eval": json_schema(Evaluation, SUBTYPES),
@@ -36,6 +37,7 @@ SCHEMAS = {
     "batch": json_schema(BatchResult),
     "batch-item": json_schema(ItemRecord),
     "batch-progress": json_schema(BatchProgress),
+    **{f"passes/{name}": pass_schema(name) for name in FACTS},
 }
 
 
@@ -61,6 +63,12 @@ def test_the_schema_is_that_of_the_type(name):
     )
 
 
+def test_every_reference_leads_somewhere():
+    for name, schema in SCHEMAS.items():
+        found = {part.split('"')[0] for part in schema_text(name).split('"#/$defs/')[1:]}
+        assert found <= schema["$defs"].keys(), name
+
+
 def test_keys_that_every_run_writes_are_required():
     required = set(SCHEMAS["session"]["$defs"]["SessionDocument"]["required"])
     assert required <= DOCUMENT.keys()
@@ -69,6 +77,6 @@ def test_keys_that_every_run_writes_are_required():
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "passes").mkdir(parents=True, exist_ok=True)
     for name in SCHEMAS:
         (FOLDER / f"{name}.json").write_text(schema_text(name))

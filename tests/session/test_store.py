@@ -38,7 +38,7 @@ def test_a_folder_used_again_holds_one_run_and_the_users_own_files(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_rows_of_which_none_fitted_leave_no_file(tmp_path):
+def test_empty_rows_leave_no_file(tmp_path):
     """Every frame has a row, so an empty file is one whose rows were taken back."""
     session = Session.create(str(tmp_path / "r"), "x")
     rows = tmp_path / "a.jsonl"
@@ -48,7 +48,7 @@ def test_rows_of_which_none_fitted_leave_no_file(tmp_path):
     assert not list((tmp_path / "r").rglob("*.jsonl*"))
 
 
-def test_a_file_whose_folder_cannot_be_made_is_said(tmp_path):
+def test_claim_raises_if_its_folder_cannot_be_made(tmp_path):
     session = Session.create(str(tmp_path / "r"), "x")
     session.begin()
     (tmp_path / "r/layers").write_text("a file in the folder's place")
@@ -132,7 +132,7 @@ def test_a_folder_in_use_is_refused_by_pid_and_free_afterwards(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_no_hindrance(tmp_path):
+def test_session_of_a_killed_run_is_replaced(tmp_path):
     code = (
         "import os, signal, sys\n"
         "from detector.core.session.store import Session\n"
@@ -148,7 +148,7 @@ def test_a_killed_run_is_no_hindrance(tmp_path):
     assert [path.name for path in session.folder.iterdir()] == [LIST]
 
 
-def test_a_folder_that_its_owner_takes_back_is_made_anew(tmp_path):
+def test_discarded_session_folder_is_made_again(tmp_path):
     first = Session.create(str(tmp_path / "r"), "x")
     first.discard()
     assert not (tmp_path / "r").exists()

@@ -157,7 +157,7 @@ def test_subtitles_are_kept_where_the_container_takes_them(folder: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_what_a_format_cannot_hold_is_said(folder: Path, tmp_path: Path) -> None:
+def test_tracks_and_tags_that_a_format_cannot_hold_are_noted(folder: Path, tmp_path: Path) -> None:
     notes = run(folder / "two.mkv", tmp_path / "a.flv")
     (language,) = [stream for stream in probe(tmp_path / "a.flv")["streams"][1:]]
     assert language["codec_name"] == "aac"
@@ -301,7 +301,7 @@ def test_the_time_code_is_that_of_the_first_frame(rate, begins, start, expected,
         assert any("timecode" in note for note in notes)
 
 
-def test_a_time_code_that_quicktime_cannot_count_on_from_is_told(tmp_path: Path) -> None:
+def test_unsupported_time_code_is_noted(tmp_path: Path) -> None:
     make(tmp_path / "in.mkv", "-metadata", "timecode=10:11:12;03", sounds=0)
     assert any("timecode" in note for note in run(tmp_path / "in.mkv", tmp_path / "a.mp4"))
     assert not any("timecode" in note for note in run(tmp_path / "in.mkv", tmp_path / "b.mkv"))

@@ -17,7 +17,7 @@ from detector.core.config.schema import OutputConfig
 from detector.core.errors import UsageError
 from detector.core.run.outputs import OutputPlan
 from detector.core.sinks.video import clips
-from detector.core.sinks.video.clips import Clips
+from detector.core.sinks.video.clips import ClipFilter
 from detector.core.types import Detections, Frame
 
 NONE = Detections.empty()
@@ -25,7 +25,7 @@ TICK = Fraction(1, 25)
 
 
 def choose(found: set[int], lead: str, frames: int = 30) -> list[tuple[int, bool]]:
-    chosen = Clips(Fraction(lead), TICK)
+    chosen = ClipFilter(Fraction(lead), TICK)
     image = np.zeros((2, 2, 3), np.uint8)
     written = []
     for i in range(frames):
@@ -63,7 +63,7 @@ def test_which_frames(found: set[int], lead: str, wanted: list[tuple[int, int]])
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clips, "MOST_WAITING", 5 * 12)  # bytes of five of these pictures
     assert choose({20}, "99") == spans((15, 29))
-    chosen = Clips(Fraction(99), TICK)
+    chosen = ClipFilter(Fraction(99), TICK)
     for i in range(21):
         list(chosen.take(Frame(i, i, i / 25, np.zeros((2, 2, 3), np.uint8)), i == 20))
     assert chosen.shortened == 1
@@ -93,7 +93,7 @@ def test_the_clips_follow_each_other(suffix: str, tmp_path: Path) -> None:
     assert means == pytest.approx([brightness(i) for i in wanted], abs=4)
 
 
-def test_nothing_found_is_no_file(tmp_path: Path) -> None:
+def test_clips_without_detections_write_no_file(tmp_path: Path) -> None:
     sink = write_clips(tmp_path / "x.mp4", set())
     assert sink.close() is None
     assert len(sink.notes) == 1
@@ -159,7 +159,7 @@ def test_rows_and_pictures_hold_frames_with_detections(tmp_path: Path) -> None:
         assert names == {"frame_000001", "frame_000004"}
 
 
-def test_one_picture_without_a_detection_is_no_file(tmp_path: Path) -> None:
+def test_only_detections_writes_no_picture_without_one(tmp_path: Path) -> None:
     (sink,) = sinks.open_all(
         {"pictures": tmp_path / "x.png"}, make_info(), {"only_detections": True}
     )

@@ -156,7 +156,7 @@ def test_an_aborted_coco_file_leaves_no_results_list(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.coco.partial.json"]
 
 
-def test_coco_leaves_an_address_as_it_is(tmp_path: Path) -> None:
+def test_coco_keeps_an_address_unchanged(tmp_path: Path) -> None:
     frame = make_frame(0, path="http://host/a.jpg")
     (image,) = json.loads(written("coco", tmp_path, (frame, one_person())).read_text())["images"]
     assert image["file_name"] == "http://host/a.jpg"
@@ -170,7 +170,7 @@ def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
     assert document["annotations"] == []
 
 
-def test_coco_names_that_are_no_utf8_survive(
+def test_coco_file_names_outside_utf8_round_trip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,7 +181,7 @@ def test_coco_names_that_are_no_utf8_survive(
 
 
 @pytest.mark.parametrize("name", ["coco", "mot", "yolo"])
-def test_random_weights_are_said(name: str, tmp_path: Path) -> None:
+def test_label_sinks_mark_random_weights(name: str, tmp_path: Path) -> None:
     sink = opened(name, tmp_path, remark="random weights")
     sink.write(make_frame(0), one_person())
     path = sink.close()

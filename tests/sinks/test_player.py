@@ -40,7 +40,7 @@ def rows(page: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in part(page, "detections").splitlines() if line]
 
 
-def test_the_rows_are_those_of_jsonl(tmp_path: Path) -> None:
+def test_player_rows_equal_jsonl(tmp_path: Path) -> None:
     save(tmp_path / "in.mp4", tmp_path / "x.html")
     sink = sinks.open("jsonl", tmp_path / "x.jsonl")
     sink.open(make_info(str(tmp_path / "in.mp4"), width=64, height=48))

@@ -220,16 +220,29 @@ def test_names_that_are_hard_to_write(name: str, tmp_path: Path) -> None:
         assert sink.close().exists()
 
 
+@pytest.mark.parametrize("name", ["overlay", "video"])
+def test_close_without_a_frame_raises_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    sink = opened(name, target(name, tmp_path))
+    with pytest.raises(OutputError, match="gave no frame"):
+        sink.close()
+    assert sink.abort() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+ENCODED = [("video", suffix) for suffix in (".webm", ".avi", ".gif", ".ts", ".flv")]
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "suffix"),
     [
-        pytest.param(name, marks=pytest.mark.slow if name == "overlay" else ())
-        for name in sinks.names()
+        pytest.param(name, suffix, marks=pytest.mark.slow if name == "overlay" or suffix else ())
+        for name, suffix in [*((name, "") for name in sinks.names()), *ENCODED]
     ],
 )
-def test_a_full_disk(name: str, small_disk: Any) -> None:
+def test_a_full_disk(name: str, suffix: str, small_disk: Any) -> None:
     folder = small_disk(64)
-    sink = opened(name, target(name, folder))
+    path = folder / f"out{suffix}" if suffix else target(name, folder)
+    sink = opened(name, path)
     noise = np.random.default_rng(0).integers(
         0, 256, (4, 240, 320, 3), np.uint8
     )  # does not compress
@@ -246,6 +259,6 @@ def test_a_full_disk(name: str, small_disk: Any) -> None:
         fill()
     assert "\n" not in str(caught.value)
     kept = sink.abort()
-    assert not target(name, folder).exists()
+    assert not path.exists()
     if kept is None:
         assert list(folder.iterdir()) == []

@@ -110,7 +110,7 @@ def test_names_are_safe_and_none_is_written_twice(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_track_is_written_when_it_is_over_and_forgotten():
+def test_finished_track_is_written_and_forgotten():
     best, over, frame = BestPictures(), [], textured(0)
     for index in range(400):  # each lives for one frame
         over += best.add(frame, index / 25, found((index + 1, 0, 0.9, *BOX)))
@@ -120,7 +120,7 @@ def test_a_track_is_written_when_it_is_over_and_forgotten():
 
 
 @pytest.mark.parametrize(("time_s", "kind"), [(3.0, 0), (100.1, 1)])
-def test_a_clock_that_begins_anew_ends_all_tracks_and_another_class_one(time_s, kind):
+def test_clock_set_back_or_another_class_ends_the_track(time_s, kind):
     best = BestPictures()
     best.add(textured(0), 100.0, found((1, 0, 0.9, *BOX)))
     (over,) = best.add(textured(1), time_s, found((1, kind, 0.9, *BOX)))

@@ -15,7 +15,7 @@ from probing import brightness, decode, make_frame, make_info, probe, write_vide
 
 from detector.core import sinks
 from detector.core.config.schema import OutputConfig
-from detector.core.errors import OutputError, UsageError
+from detector.core.errors import UsageError
 from detector.core.run.outputs import OutputPlan
 from detector.core.sinks.video import mjpeg
 from detector.core.types import Detections, Frame
@@ -44,14 +44,14 @@ def stamps(path: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", CODECS)
+@pytest.mark.parametrize("suffix", [*CODECS, ".mp4", ".m4v", ".MP4"])
 def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
-    sink = write_video(path, [make_frame(i) for i in range(16)])
-    assert probe(path)["streams"][0]["codec_name"] == CODECS[suffix]
-    assert stamps(path) == pytest.approx([i / 25 for i in range(16)], abs=0.001)
+    sink = write_video(path, [make_frame(i) for i in range(40)])
+    assert probe(path)["streams"][0]["codec_name"] == CODECS.get(suffix, "h264")
+    assert stamps(path) == pytest.approx([i / 25 for i in range(40)], abs=1e-6)
     means = [float(picture.mean()) for picture in decode(path, 64, 48)]
-    assert means == pytest.approx([brightness(i) for i in range(16)], abs=4)
+    assert means == pytest.approx([brightness(i) for i in range(40)], abs=4)
     assert sink.notes == []
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
@@ -80,34 +80,6 @@ def test_a_run_that_fails_leaves_no_final_name(suffix: str, tmp_path: Path) -> N
     assert kept == tmp_path / f"x.partial{suffix}"
     assert len(stamps(kept)) == 5
     assert not path.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".webm", ".avi", ".gif", ".ts", ".flv"])
-def test_a_full_disk(suffix: str, tmp_path: Path, small_disk: Any) -> None:
-    path = small_disk(64) / f"x{suffix}"
-    noise = np.random.default_rng(1)
-    sink = sinks.open("video", path)
-    sink.open(make_info(width=320, height=240))
-
-    def fill() -> None:
-        for i in range(60):
-            image = noise.integers(0, 255, (240, 320, 3), np.uint8)
-            sink.write(Frame(i, i * 512, i / 25, image), NONE)
-        sink.close()
-
-    with pytest.raises(OutputError, match="disk full"):
-        fill()
-    sink.abort()
-    assert not path.exists()
-
-
-@pytest.mark.parametrize("suffix", [".webm", ".avi", ".gif"])
-def test_pictures_of_another_size_fit_in(suffix: str, tmp_path: Path) -> None:
-    write_video(
-        tmp_path / f"x{suffix}", [make_frame(0), make_frame(1, size=(96, 64)), make_frame(2)]
-    )
-    assert len(stamps(tmp_path / f"x{suffix}")) == 3
 
 
 PAUSES = [0, 0.1, 0.5, 0.52, 2.0]  # seconds
@@ -156,7 +128,7 @@ def test_a_gif_loops(tmp_path: Path) -> None:
     assert data[at + 11 : at + 16] == b"\x03\x01\0\0\0"  # 0 times: for ever
 
 
-def test_a_picture_that_stands_still_is_no_lost_frame(tmp_path: Path) -> None:
+def test_identical_pictures_are_all_written(tmp_path: Path) -> None:
     for suffix in CODECS:
         frames = [Frame(i, i * 512, i / 25, np.full((48, 64, 3), 90, np.uint8)) for i in range(9)]
         write_video(tmp_path / f"x{suffix}", frames)
@@ -256,6 +228,12 @@ def test_a_gif_says_that_it_has_no_sound(tmp_path: Path) -> None:
         (None, {"quality": "fast", "preset": "fast"}),  # the default is an .mp4
         ("out/", {"crf": 52}),
         ("x.mkv", {"crf": 63}),
+        ("x.webm", {"encoder": "x264"}),
+        ("x.avi", {"encoder": "svtav1"}),
+        ("x.ts", {"encoder": "svtav1"}),
+        ("x.mp4", {"encoder": "svtav1", "preset": "fast"}),
+        ("x.mp4", {"encoder": "x264", "crf": 60}),
+        ("x.mp4", {"encoder": "svtav1", "crf": 20, "quality": "small"}),
     ],
     ids=str,
 )

@@ -60,19 +60,6 @@ def test_the_index_comes_before_the_pictures(tmp_path: Path) -> None:
     assert 0 < data.index(b"moov") < data.index(b"mdat")
 
 
-@pytest.mark.parametrize("suffix", [".mp4", ".m4v", ".mov", ".mkv", ".MP4"])
-def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / f"x{suffix}"
-    write_video(path, [make_frame(i) for i in range(40)])
-    pictures = decode(path, 64, 48)
-    assert [round(float(p.mean())) for p in pictures] == pytest.approx(
-        [brightness(i) for i in range(40)], abs=3
-    )
-    assert read_stamps(path) == [
-        Fraction(i, 25) for i in range(40)
-    ]  # 40 ms: exact in Matroska's milliseconds too
-
-
 def test_the_callers_buffer_is_used_again_at_once(tmp_path: Path) -> None:
     sink = sinks.open("video", tmp_path / "x.mp4")
     sink.open(make_info())
@@ -169,7 +156,7 @@ def test_stamps_that_no_container_takes(
 
 
 @pytest.mark.slow
-def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
+def test_long_pause_is_kept_in_mp4_and_dropped_in_ts(tmp_path: Path) -> None:
     """A slide that stands for 30 s is one frame of a recorded talk; in MPEG-TS such a gap is a new
     clock. (FFmpeg looks into this one too briefly to learn the size: cv2 grabs its frames, and
     cannot make one.)
@@ -231,7 +218,7 @@ def test_a_pause_that_mp4_cannot_hold_is_shortened(
 
 
 @pytest.mark.slow
-def test_a_wide_stride_is_no_jump(tmp_path: Path) -> None:
+def test_wide_stride_keeps_its_times(tmp_path: Path) -> None:
     sink = write_video(
         tmp_path / "x.mp4", at([i * 300 * 512 for i in range(4)], step=300)
     )  # 12 s apart
@@ -296,22 +283,14 @@ def decode_with_cv2(path: Path) -> np.ndarray:
     return picture
 
 
-def test_a_picture_of_another_size_is_fitted_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".mp4", ".webm", ".avi", ".gif"])
+def test_a_picture_of_another_size_is_fitted_whole(suffix: str, tmp_path: Path) -> None:
     frames = [make_frame(0), make_frame(1, size=(96, 64)), make_frame(2)]
-    write_video(tmp_path / "x.mp4", frames)
-    pictures = decode(tmp_path / "x.mp4", 64, 48)
+    write_video(tmp_path / f"x{suffix}", frames)
+    pictures = decode(tmp_path / f"x{suffix}", 64, 48)
     assert len(pictures) == 3
     assert pictures[1][:, :12].max() <= 8  # black at the sides: 64x96 became 32x48
     assert abs(float(pictures[1][:, 20:44].mean()) - brightness(1)) < 4
-
-
-def test_no_frame_no_video(tmp_path: Path) -> None:
-    sink = sinks.open("video", tmp_path / "x.mp4")
-    sink.open(make_info())
-    with pytest.raises(OutputError, match="gave no frame"):
-        sink.close()
-    assert sink.abort() is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_frames_that_do_not_arrive_are_noticed(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_length_that_no_file_has_is_none(web, length):
         ("image/jpeg", JPEG, "/a.jpg", []),
     ],
 )
-def test_what_might_be_something_else_is_said(web, kind, data, path, words):
+def test_ambiguous_answer_gets_a_remark(web, kind, data, path, words):
     _answers._known.clear()
     url = web.put(path, data, kind=kind, length=False, ranges=False)
     remark = take(f"{url}?token=T0kenPlanted").remark
@@ -149,7 +149,7 @@ def test_what_might_be_something_else_is_said(web, kind, data, path, words):
         (503, "the server failed (HTTP 503)"),
     ],
 )
-def test_an_error_is_told_of_a_file_and_left_to_the_feed_of_a_camera(web, status, words):
+def test_http_error_refuses_a_file_but_not_a_camera(web, status, words):
     _answers._known.clear()
     refused = take(web.put("/clip.mp4", status=status))
     assert refused.kind == REFUSED
@@ -158,7 +158,7 @@ def test_an_error_is_told_of_a_file_and_left_to_the_feed_of_a_camera(web, status
 
 
 @pytest.mark.slow
-def test_where_nobody_answers_the_name_counts(monkeypatch):
+def test_silent_server_is_judged_by_the_name(monkeypatch):
     monkeypatch.setattr(_answers, "SILENT_S", 0.3)
     monkeypatch.setattr(_answers, "QUICK_S", 0.3)
     _answers._known.clear()

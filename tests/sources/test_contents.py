@@ -83,7 +83,7 @@ def test_a_picture_by_another_name(name: str, data: bytes, tmp_path: Path) -> No
         assert sources.pictures_of(str(tmp_path)) == [str(tmp_path / name)]
 
 
-def test_pictures_with_something_behind_them_stay_pictures(tmp_path: Path) -> None:
+def test_pictures_with_appended_data_stay_pictures(tmp_path: Path) -> None:
     photo, clip = encoded(".jpg"), ffmpeg(tmp_path / "a.mp4").read_bytes()
     about = b"\xff\xe2\0\x08MPF\0\0\0"
     for name, data in {

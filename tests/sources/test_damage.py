@@ -5,6 +5,7 @@ import random
 import shutil
 import threading
 from fractions import Fraction
+from itertools import product
 from types import SimpleNamespace
 
 import av
@@ -14,7 +15,7 @@ from detector.core import sources
 from detector.core.sources.video import _complaints, _container
 from detector.core.sources.video._clock import Clock
 
-from .clips import count_by_ffmpeg, cut, hurt, pts_of, write_video
+from .clips import count_by_ffmpeg, cut, hurt, pts_of, read_all, write_video
 from .oddities import ODDITIES, PICTURES, ffmpeg
 
 DECODERS = ["auto", "opencv", "av"]
@@ -25,19 +26,14 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("damage")
 
 
-def read_all(path, **options):
-    with sources.open(str(path), **options) as source:
-        return list(source), source
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ODDITIES)
-def test_a_healthy_oddity_is_no_damage(folder, name):
+def test_valid_oddity_is_not_damage(folder, name):
     path = folder / name
     count = ODDITIES[name](path)
     assert count_by_ffmpeg(path) == count
-    for decoder in ("auto", "av"):
-        frames, source = read_all(path, decoder=decoder)
+    for decoder, pixels in product(("auto", "av"), ("bgr", "yuv420p")):
+        frames, source = read_all(path, decoder=decoder, pixels=pixels)
         assert (len(frames), source.counts.bad, source.counts.corrupt) == (count, 0, 0), decoder
         assert not source.damaged, source.notes
         times = [frame.time_s for frame in frames]
@@ -111,8 +107,9 @@ def test_pyav_takes_over_in_front_of_the_damage(patched_up):
     assert all((a.image == b.image).all() for a, b in zip(frames, alone, strict=True))
 
 
-def test_a_limit_in_front_of_the_damage_is_none(patched_up):
-    frames, source = read_all(patched_up, frames=5)
+@pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
+def test_a_limit_in_front_of_the_damage_is_none(patched_up, pixels):
+    frames, source = read_all(patched_up, pixels=pixels, frames=5)
     assert (len(frames), source.damaged) == (5, False)
 
 
@@ -207,7 +204,7 @@ def test_a_packet_that_the_network_lost(folder, transport_stream, decoder):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_two_recordings_in_one_file_are_no_damage(folder, transport_stream, decoder):
+def test_two_recordings_in_one_file_are_not_damage(folder, transport_stream, decoder):
     path = folder / "joined.ts"
     path.write_bytes(transport_stream.read_bytes() * 2)
     frames, source = read_all(path, decoder=decoder)
@@ -215,7 +212,7 @@ def test_two_recordings_in_one_file_are_no_damage(folder, transport_stream, deco
 
 
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_raw_pictures_that_are_cut_are_said_by_their_decoder(folder, decoder):
+def test_truncated_raw_stream_is_damaged(folder, decoder):
     path = write_video(folder / "raw.h264", 20, g="1")
     path.write_bytes(path.read_bytes()[:-40])
     frames, source = read_all(path, decoder=decoder)
@@ -290,7 +287,7 @@ TAGGED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TAGGED)
-def test_a_tag_in_latin_1_harms_nobody(folder, name):
+def test_tag_in_latin_1_is_read_without_damage(folder, name):
     path, tag = folder / f"tagged-{name}", b"caf\xe9 \xfc"
     sound = "libvorbis" if name == "a.webm" else "libmp3lame"
     ffmpeg(
@@ -377,7 +374,7 @@ def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
     assert av.logging.get_level() is None
 
 
-def test_who_opens_a_file_hears_it_whoever_has_turned_the_log_off(patched_up):
+def test_damage_is_counted_although_the_log_was_turned_off(patched_up):
     """Another thread's camera or encoder sets PyAV's level back while a first file is open."""
     with sources.open(str(patched_up), decoder="av"):
         av.logging.set_level(None)
@@ -419,8 +416,7 @@ def test_two_sources_at_once_do_not_mix(patched_up, folder):
 
 
 @pytest.mark.slow
-def test_random_bytes_in_front_of_nothing_are_no_crash(folder):
-    """Any damage ends in frames or in one line."""
+def test_random_damage_ends_in_frames_or_one_error(folder):
     path = write_video(folder / "any.mkv", 12)
     whole = path.read_bytes()
     for seed in range(20):

@@ -92,7 +92,7 @@ def far(image: Image, expected: NDArray) -> int:
 @pytest.mark.parametrize(
     ("bits", "channels", "suffix"), covering([8, 10, 12, 14], ["grey", "colour"], [".png", ".tif"])
 )
-def test_the_bits_in_use_are_stretched_and_that_is_said(
+def test_bits_in_use_are_stretched_with_a_note(
     bits: int, channels: str, suffix: str, tmp_path: Path
 ) -> None:
     shown = shades() if channels == "colour" else shades()[..., 2]
@@ -233,7 +233,7 @@ def test_grey_range_of_a_camera_follows_slowly() -> None:
     assert "20000 to 20900" in converter.grey.said
 
 
-def test_samples_that_are_no_numbers_are_black(tmp_path: Path) -> None:
+def test_samples_that_are_nan_or_infinite_are_black(tmp_path: Path) -> None:
     stored = shades().astype(np.float32)
     stored[10:12, 10:12], stored[20, 20] = np.nan, np.inf
     image, notes = read(tmp_path / "a.tif", tiff(stored))
@@ -292,7 +292,7 @@ def test_a_tiffs_orientation(
     assert far(image, show) <= 1
 
 
-def test_of_several_pages_the_first_is_read_and_that_is_said(tmp_path: Path) -> None:
+def test_first_of_several_pages_is_read_with_a_note(tmp_path: Path) -> None:
     first = np.rint(shades() * 255).astype(np.uint8)
     image, notes = read(tmp_path / "a.tif", tiff(first, 255 - first, first // 2))
     assert np.array_equal(image, first)
@@ -340,7 +340,7 @@ def test_a_folder_has_one_note_for_all_of_a_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [8, 30, 60, 200])
-def test_a_tiff_that_is_cut_off_is_no_picture(length: int, tmp_path: Path) -> None:
+def test_truncated_tiff_reads_as_none(length: int, tmp_path: Path) -> None:
     (tmp_path / "a.tif").write_bytes(tiff(np.rint(shades() * 4095).astype(np.uint16))[:length])
     assert read_picture(str(tmp_path / "a.tif")) is None
 

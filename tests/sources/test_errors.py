@@ -77,7 +77,7 @@ def test_not_a_video(tmp_path, name, data, words, decoder, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_cover_picture_is_no_video(tmp_path):
+def test_sound_file_with_a_cover_is_refused(tmp_path):
     sound, cover = (
         write_sound(tmp_path / "a.m4a"),
         write_video(tmp_path / "cover.avi", 1, "mjpeg", strict="unofficial"),

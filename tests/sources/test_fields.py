@@ -68,7 +68,7 @@ def test_a_set_with_scaling_lists_is_read_to_its_end():
     assert reader.read(b"\0\0\1\x65" + slice_.close()) == Field(True, 300)
 
 
-def test_noise_is_no_error():
+def test_field_reader_survives_random_bytes():
     rng = random.Random(0)
     for _ in range(300):
         noise = rng.randbytes(rng.randrange(60))

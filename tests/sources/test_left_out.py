@@ -142,7 +142,7 @@ def test_a_folder_that_is_opened_alone_names_its_videos_too() -> None:
             assert list(map(counted, source.notes)) == [["2 skipped", "1 .mkv", "1 .txt"]]
 
 
-def test_the_note_stands_in_the_summary() -> None:
+def test_skipped_files_are_noted_in_the_summary() -> None:
     make("P/a.jpg", "P/n.txt")
     config = resolve_config(None, {"engine": "null", "save": "jsonl"})
     summary = detect(gather_sources(["P"]), config).summary

@@ -62,7 +62,7 @@ def pts_in(frames):
     return [pts for pts, _, _ in frames]
 
 
-def test_every_clip_stands_in_a_table():
+def test_every_clip_has_an_expected_outcome():
     assert {name[:2] for name in CLIPS} == {*REFUSED, *DAMAGED, *WHOLE}
 
 

@@ -179,7 +179,7 @@ def test_none_readable(tmp_path):
     not hasattr(cv2, "imwriteanimation"), reason="OpenCV before 4.11 writes no animation"
 )
 @pytest.mark.parametrize("name", ["a.webp", "a.png"])
-def test_of_an_animation_the_first_picture_is_taken_and_that_is_said(tmp_path, name):
+def test_first_picture_of_an_animation_is_taken_with_a_note(tmp_path, name):
     moving = cv2.Animation()
     moving.frames, moving.durations = [picture(0), picture(5)], np.array([40, 40])
     cv2.imwriteanimation(str(tmp_path / name), moving)

@@ -24,12 +24,11 @@ from detector.core import sources
 from detector.core.config.levels import resolve_config
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.detect import detect
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.sources import _standard_input
 from detector.core.sources._standard_input import StandardInput
 from tests.cli.command import (
     assert_one_line_error,
-    decoded,
     detect_video,
     heeds_signals,
     rows_of,
@@ -39,7 +38,7 @@ from tests.cli.command import (
 from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S, wait_for
 
-from .clips import cut, write_sound, write_video
+from .clips import cut, pts_of, write_sound, write_video
 from .nasty import make
 
 STREET = CHECKOUT / "videos" / "street.mp4"
@@ -89,7 +88,7 @@ def remux(path: Path, name: str, *options: str) -> Path:
 
 
 def read(spec: str | Path, **options: Any) -> tuple[list[tuple[int, int, bytes]], sources.Source]:
-    with Reading.of(resolve_config(None, options)).open(str(spec)) as source:
+    with SourceReading.of(resolve_config(None, options)).open(str(spec)) as source:
         frames = [(f.index, f.pts, hashlib.md5(f.image).digest()) for f in source]
     return frames, source
 
@@ -108,7 +107,7 @@ def box(name: bytes, length: int, *, wide: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_an_index_behind_the_pictures_is_seen_past_other_boxes(wide: bool) -> None:
+def test_index_after_the_pictures_is_refused_past_other_boxes(wide: bool) -> None:
     before = box(b"ftyp", 24) + box(b"free", 8) + box(b"free", 40, wide=wide)
     with fed(before + box(b"mdat", 64)) as descriptor, pytest.raises(SourceError, match="index"):
         StandardInput(descriptor).rewind()
@@ -116,7 +115,7 @@ def test_an_index_behind_the_pictures_is_seen_past_other_boxes(wide: bool) -> No
         StandardInput(descriptor).rewind()
 
 
-def test_what_lies_inside_of_an_endless_box_is_no_box() -> None:
+def test_content_of_an_endless_box_is_not_parsed() -> None:
     head = b"\0\0\0\x01free" + ((1 << 56) + 40).to_bytes(8, "big")
     with fed(head + bytes(24) + box(b"mdat", 64)) as descriptor:
         StandardInput(descriptor).rewind()
@@ -180,7 +179,7 @@ def test_damage_counts_as_in_files(tmp_path: Path, pipe: Any) -> None:
         assert (frames, source.counts) == (wanted, of_file.counts), path.name
 
 
-def test_what_cannot_be_checked_is_said(clip: Path, pipe: Any) -> None:
+def test_truncated_standard_input_is_noted(clip: Path, pipe: Any) -> None:
     with pipe(cut(clip, 0.7).read_bytes()):
         frames, source = read("-")
     assert 10 < len(frames) < 24
@@ -332,7 +331,7 @@ def test_a_run(tmp_path: Path) -> None:
     of_file = rows_of(tmp_path / "in-null-detected.jsonl")
     of_pipe = rows_of(tmp_path / second["jsonl"])
     assert [{**row, "source": "-"} for row in of_file] == of_pipe
-    assert decoded(tmp_path / second["video"]) == decoded(tmp_path / "in-null-detected.mp4")
+    assert pts_of(tmp_path / second["video"]) == pts_of(tmp_path / "in-null-detected.mp4")
     session = json.loads((tmp_path / "runs/stdin-null-2/session.json").read_text())
     assert session["clip_sha256"] == {"-": hashlib.sha256(path.read_bytes()).hexdigest()}
 
@@ -369,7 +368,7 @@ SOUNDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sound", "window"), SOUNDS, ids=[row[0] for row in SOUNDS])
-def test_the_sound_comes_along(
+def test_sound_of_standard_input_is_written_like_a_files(
     name: str, sound: tuple[str, ...], window: dict[str, str], tmp_path: Path, pipe: Any
 ) -> None:
     """As it does where the file is read beside the frames."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from detector.core.types import Detections, Frame, Planes
 from tests.conftest import night
 
 from ..attacks.mutants import make_mutants, make_seeds
-from .clips import HEIGHT, WIDTH, cut, hurt, pts_of, write_video
+from . import clips as made
+from .clips import HEIGHT, WIDTH, hurt, pts_of, write_video
 from .nasty import KINDS, clips
-from .oddities import ODDITIES, PICTURES, ffmpeg, write_parts
+from .oddities import PICTURES, ffmpeg, write_parts
 
 DECODERS = ["auto", "av"]
+read_all = partial(made.read_all, pixels="yuv420p")
 LOSSLESS, RNG = ("-c:v", "ffv1"), np.random.default_rng(1)
 
 
@@ -38,11 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> Path:
     return write_video(folder / "plain.mp4", 24, bf="2")
-
-
-def read_all(path: Path, **options: Any) -> tuple[list[Frame], Any]:
-    with sources.open(str(path), **{"pixels": "yuv420p", **options}) as source:
-        return list(source), source
 
 
 def read_bgr(path: Path, **options: Any) -> list[Frame]:
@@ -58,7 +56,7 @@ def assert_equal(ours: list[Frame], theirs: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_planes_are_those_of_the_stream(plain: Path, decoder: str) -> None:
+def test_planes_equal_the_decoded_stream(plain: Path, decoder: str) -> None:
     frames, source = read_all(plain, decoder=decoder)
     assert (source.pixels, source.no_planes, source.decoder) == ("yuv420p", "", "av")
     with av.open(str(plain)) as container:
@@ -169,17 +167,6 @@ def test_pictures_give_bgr(folder: Path) -> None:
         assert (source.pixels, source.no_planes) == ("bgr", "")
 
 
-@pytest.mark.parametrize(
-    ("stride", "limit", "indices"),
-    [(1, 5, [0, 1, 2, 3, 4]), (7, None, [0, 7, 14, 21]), (7, 2, [0, 7]), (1, 100, [*range(24)])],
-)
-def test_stride_and_limit(plain: Path, stride: int, limit: int | None, indices: list[int]) -> None:
-    frames, source = read_all(plain, stride=stride, frames=limit)
-    assert [frame.index for frame in frames] == indices
-    assert_equal(frames, read_bgr(plain, stride=stride, frames=limit))
-    assert not source.damaged
-
-
 @pytest.mark.parametrize("start", ["0", "0.3", "0.5", "0.9"])
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_start_gives_the_frames_of_a_whole_run(folder: Path, decoder: str, start: str) -> None:
@@ -220,11 +207,6 @@ def test_damage_with_a_stride(damaged: Path) -> None:
     assert_equal(frames, read_bgr(damaged, stride=3))
 
 
-def test_a_limit_in_front_of_the_damage_is_none(damaged: Path) -> None:
-    frames, source = read_all(damaged, frames=5)
-    assert (len(frames), source.damaged, source.decoder) == (5, False, "av")
-
-
 def test_damage_in_the_first_packet(folder: Path) -> None:
     path = hurt(write_video(folder / "first.mp4", 12, g="4", bf="0"), 0)
     frames, source = read_all(path)
@@ -233,7 +215,7 @@ def test_damage_in_the_first_packet(folder: Path) -> None:
     assert source.counts == exact.counts
 
 
-def test_damage_behind_a_start(folder: Path) -> None:
+def test_damage_after_a_start_keeps_frame_numbers(folder: Path) -> None:
     path = hurt(write_video(folder / "late.mp4", 60, g="12", bf="0"), 50)
     expected = {frame.index: frame for frame in read_bgr(path)}
     with sources.open(str(path), pixels="yuv420p") as source:
@@ -249,27 +231,16 @@ def test_frames_that_are_missing_at_the_end_are_looked_for(
 ) -> None:
     """A decoder that swallows a picture without a word."""
 
-    class Swallowing(_threaded.Trial):
+    class Swallowing(_threaded.TrialTally):
         def end(self, last_pts: int | None = None) -> None:
             self._due += 1
             super().end(last_pts)
 
-    monkeypatch.setattr(_threaded, "Trial", Swallowing)
+    monkeypatch.setattr(_threaded, "TrialTally", Swallowing)
     frames, source = read_all(plain)
     assert (len(frames), source.damaged) == (24, False)
     assert "1 packet" in source.notes[0]
     assert "no further frame" in source.notes[0]
-
-
-@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
-def test_cut_off_is_said(folder: Path, suffix: str) -> None:
-    path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
-    frames, source = read_all(path)
-    alone, exact = read_all(path, decoder="av")
-    assert 20 < len(frames) < 50
-    assert source.counts == exact.counts
-    assert source.counts.ended_early
-    assert_equal(frames, alone)
 
 
 @pytest.mark.slow
@@ -283,7 +254,7 @@ def test_a_source_that_is_forgotten_in_mid_file_ends(damaged: Path) -> None:
         gc.collect()
 
 
-def test_nobody_draws_into_what_the_decoder_refers_to(plain: Path) -> None:
+def test_planes_are_read_only(plain: Path) -> None:
     frames, _ = read_all(plain, frames=2)
     planes = frames[0].picture
     assert isinstance(planes, Planes)
@@ -373,7 +344,7 @@ def test_each_picture_has_its_own_colours(decoder: str, name: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_change_of_size_is_said_once(tmp_path: Path) -> None:
+def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
     """Also where another reader takes over behind it, begins at the start and meets it again."""
     clip = write_parts(tmp_path / "both.ts", H264, (), LARGER)
     with sources.open(str(clip), pixels="yuv420p", decoder="auto") as source:
@@ -385,17 +356,6 @@ def test_a_change_of_size_is_said_once(tmp_path: Path) -> None:
     (note,) = (note for note in source.notes if "128x112" in note)
     assert "from 2.200 s" in note
     assert "64x48" in note
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ODDITIES)
-def test_a_healthy_oddity_is_no_damage(folder: Path, name: str) -> None:
-    path = folder / f"odd-{name}"
-    count = ODDITIES[name](path)
-    frames, source = read_all(path)
-    assert (len(frames), source.counts.bad, source.counts.corrupt) == (count, 0, 0), source.notes
-    assert not source.damaged, source.notes
-    assert_equal(frames, read_all(path, decoder="av")[0])
 
 
 @pytest.mark.slow

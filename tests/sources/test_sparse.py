@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detector.core import sources
-from detector.core.sources.video import _threaded
+from detector.core.sources.video import _sparse, _threaded
 from detector.core.sources.video._keys import Promise
 from detector.core.sources.video._seek import Key, Survey
 from detector.core.sources.video._sparse import choose_packets
@@ -100,14 +100,14 @@ def test_pictures_that_disagree_with_the_packets_are_trouble(
     clip: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read(clip)
-    real = _threaded.plan_sparse
+    real = _sparse.plan_sparse
 
     def wrong(video, stride):
         plan = real(video, stride)
         plan.shown[24] += 1
         return plan
 
-    monkeypatch.setattr(_threaded, "plan_sparse", wrong)
+    monkeypatch.setattr(_sparse, "plan_sparse", wrong)
     assert read(clip, 12) == whole[::12]
     assert any("do not agree" in note for note in read.notes)
 
@@ -131,7 +131,7 @@ def test_which_packets_are_needed() -> None:
     assert np.flatnonzero(sparse.decoded).tolist() == sorted(fed)
 
 
-def test_what_refers_to_pictures_before_a_key_frame_is_no_border() -> None:
+def test_open_group_is_not_a_border_for_skipping() -> None:
     stored = list(range(10))
     open_gop = choose_packets(survey([key(0), key(5, Promise.OPEN)], stored, set()), 9)
     assert open_gop is None  # all is needed for number 9

@@ -119,7 +119,7 @@ def test_one_track_is_read_without_a_word(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cover_picture_is_no_track(folder: Path) -> None:
+def test_cover_picture_does_not_count_as_a_track(folder: Path) -> None:
     cover = folder / "cover.png"
     ffmpeg("-f", "lavfi", "-i", "color=red:size=640x480", "-frames:v", "1", cover)
     path = folder / "covered.mp4"

@@ -84,7 +84,9 @@ def read(path: Path, decoder: str = "auto", pixels: str = "bgr") -> list[Image]:
     "name", ["jpg.avi", "jpg.mov", "jpg.mkv", "jpg.mjpeg", "png.mov", "png.mkv"]
 )
 @pytest.mark.parametrize("orientation", [0, 1, 6])
-def test_exif_in_a_video_is_no_error(name: str, orientation: int, tmp_path: Path) -> None:
+def test_exif_orientation_in_a_video_is_applied(
+    name: str, orientation: int, tmp_path: Path
+) -> None:
     path = make(tmp_path, name, orientation)
     expected = SHOW[orientation or 1](stored())
     for decoder, pixels in READERS:
@@ -134,7 +136,7 @@ def test_from_python(tmp_path: Path) -> None:
     assert [frame.size for frame in frames] == [(WIDTH, HEIGHT)] * 2
 
 
-def test_a_picture_that_says_otherwise_than_the_first_is_told(tmp_path: Path) -> None:
+def test_picture_with_another_orientation_is_noted(tmp_path: Path) -> None:
     (tmp_path / "0.jpg").write_bytes(jpeg(1))
     (tmp_path / "1.jpg").write_bytes(jpeg(6))
     ffmpeg("-framerate", "5", "-i", tmp_path / "%d.jpg", "-c", "copy", tmp_path / "mixed.avi")

@@ -11,7 +11,7 @@ from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources.video import av as av_source
 
-from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
+from .clips import HEIGHT, WIDTH, cut, pts_of, read_all, write_video
 from .oddities import FRAMES, write_parts
 
 DECODERS = ["auto", "opencv", "av"]
@@ -25,11 +25,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(folder):
     return write_video(folder / "plain.mp4")
-
-
-def read_all(path, **options):
-    with sources.open(str(path), **options) as source:
-        return list(source), source
 
 
 def test_names_are_the_files_of_the_folder():
@@ -139,6 +134,7 @@ def test_one_converter_serves_all_pictures(plain, monkeypatch):
     assert (len(calls), len(set(map(id, calls)))) == (24, 1)
 
 
+@pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize(
     ("stride", "limit", "indices"),
@@ -150,8 +146,9 @@ def test_one_converter_serves_all_pictures(plain, monkeypatch):
         (1, 100, list(range(24))),
     ],
 )
-def test_stride_and_limit(plain, decoder, stride, limit, indices):
-    frames, source = read_all(plain, decoder=decoder, stride=stride, frames=limit)
+def test_stride_and_limit(plain, decoder, pixels, stride, limit, indices):
+    given = {"decoder": decoder, "stride": stride, "frames": limit}
+    frames, source = read_all(plain, pixels=pixels, **given)
     pts = pts_of(plain)
     assert [frame.index for frame in frames] == indices
     assert [frame.pts for frame in frames] == [pts[index] for index in indices]
@@ -204,18 +201,19 @@ def test_close_twice_and_read_after(plain, decoder, pixels):
     assert source.read() is None
 
 
+@pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
-def test_cut_off_is_said(folder, decoder, suffix):
+def test_truncated_file_is_damaged_with_a_note(folder, decoder, pixels, suffix):
     path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
-    frames, source = read_all(path, decoder=decoder)
+    frames, source = read_all(path, decoder=decoder, pixels=pixels)
     assert 20 < len(frames) < 50
     assert source.counts.ended_early
     assert source.damaged
     assert any("its end is missing" in note for note in source.notes)
 
 
-def test_limit_before_the_cut_is_no_damage(folder):
+def test_frame_limit_before_the_cut_is_not_damage(folder):
     path = cut(write_video(folder / "limit.mp4", 50), 0.6)
     frames, source = read_all(path, frames=5)
     assert (len(frames), source.damaged) == (5, False)

@@ -16,7 +16,6 @@ import pytest
 from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources import _answers, _ranges, _web
-from detector.core.sources import web as web_source
 from detector.core.sources.video import _stored
 from detector.core.types import Planes
 from tests.sources.clips import write_video
@@ -105,7 +104,7 @@ def test_only_what_is_read_is_asked_for(web, tmp_path, monkeypatch):
 
 def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
     url = web.put("/clip.mp4", write_video(tmp_path / "clip.mp4").read_bytes(), ranges=False)
-    with web_source.keeping([url]):
+    with sources.keep_open([url]):
         assert len(read_all(url)[0]) == len(read_all(url)[0]) == 24
     assert len(web.requests) == 2  # one for what it is
     assert len(read_all(url)[0]) == 24
@@ -140,7 +139,7 @@ def test_a_connection_that_breaks_for_good_keeps_what_came(web, tmp_path, end):
 
 
 @pytest.mark.parametrize("end", ["ranges", "plain"])
-def test_a_connection_that_breaks_is_made_anew(web, tmp_path, end):
+def test_broken_connection_is_reopened(web, tmp_path, end):
     path = write_video(tmp_path / "clip.mp4", 50, g="5")
     data = path.read_bytes()
     url = web.put("/clip.mp4", data, cut=len(data) // 2, **HOW[end])
@@ -203,15 +202,15 @@ def test_a_run_that_is_to_stop_waits_for_no_server(web, monkeypatch):
     silent.set()
 
 
-def test_a_run_that_is_over_cuts_off_nothing_of_another(web):
+def test_finished_run_does_not_stop_anothers_stream(web):
     """Of two streams at once, or of one behind the other."""
     place = _web.WebPlace(web.put("/clip.mp4", bytes(9)))
-    with _web.keeping():
-        with _web.heeding(lambda: True):
+    with _web.keep_open():
+        with _web.cut_when(lambda: True):
             opened = _web.open_web(place)
             assert opened.stopped()
         assert _web.open_web(place) is opened
-        with _web.heeding(lambda: True):
+        with _web.cut_when(lambda: True):
             assert not opened.stopped()
     opened.end()
 
@@ -220,7 +219,7 @@ def test_each_of_two_threads_opens_for_its_own_run(web):
     place, both = _web.WebPlace(web.put("/clip.mp4", bytes(9))), threading.Barrier(2)
 
     def opened(stops):
-        with _web.heeding(lambda: stops):
+        with _web.cut_when(lambda: stops):
             both.wait(PATIENCE_S)
             with closing(_web.open_web(place)) as found:
                 return found.stopped()

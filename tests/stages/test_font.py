@@ -33,7 +33,7 @@ def bars(coverage: np.ndarray) -> list[int]:
 
 
 @joining
-def test_right_to_left_text_stands_in_the_order_in_which_it_is_read():
+def test_right_to_left_text_is_drawn_in_reading_order():
     font = Font(make_font({ALEF: 200, BET: 600, "0": 300}))
     runs = font.write((ALEF + BET, "0"), 1.0)
     assert [bars(run.coverage) for run in runs if run.coverage.size] == [[3], [6, 2]]
@@ -107,7 +107,7 @@ def test_names_that_join_are_numbers_where_nothing_joins_them(monkeypatch):
         ("a\udcffb", "#0"),
     ],
 )
-def test_what_opencv_draws_by_itself(name, with_opencv_5):
+def test_drawable_names_follow_what_opencv_can_draw(name, with_opencv_5):
     expected = with_opencv_5 if labels.MANY_SCRIPTS or name.isascii() else "#0"
     assert drawable(name, 0) == expected
 

@@ -151,7 +151,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_finished_detections_come_through_as_they_are(form):
+def test_finished_detections_pass_through_unchanged(form):
     boxes = np.array([[1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 9, 9], [0, 0, 0, 0]], float)
     scores, ids = np.array([0.9, 0.8, 0.2, 0.0]), np.array([1.0, 1, 0, 0])
     outputs = [np.asarray(part, np.float32) for part in FORMS[form](boxes, scores, ids)]
@@ -275,7 +275,7 @@ HEADS = [
 
 @pytest.mark.parametrize(("make", "reading"), HEADS)
 @pytest.mark.parametrize("conf", [0.0, 0.25])
-def test_numbers_that_are_no_numbers_survive(make, reading, conf):
+def test_nan_and_infinite_outputs_give_finite_detections(make, reading, conf):
     for _ in range(5):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -314,7 +314,7 @@ def test_forms_and_units_of_boxes():
         np.testing.assert_allclose(dense[0, 0], [*centres, 1, 0.9], rtol=1e-6, err_msg=form)
 
 
-def test_a_background_takes_part_in_the_softmax_and_is_no_class():
+def test_background_counts_in_the_softmax_but_is_not_a_class():
     boxes = np.zeros((1, 2, 4), np.float32)
     scores = np.log(np.array([[[1, 2, 5], [7, 2, 1]]], np.float32))
     last = Reading(Columns(0), Columns(1), values="softmax", background="last")

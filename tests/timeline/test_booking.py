@@ -10,9 +10,9 @@ import pytest
 from detector.core.session.recording import merge_recordings, record
 from detector.core.session.span_columns import span_columns
 from detector.core.timeline import INFER, Natives, Timeline
-from detector.core.timeline.booking import Booking, Worker, clock_of
+from detector.core.timeline.booking import Booking, EngineCaller, clock_of
 from detector.core.timeline.native import Times
-from detector.core.timeline.rows import BLOCK, NOT_KNOWN, ROW_BYTES, Rows
+from detector.core.timeline.rows import BLOCK, NOT_KNOWN, ROW_BYTES, SpanRows
 
 A, B = "worker-0", "worker-1"
 
@@ -35,7 +35,7 @@ class Engine:
             raise OSError("it has ended")
         return found
 
-    def workers(self) -> tuple[Worker, Worker]:
+    def workers(self) -> tuple[EngineCaller, EngineCaller]:
         booking = Booking(lambda: self.makers, self.read)
         return booking.worker(A), booking.worker(B)
 
@@ -75,7 +75,7 @@ def test_what_does_not_divide_is_not_lost():
     assert given + a._booking._rest_ns == 21
 
 
-def test_threads_that_spin_behind_an_inference_are_that_ones():
+def test_threads_spinning_after_an_inference_are_booked_to_it():
     engine = Engine(t1="")
     a, b = engine.workers()
     a.enter()
@@ -132,7 +132,7 @@ class System:
 def test_the_rows_of_two_workers_add_up_to_what_the_thread_used(monkeypatch):
     system, used = System(), [500]
     system.tasks.clear()
-    with system.natives.born(INFER):
+    with system.natives.book_threads(INFER):
         system.tasks[10**9] = Times(0, 0)
     timeline = system.timeline(monkeypatch, lambda clock: used[0])
     with timeline.track(A) as first, timeline.track(B) as second:
@@ -154,7 +154,7 @@ def test_the_rows_of_two_workers_add_up_to_what_the_thread_used(monkeypatch):
     assert twice.stages[INFER].figures(None, INFER).library_cpu_s == 2 * 438 / 1e9
 
 
-def test_what_nobody_told_is_not_zero(monkeypatch):
+def test_unknown_library_time_is_none_and_not_zero(monkeypatch):
     def refuse(clock: int) -> int:
         raise OSError("a sandbox hides it")
 
@@ -167,7 +167,7 @@ def test_what_nobody_told_is_not_zero(monkeypatch):
 
 
 def test_what_is_added_late_survives_packing():
-    rows = Rows(BLOCK + 2, booked=True)
+    rows = SpanRows(BLOCK + 2, booked=True)
     block = rows.block
     for number in range(BLOCK + 2):
         block.add_late(number % BLOCK * ROW_BYTES, 3 * number + 1)

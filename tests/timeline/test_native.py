@@ -40,9 +40,9 @@ def mark(system: System, calls: dict[str, int], process: int, machine: int | Non
 def test_a_thread_belongs_to_the_stage_that_was_being_opened_or_called_when_it_came():
     system = System()
     natives = system.natives()
-    with natives.born(READ):
+    with natives.book_threads(READ):
         system.threads |= {10**9 + 1: Times(5 * MS, 0), 10**9 + 2: Times(0, 0)}
-    with natives.born(WRITE):
+    with natives.book_threads(WRITE):
         system.threads[10**9 + 3] = Times(0, 0)
     system.threads[10**9 + 4] = Times(0, 0)  # came at no such moment
     first = mark(system, {READ: 2, WRITE: 1}, process=0, machine=0)
@@ -60,11 +60,11 @@ def test_a_thread_belongs_to_the_stage_that_was_being_opened_or_called_when_it_c
     assert burnt.others_ns == 8 * MS
 
 
-def test_a_thread_that_came_behind_the_first_mark_has_all_of_its_time():
+def test_thread_started_after_the_first_mark_has_all_its_time():
     system = System()
     natives = system.natives()
     first = mark(system, {READ: 0}, process=0)
-    with natives.born(READ):
+    with natives.book_threads(READ):
         system.threads[10**9] = Times(0, 0)
     system.threads[10**9] = Times(6 * MS, 4 * MS)
     read = natives.between(first, mark(system, {READ: 1}, process=6 * MS)).stages[READ]
@@ -74,8 +74,8 @@ def test_a_thread_that_came_behind_the_first_mark_has_all_of_its_time():
 def test_a_thread_that_two_stages_could_have_made_is_unknown():
     system = System()
     natives = system.natives()
-    with natives.born(INFER):
-        outer = natives.born(WRITE)  # another thread's first call, at the same time
+    with natives.book_threads(INFER):
+        outer = natives.book_threads(WRITE)  # another thread's first call, at the same time
         outer.__enter__()
         system.threads[10**9 + 1] = Times(0, 0)
         outer.__exit__(None, None, None)
@@ -94,8 +94,8 @@ def test_where_two_stages_were_at_it_at_once_the_name_of_the_maker_decides():
     natives = Natives(
         lambda: set(system.threads), lambda task: system.threads.get(task), lambda task: names[task]
     )
-    with natives.born(INFER):
-        inner = natives.born(WRITE)
+    with natives.book_threads(INFER):
+        inner = natives.book_threads(WRITE)
         inner.__enter__()
         system.threads |= {10**9 + 1: Times(0, 0), 10**9 + 2: Times(0, 0)}
         names[None] = "python"  # it is the writer that asks now
@@ -112,7 +112,7 @@ def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again(
     """OpenMP gives each calling thread a pool of its own; both are gone when the run is over."""
     system = System()
     natives = system.natives()
-    with natives.born(INFER):
+    with natives.book_threads(INFER):
         system.threads[10**9 + 1] = Times(0, 0)
     first = mark(system, {INFER: 0}, 0)
     system.threads[10**9 + 1] = Times(20 * MS, 0)
@@ -121,14 +121,14 @@ def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again(
     last = natives.mark({INFER: 5})
     assert natives.between(first, last).stages[INFER].cpu_ns == 20 * MS
     natives.forget_gone()
-    with natives.born(READ):
+    with natives.book_threads(READ):
         system.threads[10**9 + 1] = Times(0, 0)
     again = natives.between(mark(system, {}, 0), mark(system, {}, 0))
     assert INFER not in again.stages
 
 
 @pytest.mark.parametrize(("took", "chosen"), [((1,), 0), ((9, 1), 1), ((9, 7, 5, 6), 2)])
-def test_a_mark_in_which_the_caller_lost_its_core_is_made_again(monkeypatch, took, chosen):
+def test_mark_is_repeated_if_the_caller_lost_its_core(monkeypatch, took, chosen):
     walls, cpu = iter([at * MS for look in took for at in (0, look)]), iter(range(len(took)))
     clocks = SimpleNamespace(perf_counter_ns=walls.__next__, process_time_ns=cpu.__next__)
     monkeypatch.setattr("detector.core.timeline.native.time", clocks)
@@ -138,7 +138,7 @@ def test_a_mark_in_which_the_caller_lost_its_core_is_made_again(monkeypatch, too
 def test_our_own_threads_are_nobodys():
     natives = Natives()
     stop = threading.Event()
-    with natives.born(READ):
+    with natives.book_threads(READ):
         thread = threading.Thread(target=stop.wait)
         thread.start()
     burnt = natives.between(natives.mark({}), natives.mark({}))
@@ -155,7 +155,7 @@ def test_a_thread_of_ours_that_ended_meanwhile_is_nobodys_either():
         system.threads[threading.get_native_id()] = Times(0, 0)
         natives.left()
 
-    with natives.born(READ):
+    with natives.book_threads(READ):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
@@ -177,7 +177,7 @@ def test_a_real_foreign_thread_is_timed_by_the_kernel():
         done.set()
         over.wait()
 
-    with natives.born(WRITE):
+    with natives.book_threads(WRITE):
         before = task_ids()
         _thread.start_new_thread(burn, ())
         while task_ids() == before:
@@ -196,7 +196,7 @@ def test_a_real_foreign_thread_is_timed_by_the_kernel():
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
 def test_a_crew_is_booked_to_the_stage_that_it_works_for():
     natives = Natives()
-    with natives.born(READ):
+    with natives.book_threads(READ):
         crew = Crew("picture", 2)
         both = threading.Barrier(2, timeout=60)
         waiting = [crew.submit(both.wait) for _ in range(2)]
@@ -235,9 +235,9 @@ def test_a_timeline_counts_calls_between_its_marks():
     assert track.spans[READ, "work"].calls == 4
 
 
-def test_a_system_that_tells_nothing_is_no_failure():
+def test_system_without_thread_times_reports_none():
     timeline = Timeline(nvtx=False, natives=Natives(set, lambda task: None, lambda task: ""))
-    with timeline.born(READ), timeline.track("main") as track, track.span(READ, 0):
+    with timeline.book_threads(READ), timeline.track("main") as track, track.span(READ, 0):
         timeline.mark()
     timeline.mark()
     assert timeline.burnt() is None

@@ -22,9 +22,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return library
 
 
-def test_without_a_tool_there_is_no_domain_and_nothing_to_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attach_without_a_tool_gives_no_domain_or_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOOL, raising=False)
     assert attach() == (None, None)
     assert warning_of(attach()) is None

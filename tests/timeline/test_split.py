@@ -201,7 +201,7 @@ def test_the_plain_loop_counts_what_other_threads_used_meanwhile():
     assert parts(recording.stages[WRITE].split) == (1 * MS, 0, 4 * MS)
 
 
-def test_a_file_that_is_no_schedstat_tells_nothing(tmp_path, monkeypatch):
+def test_invalid_schedstat_file_opens_no_run_queue(tmp_path, monkeypatch):
     (tmp_path / "schedstat").write_text("")
     monkeypatch.setattr(
         "detector.core.timeline.native.RunQueue", lambda: RunQueue(str(tmp_path / "schedstat"))

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
-from detector.core.run.following import MOST, parse_every
 from detector.core.run.plan import Asked
 from detector.core.stages.annotate import Style, dashes, lay_out
 from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
 from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, holds_s
+from detector.tracks.stages.track import MOST, parse_every
 from detector.tracks.steady import HOLD_S, Steady
 from detector.tracks.trackers import find, names
 from detector.tracks.trackers.bytetrack import BytetrackTracker
@@ -59,7 +59,7 @@ def every(n: int | None, **more: Any) -> Looks:
 # When the network looks.
 
 
-def test_every_nth_behind_the_first_ones_of_a_scene() -> None:
+def test_every_nth_frame_is_inferred_after_the_first_of_a_scene() -> None:
     frames = [frame(i) for i in range(12)]
     assert looked(every(4), frames) == [0, 4, 8]
     assert looked(every(4, first=2), frames) == [0, 1, 5, 9]
@@ -70,12 +70,12 @@ def test_a_cut_is_looked_at() -> None:
     assert looked(every(4, first=2), frames) == [0, 1, 5, 6, 7, 11]
 
 
-def test_a_gap_in_which_tracks_end_is_looked_behind() -> None:
+def test_frame_after_a_gap_is_inferred() -> None:
     frames = [frame(0), frame(1), frame(2, 5.0), frame(3, 5.04), frame(4, 0.0), frame(5, 0.04)]
     assert looked(every(50), frames) == [0, 2, 4]  # the clock goes back, too
 
 
-def test_cameras_have_their_own_turns_and_a_new_connection_begins_anew() -> None:
+def test_cameras_and_connections_have_their_own_turns() -> None:
     def of(camera: str, epoch: int = 1) -> Frame:
         return frame(0, 1.0, arrival=Arrival(camera, epoch, 0, 0.0))
 

@@ -63,7 +63,7 @@ def test_it_is_off_unless_asked() -> None:
     assert [one.name for one in between.wanted(asked)] == ["track"]
 
 
-def test_low_scores_reach_the_tracker_and_nobody_else() -> None:
+def test_low_scores_reach_only_the_tracker() -> None:
     one = stage()
     ends = [one(frame(i), found(0.9, 0.15 if 5 <= i < 10 else 0.8)) for i in range(15)]
     assert [len(end) for end in ends] == [2] * 5 + [1] * 5 + [2] * 5
@@ -103,7 +103,7 @@ def test_a_cut_changes_the_shade_of_a_quarter(share: float, cut: bool) -> None:
     assert [seen.here(frame(0)), seen.here(after)] == [False, cut]
 
 
-def test_a_light_that_changes_slowly_is_no_cut() -> None:
+def test_slow_change_of_light_is_not_a_cut() -> None:
     one = stage()
     had = {tuple(ids(one(frame(i, shade=60 + 4 * i), found(0.9)))) for i in range(30)}
     assert had == {(-1,), (1,)}
@@ -156,7 +156,7 @@ def test_an_unknown_tracker() -> None:
         resolve_config(None, {"track": "bytetrak"})
 
 
-def test_colours_and_labels_are_those_of_the_track() -> None:
+def test_colours_and_labels_follow_the_track_id() -> None:
     detections = found(0.9, 0.8, 0.7)
     detections.track_ids = np.array([5, -1, 85], np.int64)
     layout = lay_out(640, 360, detections, Look())

@@ -38,7 +38,7 @@ def reference(name: str) -> Iterator[tuple[NDArray[np.float64], list[int]]]:
 
 
 @pytest.mark.parametrize("name", ["sort", "bytetrack", "ocsort"])
-def test_ids_are_those_of_another_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_equal_those_of_another_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BytetrackTracker, "least_overlap", 0.1)
     monkeypatch.setattr(BytetrackTracker, "least_overlap_low", 0.1)
     tracker = find(name)(CONF)

@@ -69,7 +69,7 @@ WRONG = {  # file -> a word of what is said, which names the place
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_is_said_with_its_place(text: str, tmp_path: Path) -> None:
+def test_invalid_zones_file_is_refused_with_its_path(text: str, tmp_path: Path) -> None:
     file = tmp_path / "zones.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=WRONG[text]) as caught:
@@ -183,15 +183,13 @@ def test_a_name_says_when_a_clip_begins(tmp_path: Path) -> None:
 
 def test_a_date_and_time_says_when_a_clip_begins(tmp_path: Path, local_time) -> None:
     local_time("Europe/Berlin")
-    (path := tmp_path / "zones.yaml").write_text(f'{LINE}clips: {{"road.mp4": {{start: "AT"}}}}\n')
-    asked = path.read_text()
+    asked = f'{LINE}clips: {{"road.mp4": {{start: "AT"}}}}'
     for at in ("2026-11-27 07:00", "2026-11-27T06:00:00Z", "2026-11-27 08:00+02:00"):
-        path.write_text(asked.replace("AT", at))
-        assert read_zones(str(path)).of_clip("x/road.mp4").start_of("x/road.mp4") == 1795759200
+        clip = read_zones(write(tmp_path, asked.replace("AT", at))).of_clip("x/road.mp4")
+        assert clip.start_of("x/road.mp4") == 1795759200
     for wrong in ("07:00", "road.mp4", "0001-01-01", "2026-10-25 02:30"):  # which is twice
-        path.write_text(asked.replace("AT", wrong))
         with pytest.raises(UsageError, match=r"road\.mp4: start"):
-            read_zones(str(path))
+            read_zones(write(tmp_path, asked.replace("AT", wrong)))
 
 
 OURS = """\
@@ -205,7 +203,7 @@ lines: {gate: {points: [[480, 0], [480, 540]], out: right}, "=mid": {points: [[9
 """
 
 
-def test_a_drawing_keeps_what_nobody_drew(tmp_path: Path) -> None:
+def test_drawing_keeps_settings_that_were_not_drawn(tmp_path: Path) -> None:
     path = write(tmp_path, OURS)
     zones, text, said = put_drawing(path, "front", DRAWN)
     assert (text[: len(OURS)], said) == (OURS, "=mid added, yard removed")
@@ -226,7 +224,7 @@ SHAPES += ["lines: {a: [[0, 0]]}", f"{LINE}zones: {{a: {SQUARE}}}"]
 
 
 @pytest.mark.parametrize("drawing", SHAPES)
-def test_a_wrong_drawing_is_told_in_the_words_of_the_command(drawing: str, tmp_path: Path) -> None:
+def test_wrong_drawing_is_refused_in_the_words_of_the_command(drawing: str, tmp_path: Path) -> None:
     path = str(tmp_path / "zones.yaml")
     with pytest.raises(UsageError) as said:
         read_zones(path, f"cameras:\n  front:\n{indent(drawing, '    ')}")
@@ -236,7 +234,7 @@ def test_a_wrong_drawing_is_told_in_the_words_of_the_command(drawing: str, tmp_p
             put_drawing(path, "front", wrong)
 
 
-def test_a_camera_without_lines_gets_those_that_are_drawn(tmp_path: Path) -> None:
+def test_camera_without_lines_takes_drawn_lines(tmp_path: Path) -> None:
     counting = stage(tmp_path, f"cameras: {{back: {{{LINE.strip()}}}}}", replace(INFO, kind="live"))
     found = replace(Detections.empty(), track_ids=np.zeros(0, np.int64))
     frame = Frame(0, 0, 0.0, np.zeros((9, 9, 3), np.uint8), arrival=Arrival("front", 1, 0, 0.0))

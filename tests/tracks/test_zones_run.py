@@ -151,7 +151,7 @@ def test_they_are_drawn_without_an_object_too() -> None:
 
 
 @pytest.mark.slow
-def test_the_template_counts_nothing_that_nobody_drew_and_replaces_none(tmp_path: Path) -> None:
+def test_zones_template_is_inert_and_replaces_no_file(tmp_path: Path) -> None:
     for _ in range(2):
         assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
     made = {f"street-zones{n}{end}" for n in ("", "-2") for end in (".yaml", ".png", ".html")}

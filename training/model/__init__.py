@@ -1,1 +1,1 @@
-"""Everything that training and evaluating the default model needs."""
+"""Training and evaluation of the default model."""

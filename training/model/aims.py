@@ -1,9 +1,9 @@
-"""What the next edition of the default model is judged by: the aims, each with its interval.
+"""The aims for the next edition of the default model, each with its interval.
 
 Most aims are ratios to yolox_nano. Their intervals come from a paired bootstrap: a sample draws
 pictures (for flicker: objects), and both models are judged on the same draw. That is narrower than
-the two intervals taken apart, because a picture that is hard is hard for both. Frames of one camera
-resemble each other, so the true interval is wider.
+separate intervals, because a hard picture is hard for both. Frames of one camera resemble each
+other, so the true interval is wider.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRAWS, SEED = 1000, 20
 UNMATCHED = 1.2  # on elevated, as a multiple of the teacher's unmatched boxes
 INT8_LOSS = 0.01
 
-Rows = Sequence[matching.Judged]
+Rows = Sequence[matching.Matches]
 
 
 class Estimate(NamedTuple):
@@ -42,7 +42,7 @@ class Aim:
 
     @property
     def verdict(self) -> str:
-        """The point says on which side of the limit it is, the interval whether that is sure."""
+        """Say whether the value reaches the limit, and whether its interval makes that certain."""
         value, low, high = self.estimate
         if np.isnan(value):
             return "not measured"
@@ -52,45 +52,45 @@ class Aim:
 
 
 def draws(things: int) -> list[NDArray[np.int64]]:
-    """How often each of so many pictures or objects is in each sample."""
+    """Return how often each of ``things`` pictures or objects is in each sample."""
     rng = np.random.default_rng(SEED)
     return [np.bincount(rng.integers(0, things, things), minlength=things) for _ in range(DRAWS)]
 
 
 def estimate(things: int, figure: Callable[[NDArray[np.int64]], float]) -> Estimate:
-    """``figure`` of all things once, and its interval. It takes how often each one is drawn."""
+    """Return ``figure`` of all things, with its interval. It gets how often each one is drawn."""
     drawn = np.array([figure(times) for times in draws(things)])
     value = figure(np.ones(things, np.int64))
     return Estimate(value, *ap.percentiles(drawn[np.isfinite(drawn)].tolist() or [np.nan]))
 
 
 def ratio(part: float, whole: float) -> float:
-    """NaN without a whole."""
+    """Divide; NaN if ``whole`` is 0."""
     return part / whole if whole else float("nan")
 
 
 def ratio_of_ap(ours: Rows, theirs: Rows) -> Estimate:
-    a, b = ap.Pool.of(ours), ap.Pool.of(theirs)
+    a, b = ap.Ranking.of(ours), ap.Ranking.of(theirs)
     return estimate(
         len(ours), lambda times: ratio(a.average_precision(times), b.average_precision(times))
     )
 
 
 def absolute_ap(ours: Rows) -> Estimate:
-    return estimate(len(ours), ap.Pool.of(ours).average_precision)
+    return estimate(len(ours), ap.Ranking.of(ours).average_precision)
 
 
 def loss_of_ap(first: Rows, second: Rows) -> Estimate:
-    """By how much AP50 falls from the first to the second."""
-    a, b = ap.Pool.of(first), ap.Pool.of(second)
+    """Return the loss of AP50 from the first to the second."""
+    a, b = ap.Ranking.of(first), ap.Ranking.of(second)
     return estimate(
         len(first), lambda times: a.average_precision(times) - b.average_precision(times)
     )
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Our recall where we give UNMATCHED times as many unmatched boxes, over theirs at .25."""
-    pool = ap.Pool.of(ours)
+    """Return our recall with UNMATCHED times as many unmatched boxes, over theirs at .25."""
+    pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
         for kind in (matching.WRONG, matching.RIGHT)
@@ -103,8 +103,8 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
     return estimate(len(ours), figure)
 
 
-def found_with(pool: ap.Pool, times: NDArray[np.int64], unmatched: float) -> int:
-    """How many boxes are found at the lowest score with at most so many unmatched ones."""
+def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> int:
+    """Return the boxes found at the lowest score with at most ``unmatched`` unmatched ones."""
     weights = times[pool.picture]
     end = int(np.searchsorted(np.cumsum(pool.wrong * weights), unmatched, side="right"))
     return int((pool.right * weights)[:end].sum())
@@ -114,7 +114,7 @@ def found_with(pool: ap.Pool, times: NDArray[np.int64], unmatched: float) -> int
 
 
 def equally_found(ours: Sightings, theirs: Sightings) -> tuple[Steadiness, Steadiness]:
-    """Ours at the score where recall is what theirs is at .25; theirs at .25."""
+    """Return ours at the score whose recall equals theirs at .25; theirs at .25."""
     score = score_of_recall(ours, count_found(theirs))
     return steadiness(ours, score), steadiness(theirs, REPORTED)
 
@@ -138,7 +138,7 @@ def judge_aims(
     clips: dict[tuple[str, str], tuple[Steadiness, Steadiness]],
     int8: Results | None,
 ) -> list[Aim]:
-    """``clips``: (clip, class) -> our steadiness and the teacher's.
+    """Return all aims. ``clips``: (clip, class) -> our steadiness and the teacher's.
 
     ``int8``: of the same weights.
     """
@@ -167,13 +167,14 @@ def judge_aims(
 
 
 def aim_of_flicker(at: tuple[str, str], pair: tuple[Steadiness, Steadiness]) -> Aim:
-    """``at``: clip and class."""
+    """Return the aim of flicker. ``at``: clip and class."""
     text = f"{' '.join(at)}: flicker / yolox_nano's, at equal recall"
     return Aim(text, 1.0, False, ratio_of_flicker(*pair))
 
 
 def worst_loss(ours: Results, int8: Results) -> tuple[tuple[str, str], Estimate]:
-    """The set and class where int8 loses most. Elevated has no AP50: its labels have gaps."""
+    """Return the set and class where int8 loses most. Elevated has no AP50: its labels have
+    gaps."""
 
     def loss(at: tuple[str, str]) -> float:
         return ap.average_precision(ours[at]) - ap.average_precision(int8[at])

@@ -1,4 +1,4 @@
-"""From pictures to batches: place and recolour them, ask the teacher, keep batches ready.
+"""Makes batches of pictures: places and recolours them, runs the teacher, keeps batches ready.
 
 Batch number i depends on the seed and on i alone, so an interrupted run continues with exactly
 the batches that it would have seen.
@@ -33,7 +33,7 @@ class Sample:
     boxes: NDArray[np.float32]  # [n, 4] xyxy
     classes: NDArray[np.int64]  # [n]
     ignored: NDArray[np.bool_]  # [n]
-    tiles: list[tuple[Rect, Trust]]  # where each source picture lies, and the trust there
+    tiles: list[tuple[Rect, Trust]]  # area of each source picture, and the trust there
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Augmenter:
         return self.pictures[min(at, len(self.pictures) - 1)]
 
     def sample(self, rng: np.random.Generator, size: tuple[int, int], mosaic: float) -> Sample:
-        """``size``: height, width. ``mosaic``: the share of samples made of four pictures."""
+        """Make a sample. ``size``: height, width. ``mosaic``: the share made of four pictures."""
         height, width = size
         canvas = np.full((height, width, 3), GREY, np.uint8)
         if rng.random() < mosaic:
@@ -125,7 +125,7 @@ def place(
 def clip_boxes(
     boxes: NDArray[np.float32], rect: Rect
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Cut boxes to the rectangle; say which of them keep too little to be asked for."""
+    """Cut boxes to the rectangle; return which keep too little to be counted."""
     kept = boxes.copy()
     kept[:, [0, 2]] = kept[:, [0, 2]].clip(rect[0], rect[2])
     kept[:, [1, 3]] = kept[:, [1, 3]].clip(rect[1], rect[3])

@@ -1,7 +1,7 @@
-"""Scores that mean something: of the boxes with score .5, half are right.
+"""Calibrated scores: of the boxes with score .5, half are right.
 
 The class logit is scaled and shifted. Both numbers are fitted by logistic regression: the score of
-a box against whether it is right. They change no order within a class, so AP stays as it is.
+a box against whether it is right. The order within a class is unchanged, and so is AP.
 
 A box is only known to be wrong where everything is labelled. COCO's pictures are; those of
 overpass nearly, for vehicles. Road and elevated have gaps, so finding an unlabelled object counts
@@ -22,17 +22,17 @@ from detector.lab.analysis.accuracy import average_precision as ap
 from model.evaluation import Results
 
 COMPLETE = {"person": ("coco",), "vehicle": ("coco", "overpass")}
-# Fitted on boxes from this calibrated score on. Thousands lie below, and they would decide the fit.
+# The lowest calibrated score in the fit: the thousands of boxes below it would dominate.
 FIT_FROM = 0.05
 ROUNDS = 50
-RIDGE = 1e-2  # keeps the fit finite where the scores part right from wrong without an exception
+RIDGE = 1e-2  # keeps the fit finite if the scores separate right from wrong perfectly
 BINS = 10
 THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.01), 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Of one class: the new logit is ``scale`` * the old one + ``shift``."""
+    """The calibration of a class: new logit = ``scale`` * logit + ``shift``."""
 
     scale: float
     shift: float
@@ -60,18 +60,18 @@ def logistic(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-logits))
 
 
-def rows_of(results: Results, name: str) -> list[matching.Judged]:
-    """The pictures in which everything of a class is labelled."""
+def rows_of(results: Results, name: str) -> list[matching.Matches]:
+    """Return the pictures in which everything of a class is labelled."""
     return [row for group in COMPLETE[name] for row in results[group, name]]
 
 
-def apply(calibration: Calibration, rows: Sequence[matching.Judged]) -> list[matching.Judged]:
-    return [matching.Judged(calibration(row.scores), row.outcomes, row.wanted) for row in rows]
+def apply(calibration: Calibration, rows: Sequence[matching.Matches]) -> list[matching.Matches]:
+    return [matching.Matches(calibration(row.scores), row.outcomes, row.wanted) for row in rows]
 
 
-def fit_rows(rows: Sequence[matching.Judged]) -> Calibration:
-    """Which boxes are used depends on their calibrated scores, so the fit is repeated until they
-    stay the same. Weights that are calibrated already then get scale 1 and shift 0."""
+def fit_rows(rows: Sequence[matching.Matches]) -> Calibration:
+    """Fit repeatedly until the boxes above FIT_FROM stay the same. Weights that are already
+    calibrated get scale 1 and shift 0."""
     scores = np.concatenate([row.scores for row in rows])
     outcomes = np.concatenate([row.outcomes for row in rows])
     scores, right = scores[outcomes != matching.NEITHER], outcomes[outcomes != matching.NEITHER]
@@ -85,7 +85,7 @@ def fit_rows(rows: Sequence[matching.Judged]) -> Calibration:
 
 
 def fit(scores: NDArray, right: NDArray[np.bool_]) -> Calibration:
-    """Logistic regression by Newton's method. A step that goes too far is halved."""
+    """Run a logistic regression by Newton's method. A step that goes too far is halved."""
     x = np.stack([logit(scores), np.ones(len(scores))], axis=1)
     at, start = np.array([1.0, 0.0]), np.array([1.0, 0.0])
 
@@ -106,8 +106,8 @@ def fit(scores: NDArray, right: NDArray[np.bool_]) -> Calibration:
     return Calibration(float(at[0]), float(at[1]))
 
 
-def reliability(rows: Sequence[matching.Judged]) -> list[Bin]:
-    """The diagram as a table of BINS rows, lowest scores first."""
+def reliability(rows: Sequence[matching.Matches]) -> list[Bin]:
+    """Return the reliability diagram as a table of BINS rows, lowest scores first."""
     counts = np.zeros((len(rows), BINS, 3))  # boxes, sum of the scores, right ones
     for at, row in enumerate(rows):
         judged = row.outcomes != matching.NEITHER
@@ -126,21 +126,21 @@ def reliability(rows: Sequence[matching.Judged]) -> list[Bin]:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """The mean distance of score and share of right ones, over the boxes."""
+    """Return the mean distance of score and share of right boxes, weighted by boxes."""
     there = [row for row in bins if row.boxes]
     return sum(row.boxes * abs(row.mean - row.right) for row in there) / sum(
         row.boxes for row in there
     )
 
 
-def f1(rows: Sequence[matching.Judged], score: float) -> float:
-    """2 * right / (boxes found + boxes to find)."""
+def f1(rows: Sequence[matching.Matches], score: float) -> float:
+    """Return 2 * right / (boxes found + boxes to find)."""
     found = ap.recall(rows, score) * sum(row.wanted for row in rows)
     wanted = sum(row.wanted for row in rows)
     return 2 * found / (found + ap.unmatched(rows, score) + wanted)
 
 
-def best_threshold(by_class: Sequence[Sequence[matching.Judged]]) -> float:
-    """One score for all classes: the one with the best mean F1."""
+def best_threshold(by_class: Sequence[Sequence[matching.Matches]]) -> float:
+    """Return one score for all classes: the one with the best mean F1."""
     means = [np.mean([f1(rows, score) for rows in by_class]) for score in THRESHOLDS]
     return float(THRESHOLDS[int(np.argmax(means))])

@@ -1,7 +1,7 @@
-"""A consistency loss: a still that is moved and zoomed a little shows the same objects.
+"""A consistency loss: a picture that is slightly moved and zoomed shows the same objects.
 
-In a video an object moves by a part of a cell from frame to frame, and its box should neither come
-and go nor change its score. The network sees some pictures of a batch a second time, moved by some
+In a video an object moves by a fraction of a cell per frame, and its box should neither flicker
+nor change its score. The network sees some pictures of a batch a second time, moved by some
 pixels and zoomed by some percent. For every labelled object the best score near its centre should
 be the same in both, and so should the box of that score, up to the move.
 """
@@ -18,11 +18,11 @@ from torch.nn import functional
 from model.loss import Tensors, candidates, iou
 from model.teacher import cell_centres, cell_grid
 
-MOVED = 4  # pictures of a batch: a quarter of the usual 16
+MOVED = 4  # pictures per batch: a quarter of the usual 16
 FARTHEST = 12.0  # pixels each way; the smallest cells have 8
 ZOOM = 0.05  # at most, in and out
 SMALLEST = 4.0  # pixels of an object's shorter side
-BOX_WEIGHT = 0.5  # of the boxes against the scores
+BOX_WEIGHT = 0.5  # weight of boxes relative to scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Moves:
         return Moves(self.zoom.to(device), self.shift.to(device))
 
     def boxes(self, boxes: Tensor, owners: Tensor) -> Tensor:
-        """Boxes xyxy [T, 4] of these pictures, moved."""
+        """Return the boxes xyxy [T, 4] of these pictures, moved."""
         return boxes * self.zoom[owners, None] + self.shift[owners].repeat(1, 2)
 
     def pictures(self, images: Tensor) -> Tensor:
-        """The pictures [K, 3, H, W], moved; what comes into sight repeats their border."""
+        """Return the pictures [K, 3, H, W], moved; new areas repeat their border."""
         height, width = images.shape[2:]
-        # ``affine_grid`` maps back, from -1..1 to -1..1 between the outer edges.
+        # ``affine_grid`` maps backwards, from -1..1 to -1..1 between the outer edges.
         half = images.new_tensor([width / 2, height / 2])
         back = torch.zeros(len(images), 2, 3, dtype=images.dtype, device=images.device)
         back[:, 0, 0] = back[:, 1, 1] = 1 / self.zoom
@@ -53,7 +53,8 @@ class Moves:
 
 
 def draw_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) -> Moves:
-    """``size``: height, width. The middle of a picture moves by ``FARTHEST`` pixels at most."""
+    """Draw moves. ``size``: height, width. A picture's centre moves by at most ``FARTHEST``
+    pixels."""
     zoom = np.exp(rng.uniform(-ZOOM, ZOOM, count))
     middle = np.array([size[1], size[0]]) / 2
     shift = rng.uniform(-FARTHEST, FARTHEST, (count, 2)) - (zoom[:, None] - 1) * middle
@@ -61,7 +62,8 @@ def draw_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) -> M
 
 
 def unsteadiness(batch: Tensors, moves: Moves, boxes: Tensor, logits: Tensor) -> Tensor:
-    """The mean over objects of how much score and box change with the move; 0 without objects.
+    """Return the mean over objects of how much score and box change with the move; 0 without
+    objects.
 
     ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: of the batch, then of its first K pictures
     moved.
@@ -93,7 +95,7 @@ def _best(
     logits: Tensor,
     size: tuple[int, int],
 ) -> tuple[Tensor, Tensor]:
-    """The best score [T] near the centre of each object, and the box [T, 4] of that cell."""
+    """Return the best score [T] near the centre of each object, and the box [T, 4] of that cell."""
     centres = torch.from_numpy(cell_centres(*size)).to(boxes.device)
     strides = torch.from_numpy(cell_grid(*size)[1]).to(boxes.device)
     near = candidates(objects, centres, strides)

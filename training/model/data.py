@@ -1,7 +1,7 @@
 """Training pictures with their labels, mapped to person and vehicle.
 
 They are read from folders of COCO and PASCAL VOC, taken from clips, rendered, or unpacked from one
-file that holds all.
+packed file.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ CLASSES = {
     "person": 0,
     **dict.fromkeys(("car", "motorcycle", "motorbike", "bus", "truck", "Vehicle", "vehicle"), 1),
 }
-# These look like vehicles but are not in the class: finding one is neither right nor wrong.
+# Similar to vehicles, but not in the class: finding one is neither right nor wrong.
 IGNORED = ("bicycle", "bike", "train")
 SIDE = 512  # pixels: the longest side of a picture in memory; no file has a larger one
 SIDE_RENDERED = 640  # as rendered: these pictures teach cars that are a few pixels wide
-WEBP_QUALITY = 60  # keeps all pictures and the teacher below 60 MiB
+WEBP_QUALITY = 60  # all pictures and the teacher take less than 60 MiB
 
-# How much of the teacher's score is a target where there is no label: (person, vehicle).
+# The share of the teacher's score that is a target without a label: (person, vehicle).
 TRUST = {
-    "coco": (0.5, 0.5),  # completely labelled; some trust makes up for what annotators missed
+    "coco": (0.5, 0.5),  # completely labelled; some trust compensates for missed objects
     "overpass": (1.0, 0.5),
     "voc": (0.5, 1.0),  # people are labelled, and vehicles except lorries
-    "traffic": (1.0, 1.0),  # no people are labelled, nor vehicles far away
+    "traffic": (1.0, 1.0),  # people and distant vehicles are not labelled
     "road": (1.0, 1.0),
     "elevated": (1.0, 1.0),
     "clip": (1.0, 1.0),
@@ -51,10 +51,10 @@ class Picture:
 
 
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
-    """Vehicles are rare in the data, so pictures that show one are drawn more often.
+    """Return the weight: pictures with vehicles, which are rare, are drawn more often.
 
-    Traffic has many pictures that look alike. With these weights it makes a sixth of the samples
-    that ``--traffic`` of 3000 pictures trains on, and rendered streets a tenth.
+    Traffic has many similar pictures. With these weights, a sixth of the samples comes from it if
+    ``--traffic`` has 3000 pictures, and a tenth from rendered streets.
     """
     vehicle = 1 in classes
     if kind == "rendered":
@@ -99,9 +99,9 @@ ANIMALS = {"bird", "cat", "cow", "dog", "horse", "sheep"}
 def read_voc(folder: Path) -> Iterator[Picture]:
     """Read a folder of PASCAL VOC: ``Annotations/*.xml`` with ``JPEGImages/*.jpg``.
 
-    Of other data bases in the same folder nothing is read. An object that VOC calls difficult is
+    Other data bases in the same folder are ignored. An object that VOC calls difficult is
     ignored, as in its own evaluation (http://host.robots.ox.ac.uk/pascal/VOC/voc2007/guidelines.html).
-    Pictures without a person or vehicle teach what is neither: those of animals above all.
+    Pictures without a person or vehicle, mostly of animals, teach what is neither.
     """
     for path in sorted((folder / "Annotations").glob("*.xml")):
         document = ElementTree.parse(path).getroot()
@@ -122,7 +122,7 @@ def read_voc(folder: Path) -> Iterator[Picture]:
 def _voc_labels(
     objects: list[ElementTree.Element],
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
-    """Boxes xyxy, classes, ignored. VOC counts pixels from 1 and includes the last."""
+    """Return boxes xyxy, classes, ignored. VOC counts pixels from 1 and includes the last."""
     boxes, classes, ignored = [], [], []
     for found in objects:
         name = found.findtext("name", "")
@@ -170,7 +170,7 @@ def shrink(
 
 
 def read_clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
-    """Take frames of the clips. They have no labels: only the teacher says what is in them."""
+    """Take frames of the clips. They have no labels, so only the teacher counts."""
     for path in sorted(folder.glob("*.mp4")):
         capture = cv2.VideoCapture(str(path))
         step = max(1, round((capture.get(cv2.CAP_PROP_FPS) or 25) * every_s))
@@ -186,7 +186,7 @@ def read_clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
 
 
 def render_streets(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
-    """Render one frame a second of the streets that ``training/make_video`` films."""
+    """Render one frame per second of the streets that ``training/make_video`` films."""
     from street.scene import Scene
 
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""How good a model is on the validation pictures, and how fast it is.
+"""The accuracy of a model on the validation pictures, and its speed.
 
 Classes are mapped before NMS; a box needs a score above 0.001; NMS works within a class, at IoU
 0.65; a hit needs IoU 0.5. The statistics are those of ``detector.core.analysis.matching``.
@@ -29,7 +29,7 @@ from model.data import CLASSES, IGNORED
 
 if TYPE_CHECKING:
     from detector.core.models import Network
-    from detector.core.run.quantize.calibrate import Calibration, Result
+    from detector.core.run.quantize.calibrate import Calibration, Int8Result
     from detector.core.run.quantize.search import Reference
 
 NAMES = ("person", "vehicle")
@@ -37,12 +37,12 @@ CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
 REPORTED = 0.25  # the score at which recall and precision are reported
 CALIBRATION = 256  # training pictures for int8: half of them set the ranges, half check agreement
 
-PRODUCT_NMS_IOU = 0.45  # what detect-video uses by default
+PRODUCT_NMS_IOU = 0.45  # detect-video's default
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 Model = Callable[[NDArray[np.uint8]], Rows]
 """u8 BGR picture -> boxes xyxy [N, 4] in its pixels, scores [N, 2]; before threshold and NMS."""
-Results = dict[tuple[str, str], list[matching.Judged]]
+Results = dict[tuple[str, str], list[matching.Matches]]
 """(group, class) -> one entry a picture."""
 
 
@@ -55,13 +55,13 @@ class Labelled:
 
     image: NDArray[np.uint8]  # BGR
     group: str  # "coco", "road", "overpass", "elevated", "street.mp4"
-    held_out: bool  # kept for the final figures: no choice may look at it
+    held_out: bool  # only for the final figures, not for choices
     truths: tuple[matching.Truth | None, matching.Truth | None]  # by class; None: not labelled
     name: str = ""  # of the file
 
 
 def is_held_out(name: str) -> bool:
-    """True for half of the pictures, by the hash of their names."""
+    """Return whether a picture is in the held-out half, by the hash of its name."""
     return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
 
 
@@ -75,7 +75,7 @@ def read_validation(labelled: Path) -> Iterator[Labelled]:
 
 
 def read_clip(video: Path, every: int) -> Iterator[Labelled]:
-    """Read every Nth frame of a clip with a COCO json beside it."""
+    """Read every Nth frame of a clip with a COCO json next to it."""
     capture, at = cv2.VideoCapture(str(video)), -1
 
     def frame(entry: dict) -> NDArray[np.uint8]:
@@ -106,7 +106,7 @@ def _read(
 
 
 def truth_of(rows: list[dict], names: dict[int, str], wanted: int) -> matching.Truth:
-    """The true boxes of a class. What looks like a vehicle but is none counts as ignored."""
+    """Return the true boxes of a class. Objects that only look like vehicles are ignored."""
     found = []
     for row in rows:
         name = names[row["category_id"]]
@@ -166,7 +166,7 @@ def open_ours(
 
 
 def in_int8(network: Network, found: Calibration, engine: str) -> Network:
-    """By this calibration, which is printed."""
+    """Quantise by this calibration, which is printed."""
     from detector.core.engines import graph_wanted
     from detector.core.models.graph.int8 import weight_top
     from detector.core.models.graph.qdq import quantised_graph
@@ -182,7 +182,7 @@ def in_int8(network: Network, found: Calibration, engine: str) -> Network:
 
 
 def open_engine(name: str, network: Network, threads: int) -> Callable:
-    """A function from a slot u8 [1, H, W, 3] to the outputs, by one request of an engine."""
+    """Return a function from a slot u8 [1, H, W, 3] to the outputs, by one request of an engine."""
     from detector.core import engines
     from detector.core.engines.base import EngineOptions
 
@@ -200,7 +200,7 @@ def open_engine(name: str, network: Network, threads: int) -> Callable:
 
 
 def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Model:
-    """Each picture on the canvas of its shape, as a run of a video of this shape has it.
+    """Run each picture on the canvas of its shape, as in a run of such a video.
 
     ``open_at``: (height, width) -> the model with this input.
     """
@@ -223,7 +223,7 @@ def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Mo
 
 
 def measure(network: Network, int8: CalibrationConfig) -> Calibration:
-    """A calibration on the pictures that ``int8`` names."""
+    """Calibrate on the pictures that ``int8`` names."""
     from detector.core.run.quantize.frames import read_frames
     from detector.core.run.quantize.making import calibrate
 
@@ -232,14 +232,17 @@ def measure(network: Network, int8: CalibrationConfig) -> Calibration:
 
 
 def package_calibration(model: str, int8: CalibrationConfig, called: str, target: Path) -> None:
-    """Writes the file that a known model brings along (``calibration:`` in cfg/models/NAME.yaml):
-    its calibration, and how well bf16 agrees with fp32 on the same pictures, by OpenVINO.
-
-    ``called``: what the pictures are called in it.
-    """
+    """Write the file that ships with a known model (``calibration:`` in cfg/models/NAME.yaml): its
+    calibration, and how well bf16 agrees with fp32 on the same pictures, by OpenVINO. ``called``:
+    the name of the pictures in it."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT
-    from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, Result, for_packaging
+    from detector.core.run.quantize.calibrate import (
+        FLOAT_IN_BF16,
+        NARROW,
+        Int8Result,
+        for_packaging,
+    )
     from detector.core.run.quantize.frames import read_frames
     from detector.core.run.quantize.making import bf16_can_be_measured, calibrate, float_in_bf16
     from detector.core.run.quantize.search import Reference, detections, raw_outputs
@@ -254,7 +257,7 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     share = agreement(of_fp32.detections, detections(network, halves)).share
     layers = found.result["int8-u8"].layers
     more = {
-        "bf16": Result((), share, share, 0, layers, 0.0, 1),
+        "bf16": Int8Result((), share, share, 0, layers, 0.0, 1),
         NARROW: narrow_result(network, found, of_fp32),
     }
     if bf16_can_be_measured():
@@ -268,8 +271,8 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
         print(f"{kind}: {result.agreement:.4f}, {result.float_layers} of {result.layers} float")
 
 
-def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> Result:
-    """What int8-u8 reaches with weights of 7 bits, which overflow on no CPU."""
+def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> Int8Result:
+    """Return the result of int8-u8 with weights of 7 bits, which overflow on no CPU."""
     from detector.core.models.graph.int8 import NARROW_TOP
     from detector.core.models.graph.qdq import quantised_graph
 
@@ -284,8 +287,8 @@ def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> R
 def agreement_of_packaged(
     model: str, int8: CalibrationConfig, size: tuple[int, int] | None
 ) -> dict[str, float]:
-    """Kind of int8 -> agreement with fp32 at a size (height, width), by the calibration that the
-    model comes with, on the pictures that were held out when it was made."""
+    """Return kind of int8 -> agreement with fp32 at a size (height, width), by the shipped
+    calibration, on the pictures held out when it was made."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT, KINDS, weight_top
     from detector.core.models.graph.qdq import quantised_graph
@@ -342,7 +345,7 @@ def open_session(model: bytes, threads: int) -> Callable:
 def fit_into(
     image: NDArray[np.uint8], size: tuple[int, int], geometry: str, pad: int
 ) -> tuple[NDArray[np.uint8], Letterbox]:
-    """The letterboxed picture, and how to get back."""
+    """Return the letterboxed picture, and how to map back."""
     slot = np.empty((*size, 3), np.uint8)
     return slot, letterbox(image, slot, geometry=geometry, pad_value=pad)
 
@@ -352,7 +355,8 @@ def to_source(boxes: NDArray[np.float32], fit: Letterbox) -> NDArray[np.float32]
 
 
 def measure_cost(models: dict[str, Model], rounds: int) -> dict[str, float]:
-    """Median ms of an inference alone. The models take turns; a tenth of the rounds warms up."""
+    """Return median ms of an inference alone. Models take turns; a tenth of the rounds is
+    warm-up."""
     taken: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(rounds):
         for name, model in models.items():
@@ -366,7 +370,7 @@ def measure_cost(models: dict[str, Model], rounds: int) -> dict[str, float]:
 
 
 def judge_pictures(model: Model, pictures: list[Labelled], iou: float = NMS_IOU) -> Results:
-    """``iou``: of NMS."""
+    """Judge a model. ``iou``: of NMS."""
     results: Results = {}
     for picture in pictures:
         by_class = judge_picture(model(picture.image), picture, iou)
@@ -378,9 +382,9 @@ def judge_pictures(model: Model, pictures: list[Labelled], iou: float = NMS_IOU)
 
 def judge_picture(
     rows: Rows, picture: Labelled, iou: float = NMS_IOU
-) -> list[matching.Judged | None]:
+) -> list[matching.Matches | None]:
     """Match the boxes of each labelled class with the true ones, after threshold and NMS."""
-    results: list[matching.Judged | None] = []
+    results: list[matching.Matches | None] = []
     for c, labels in enumerate(picture.truths):
         if labels is None:
             results.append(None)
@@ -391,7 +395,7 @@ def judge_picture(
 
 
 def boxes_of(rows: Rows, c: int, image: NDArray[np.uint8], iou: float) -> Rows:
-    """The boxes of one class, inside the picture, and their scores [N], best first."""
+    """Return the boxes of one class, inside the picture, and their scores [N], best first."""
     height, width = image.shape[:2]
     kept = suppress(rows, c, rows[1][:, c] > CONFIDENCE, iou)
     return kept.boxes.clip(0, [width, height, width, height]), kept.scores
@@ -399,9 +403,9 @@ def boxes_of(rows: Rows, c: int, image: NDArray[np.uint8], iou: float) -> Rows:
 
 def find_truths(
     boxes: NDArray, scores: NDArray, truth: matching.Truth, iou: float = 0.5
-) -> tuple[matching.Judged, NDArray[np.float64]]:
-    """What ``matching.judge`` says, and the score of the box that found each true box: 0 if none
-    did. ``boxes``: best first, as ``boxes_of`` returns them."""
+) -> tuple[matching.Matches, NDArray[np.float64]]:
+    """Return ``matching.judge``'s result, and the score of the box that found each true box, or 0.
+    ``boxes``: best first, as ``boxes_of`` returns them."""
     judged = matching.judge(boxes, scores, truth, iou)
     found = np.zeros(len(truth.boxes))
     free = ~(truth.ignored | truth.crowd)
@@ -413,7 +417,7 @@ def find_truths(
 
 
 def suppress(rows: Rows, c: int, keep: NDArray[np.bool_], iou: float):
-    """NMS on the chosen rows of one class."""
+    """Apply NMS to the chosen rows of one class."""
     scores = rows[1][keep, c].astype(np.float32)
     one_class = np.zeros(len(scores), np.int64)
     found = Candidates(rows[0][keep].astype(np.float32), scores, one_class)
@@ -421,7 +425,7 @@ def suppress(rows: Rows, c: int, keep: NDArray[np.bool_], iou: float):
 
 
 def figures(results: Results) -> dict[str, float]:
-    """AP50 of every group and class.
+    """Return AP50 of every group and class.
 
     The labels of the elevated pictures have gaps, so these get recall and unmatched boxes instead.
     """

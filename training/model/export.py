@@ -1,4 +1,4 @@
-"""From the trained network to files: darknet's .weights, and .f16, the same in half floats."""
+"""Export of the trained network: darknet's .weights, and .f16, the same in half floats."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_weights(network: Street, target: Path, seen: int) -> None:
 
 
 def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
-    """Write the moving average in a checkpoint as street.weights beside it."""
+    """Write the moving average in a checkpoint as street.weights next to it."""
     state = torch.load(path, map_location="cpu", weights_only=True)
     network = Street(read_layers(cfg))
     network.load_state_dict(state["average"])
@@ -55,8 +55,8 @@ def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
 def mix(parts: Sequence[tuple[Path, float]], folder: Path, cfg: Path) -> list[Path]:
     """Average the weights of runs, each by its share; write street.weights and street.f16.
 
-    A part is a checkpoint.pt, .weights or .f16. Runs that went on from one another lie in one
-    valley of the loss, where a mean is often better than both ("Model soups", arXiv 2203.05482).
+    A part is a checkpoint.pt, .weights or .f16. Runs that continue one another share a
+    valley of the loss, where a mean is often better than each ("Model soups", arXiv 2203.05482).
     """
     total = sum(share for _, share in parts)
     mean: list[Filter] = []
@@ -85,7 +85,7 @@ def read(path: Path, cfg: Path) -> list[Filter]:
 
 
 def fold_normalisation(stored: Filter) -> Filter:
-    """Multiply the batch normalisation into the weights; what is left of it changes nothing.
+    """Multiply the batch normalisation into the weights; the rest of it is an identity.
 
     Afterwards no number is too small or too large for a half float.
     """
@@ -98,7 +98,7 @@ def fold_normalisation(stored: Filter) -> Filter:
         (stored.weights * factor[:, None, None, None]).astype(np.float32),
         scales=one,
         means=np.zeros_like(one),
-        # The reader takes the root of 1 + epsilon. That changes a weight by 5e-6 of itself, a
+        # The reader takes the root of 1 + epsilon, which changes a weight by a factor of 5e-6, a
         # hundredth of a half float's step.
         variances=one,
     )

@@ -1,4 +1,4 @@
-"""The pictures on which a model does worst, drawn beside the truth for a person to look at."""
+"""The pictures on which a model does worst, drawn next to the truth for inspection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from model.evaluation import (
 )
 
 ON_SHEET = 6  # pictures on one sheet, one below the other
-WIDTH, HEIGHT = 640, 400  # at most, of each half of a pair
+WIDTH, HEIGHT = 640, 400  # largest size of each half of a pair
 GAPS = ("road", "elevated")  # sets where a box without a label is often right
 
 GREEN, RED, ORANGE, GREY = (60, 180, 60), (40, 40, 230), (0, 140, 255), (150, 150, 150)  # BGR
@@ -49,9 +49,9 @@ class Failure:
 def judge_failure(rows: Rows, picture: Labelled, score: float = REPORTED) -> Failure:
     """Compare the boxes at ``score`` with the truth.
 
-    A missed object costs its side as a share of the picture's (the roots of the areas): what a
-    person sees first weighs most. A box without an object costs its side times its score. In sets
-    with gaps in the labels it costs nothing.
+    A missed object costs its side as a share of the picture's (the roots of the areas), so that
+    large objects weigh most. A box without an object costs its side times its score, or nothing in
+    sets with gaps in the labels.
     """
     side = float(np.sqrt(np.prod(picture.image.shape[:2])))
     failure = Failure(picture, 0.0, [], [])
@@ -81,13 +81,13 @@ def side_of(box: NDArray) -> float:
 
 
 def worst(model: Model, pictures: Sequence[Labelled], count: int) -> list[Failure]:
-    """The ``count`` pictures with the highest cost, worst first."""
+    """Return the ``count`` pictures with the highest cost, worst first."""
     failures = [judge_failure(model(picture.image), picture) for picture in pictures]
     return sorted(failures, key=lambda one: -one.cost)[:count]
 
 
 def write_sheets(failures: Sequence[Failure], folder: Path) -> list[Path]:
-    """Write sheet-1.jpg and so on: the truth on the left, what was found on the right."""
+    """Write sheet-1.jpg and so on: the truth on the left, the detections on the right."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for start in range(0, len(failures), ON_SHEET):
@@ -104,7 +104,7 @@ def write_sheets(failures: Sequence[Failure], folder: Path) -> list[Path]:
 
 
 def draw_pair(failure: Failure, title: str) -> NDArray[np.uint8]:
-    """u8 BGR [HEIGHT + 24, 2 * WIDTH, 3]."""
+    """Return u8 BGR [HEIGHT + 24, 2 * WIDTH, 3]."""
     height, width = failure.picture.image.shape[:2]
     scale = min(WIDTH / width, HEIGHT / height)
     size = round(width * scale), round(height * scale)

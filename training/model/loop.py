@@ -35,12 +35,12 @@ from model.teacher import Teacher
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
 MOSAIC = 0.7  # share of the samples
 WITHOUT_MOSAIC = 0.12  # share of the steps, at the end
-CLIP = 10.0  # of the gradient's norm
+CLIP = 10.0  # largest norm of the gradient
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
-STATISTICS = 12  # batches that folded normalisations are found again from
+STATISTICS = 12  # batches from which folded normalisations are recomputed
 
-Judge = Callable[[Street], dict[str, Any]]  # what it returns goes into the log
+Judge = Callable[[Street], dict[str, Any]]  # returns entries of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Options:
     peak: float = 1.0  # the highest rate, as a share of the usual one
     full_canvas: bool = False
     canvases: tuple[tuple[int, int], ...] = ()  # height, width: one is drawn for each step
-    consistency: float = 0.0  # weight of that loss; 0: no picture is seen twice
+    consistency: float = 0.0  # weight of that loss; 0: not computed
 
 
 def train(
@@ -111,7 +111,7 @@ def _begin_with(
     options: Options,
     make: Callable[[int], Batch],
 ) -> None:
-    """The average and the momenta of a finished run, or the weights of a file that ships."""
+    """Start with the average and the momenta of a finished run, or with shipped weights."""
     if file.suffix == ".pt":
         load(file, network, average, optimisers)
         network.load_state_dict(average.network.state_dict())
@@ -129,7 +129,7 @@ def take_step(
     step: int,
     options: Options,
 ) -> dict:
-    """Train on one batch; returns what the log shows."""
+    """Train on one batch; return the entries of the log."""
     tensors = to_device(batch, options.device)
     size, images, moves = tuple(tensors.images.shape[2:]), tensors.images, None
     if options.consistency:
@@ -163,7 +163,7 @@ def take_step(
 
 
 def size_at(step: int, options: Options) -> tuple[int, int]:
-    """Height, width."""
+    """Return height, width."""
     if options.canvases:
         rng = np.random.default_rng([options.seed, step, 1])
         return options.canvases[int(rng.integers(len(options.canvases)))]
@@ -179,10 +179,7 @@ def is_evaluation_due(step: int, options: Options) -> bool:
 
 
 def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Judge:
-    """A function that judges a network on the validation pictures that choices may use.
-
-    The other half is not even read.
-    """
+    """Return a function that judges a network on the validation pictures that are not held out."""
     shown = [picture for picture in evaluation.read_validation(labelled) if not picture.held_out]
 
     def judge(network: Street) -> dict[str, Any]:
@@ -194,7 +191,7 @@ def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Judge:
 
 
 def as_model(network: Street, size: tuple[int, int], device: str) -> evaluation.Model:
-    """The network in 32-bit floats, on letterboxed pictures."""
+    """Wrap the network in 32-bit floats, on letterboxed pictures."""
 
     @torch.no_grad()
     def model(image):
@@ -227,7 +224,7 @@ def write_row(log, row: dict) -> None:
 def save(
     options: Options, network: Street, average: Average, optimisers: Optimisers, step: int
 ) -> None:
-    """Write checkpoint.pt; an interruption leaves the old one whole."""
+    """Write checkpoint.pt; an interruption leaves the old one intact."""
     state = {
         "step": step,
         "network": network.state_dict(),
@@ -242,7 +239,7 @@ def save(
 
 
 def load(path: Path, network: Street, average: Average, optimisers: Optimisers) -> int:
-    """Load a checkpoint; returns the step to continue with, 0 if there is no checkpoint."""
+    """Load a checkpoint; return the step to continue with, 0 if there is no checkpoint."""
     if not path.is_file():
         return 0
     state = torch.load(path, map_location="cpu", weights_only=True)

@@ -1,7 +1,7 @@
-"""The loss of a batch: which cell answers for which box, what it should say, and what it costs.
+"""The loss of a batch: the assignment of cells to boxes, their targets, and the cost.
 
-Cells are assigned to boxes by SimOTA, for all pictures of a batch at once. Where a box is
-labelled, the target score is how well the cell's box fits; elsewhere it is the teacher's score.
+Cells are assigned to boxes by SimOTA, for all pictures of a batch at once. For a labelled box the
+target score is the overlap of the cell's box; elsewhere it is the teacher's score.
 Shapes: T true boxes, N cells, B pictures, K assigned pairs.
 """
 
@@ -19,11 +19,11 @@ from model.teacher import cell_centres, cell_grid
 
 # Assignment: how far a cell's centre may be from the box's, in strides: inside the box, outside.
 NEAR, NEAREST = 1.5, 0.75
-IOU_WEIGHT = 3.0  # of the box against the class, in the cost of a pair
-CANDIDATES = 10  # cells at most for a box
+IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
+CANDIDATES = 10  # most cells of a box
 
 SCORE_WEIGHT, BOX_WEIGHT = 2.0, 2.5
-TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # score from which teacher's boxes are learnt; their weight
+TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # least score of learnt teacher boxes; their weight
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ def to_device(batch: Batch, device: str) -> Tensors:
 
 
 def loss(batch: Tensors, boxes: Tensor, logits: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """The sum to minimise, and its parts as numbers."""
+    """Return the sum to minimise, and its parts as numbers."""
     scores, counts, to_learn, weights = targets(batch, boxes.detach(), logits.detach())
     gap = (logits.sigmoid() - scores).abs() ** 2
     entropy = functional.binary_cross_entropy_with_logits(logits, scores, reduction="none")
@@ -64,18 +64,16 @@ def loss(batch: Tensors, boxes: Tensor, logits: Tensor) -> tuple[Tensor, dict[st
 
 @torch.no_grad()
 def targets(batch: Tensors, boxes: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What every cell should say.
-
-    Returns scores and their weights [B, N, 2], boxes [B, N, 4] and their weights [B, N].
-    """
+    """Return the targets of every cell: scores and their weights [B, N, 2], boxes [B, N, 4] and
+    their weights [B, N]."""
     size = batch.images.shape[2:]
     centres = torch.from_numpy(cell_centres(*size)).to(boxes.device)
     strides = torch.from_numpy(cell_grid(*size)[1]).to(boxes.device)
-    # The assignment believes the network and the teacher equally.
+    # The assignment trusts the network and the teacher equally.
     belief = (logits.sigmoid() + batch.taught) / 2
     believed = belief[batch.owners, :, batch.classes]  # [T, N]
     row, cell, overlap = assign(batch.boxes, batch.owners, centres, strides, boxes, believed)
-    # The best cell of a box should score the overlap of the box's best cell; others less.
+    # The target of a box's best cell is the overlap of the box's best cell; others get less.
     fit = believed[row, cell].sqrt() * overlap**3
     none = torch.zeros(len(batch.boxes), device=boxes.device)
     best_fit = none.scatter_reduce(0, row, fit, "amax")
@@ -101,11 +99,11 @@ def assign(
     predicted: Tensor,
     belief: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose the cells that answer for each true box; a cell answers for one box at most.
+    """Choose the cells for each true box; a cell belongs to one box at most.
 
-    ``predicted``: boxes [B, N, 4]. ``belief``: probability [T, N] of the box's class in every
-    cell of its picture. Returns indices of boxes and cells [K], and the IoU [K] of each true box
-    with the box that its cell predicts.
+    ``predicted``: boxes [B, N, 4]. ``belief``: probability [T, N] of the box's class in every cell
+    of its picture. Returns indices of boxes and cells [K], and the IoU [K] of each true box with
+    the box that its cell predicts.
     """
     number, cells = belief.shape
     if not number:
@@ -115,7 +113,7 @@ def assign(
     overlap = iou(predicted[owners], boxes[:, None]) * allowed
     cost = -belief.clamp(1e-6).log() - IOU_WEIGHT * overlap.clamp(1e-6).log()
     cost = cost.masked_fill(~allowed, torch.inf)
-    # SimOTA: a box takes as many cells as its best overlaps add up to.
+    # SimOTA: the number of a box's cells is the sum of its best overlaps.
     wanted = overlap.topk(min(CANDIDATES, cells), 1).values.sum(1).int().clamp(min=1)
     order = cost.topk(min(CANDIDATES, cells), 1, largest=False)
     ranks = torch.arange(order.values.shape[1], device=boxes.device)
@@ -123,7 +121,7 @@ def assign(
     row, rank = taken.nonzero(as_tuple=True)
     column = order.indices[row, rank]
     price = order.values[row, rank]
-    # A cell that several boxes want goes to the one with the lowest cost.
+    # A contested cell goes to the box with the lowest cost.
     key = owners[row] * cells + column
     best = torch.full((predicted.shape[0] * cells,), torch.inf, device=boxes.device)
     best.scatter_reduce_(0, key, price, "amin")
@@ -133,7 +131,8 @@ def assign(
 
 
 def candidates(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """[T, N]: the cell lies near the box's centre and inside the box, or very near the centre."""
+    """Return [T, N]: the cell is near the box's centre and inside the box, or very near the
+    centre."""
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     away = ((centres[None] - middle[:, None]).abs() / strides[None]).amax(-1)
     inside = (centres[None] > boxes[:, None, :2]) & (centres[None] < boxes[:, None, 2:])
@@ -141,7 +140,7 @@ def candidates(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
-    """IoU of boxes xyxy, broadcast."""
+    """Compute IoU of boxes xyxy, broadcast."""
     low, high = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
     both = (high - low).clamp(min=0).prod(-1)
     areas = (a[..., 2:] - a[..., :2]).clamp(min=0).prod(-1)
@@ -150,7 +149,8 @@ def iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def ciou(a: Tensor, b: Tensor) -> Tensor:
-    """Complete IoU of pairs of boxes [K, 4] (Zheng et al. 2020, https://arxiv.org/abs/1911.08287)."""
+    """Compute complete IoU of pairs of boxes [K, 4] (Zheng et al. 2020,
+    https://arxiv.org/abs/1911.08287)."""
     low, high = torch.maximum(a[:, :2], b[:, :2]), torch.minimum(a[:, 2:], b[:, 2:])
     both = (high - low).clamp(min=0).prod(1)
     wa, ha = (a[:, 2:] - a[:, :2]).clamp(min=1e-3).unbind(1)

@@ -1,11 +1,11 @@
 """street.cfg as a torch module that can be trained.
 
-Batch normalisation is left in. On a CPU the convolutions can run in bf16, with a gradient of our
-own: on CPUs with AVX-512 bf16, oneDNN's forward pass and input gradient take 0.4 of the fp32 time,
-but its bf16 weight gradient takes 1 to 20 times as long, and the fp32 one of 1x1 kernels 4 times
-as long as a matrix product (torch 2.13, AMD Zen 4, 2 threads). So the weight gradient is computed
-as one matrix product for each tap of the kernel. With the picture padded and laid out channels
-last, every tap reads the same rows of memory at a constant offset, and nothing is copied.
+Batch normalisation stays separate. On a CPU the convolutions can run in bf16, with our own
+gradient: on CPUs with AVX-512 bf16, oneDNN's forward pass and input gradient take 0.4 of the fp32
+time, but its bf16 weight gradient takes 1 to 20 times as long, and the fp32 one of 1x1 kernels 4
+times as long as a matrix product (torch 2.13, AMD Zen 4, 2 threads). So the weight gradient is
+computed as one matrix product for each tap of the kernel. With the picture padded and laid out
+channels last, every tap reads the same rows of memory at a constant offset, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from detector.core.models.formats.darknet.cfg import read_cfg
 from detector.core.models.formats.darknet.layers import (
-    Architecture,
+    CfgNetwork,
     Convolution,
     MaxPool,
     Route,
@@ -29,7 +29,7 @@ from detector.core.models.formats.darknet.layers import (
 )
 from model.teacher import cell_grid
 
-OBJECTNESS, CERTAIN = 4, 15.0  # the channel that is not trained, and its constant logit
+OBJECTNESS, CERTAIN = 4, 15.0  # the untrained channel, and its constant logit
 PRIOR = 0.01  # score of every class before training
 
 
@@ -39,7 +39,7 @@ class Street(nn.Module):
     Takes RGB [B, 3, H, W] in 0..1; returns the maps that go into every [yolo].
     """
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: CfgNetwork) -> None:
         super().__init__()
         self.architecture = architecture
         self.blocks = nn.ModuleDict({str(at.index): Block(at) for at in architecture.convolutions})
@@ -53,7 +53,7 @@ class Street(nn.Module):
 
     @torch.no_grad()
     def pin_objectness(self) -> None:
-        """Undo what an optimiser did to the objectness channel."""
+        """Undo the optimiser's changes of the objectness channel."""
         for index in self.heads:
             self.blocks[index].conv.weight[OBJECTNESS] = 0
             self.blocks[index].conv.bias[OBJECTNESS] = CERTAIN
@@ -110,12 +110,12 @@ class Block(nn.Module):
         return x if self.norm is None else functional.relu(self.norm(x), inplace=True)
 
 
-def read_layers(cfg: Path) -> Architecture:
+def read_layers(cfg: Path) -> CfgNetwork:
     return read_architecture(read_cfg(cfg)[0])
 
 
 def decode(maps: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Maps -> boxes xyxy [B, N, 4] in pixels, logits [B, N, 2].
+    """Convert maps to boxes xyxy [B, N, 4] in pixels and logits [B, N, 2].
 
     The arithmetic is that of ``stages.heads``.
     """
@@ -127,7 +127,7 @@ def decode(maps: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def convolve_half(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """``conv(x)`` in bf16, for plain 1x1 and 3x3 kernels."""
+    """Compute ``conv(x)`` in bf16, for plain 1x1 and 3x3 kernels."""
     return _HalfConvolution.apply(x, conv.weight, conv.bias, conv.stride[0])
 
 
@@ -171,12 +171,13 @@ def _torch_backward(
 
 
 def _flatten(x: Tensor) -> Tensor:
-    """[B, C, H, W] -> [B * H * W, C]; a view if x lies channels last."""
+    """Reshape [B, C, H, W] to [B * H * W, C]; a view if x is channels last."""
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
 
 
 def _weight_gradient_stride_1(gradient: Tensor, x: Tensor) -> Tensor:
-    """Of a 3x3 kernel. The padding of the gradient is zero, so rows outside add nothing."""
+    """Return that of a 3x3 kernel. The gradient is padded with zeros, so rows outside add
+    nothing."""
     width = x.shape[3] + 2
     last = torch.channels_last
     rows = _flatten(functional.pad(x, (1, 1, 1, 1)).contiguous(memory_format=last))
@@ -188,7 +189,7 @@ def _weight_gradient_stride_1(gradient: Tensor, x: Tensor) -> Tensor:
 
 
 def _weight_gradient_stride_2(gradient: Tensor, x: Tensor) -> Tensor:
-    """Of a 3x3 kernel on even sides.
+    """Return that of a 3x3 kernel on even sides.
 
     A tap reads every second pixel, so it reads one of four pictures of half the size.
     """

@@ -22,7 +22,7 @@ AVERAGE = 0.998
 
 
 def rate(step: int, steps: int) -> float:
-    """The share of the full rate at a step: a warm-up, then a cosine."""
+    """Return the share of the full rate at a step: a warm-up, then a cosine."""
     if step < WARM_UP:
         return (step + 1) / WARM_UP
     done = (step - WARM_UP) / max(1, steps - WARM_UP)
@@ -60,7 +60,7 @@ class Optimisers:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose matrices are made orthogonal; weights of one shape are computed together."""
+    """Momentum with orthogonalised matrices; weights of one shape are computed together."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         super().__init__(weights, dict(MUON))
@@ -85,7 +85,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """The nearest matrices [K, m, n] whose singular values are about 1.
+    """Return the nearest matrices [K, m, n] whose singular values are about 1.
 
     Newton-Schulz iterations with the coefficients of Jordan's quintic (link above).
     """
@@ -100,7 +100,7 @@ def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
 
 
 class Average:
-    """The moving average of a network: what is judged, and what ships."""
+    """The moving average of a network, which is judged and shipped."""
 
     def __init__(self, network: Street) -> None:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)

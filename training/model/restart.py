@@ -1,9 +1,9 @@
-"""A network that can be trained on from weights that ship: those have no batch normalisation left.
+"""Restart of training from shipped weights, which have no separate batch normalisation.
 
-Folding multiplied it into the convolutions, which is exact for a finished network. While training
-it is computed from each batch, so what was folded has to be found again: the mean and the variance
-of what every convolution gives on training pictures. With these the network computes what the
-weights compute, and training starts from there.
+Folding multiplied it into the convolutions, which is exact for a finished network. Training
+computes it from each batch, so it must be recovered: mean and variance of every convolution's
+output on training pictures. With these the network computes the same as the weights, and training
+continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from model.network import Street
 
 
 def read_into(network: Street, weights: Path, images: Iterable[Tensor]) -> None:
-    """Fills ``network`` with .weights or .f16. ``images``: some batches [B, 3, H, W] in 0..1."""
+    """Fill ``network`` with .weights or .f16. ``images``: some batches [B, 3, H, W] in 0..1."""
     convolutions = network.architecture.convolutions
     stored_filters = read_weights(weights, network.architecture)[0]
     for layer, stored in zip(convolutions, map(fold_normalisation, stored_filters), strict=True):
@@ -39,8 +39,8 @@ def read_into(network: Street, weights: Path, images: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def _find_normalisation(network: Street, images: Iterable[Tensor]) -> None:
-    """Sets mean and variance of every normalisation to those of its input, and its scale and bias
-    so that nothing changes."""
+    """Set mean and variance of every normalisation to those of its input, and scale and bias so
+    that the outputs do not change."""
     sums: dict[str, list[Tensor]] = {}
 
     def note(index: str):

@@ -1,8 +1,8 @@
-"""How steady the boxes of a clip are, from frame to frame.
+"""The steadiness of the boxes of a clip, from frame to frame.
 
-``flicker`` needs no labels: it follows the boxes themselves. ``follow`` has labelled objects to
-follow, so two models can be compared where they find equally much of them; ``referee_clip`` takes
-these objects from a third model.
+``flicker`` needs no labels: it links the boxes themselves. ``follow`` uses labelled objects, so
+that two models can be compared at equal recall; ``referee_clip`` takes these objects from a third
+model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from model.evaluation import (
 )
 
 LINK_IOU, GAP, SEEN = 0.4, 8, 12  # see ``flicker``
-VISIBLE = 0.25  # share of an object: what is hidden more than that is not expected to be found
+VISIBLE = 0.25  # visible share of an object, below which it need not be found
 TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls them pedestrians
 
 
@@ -58,24 +58,24 @@ class Track:
         return len(self.seen)
 
     def box_at(self, frame: int) -> NDArray:
-        """Between two sightings on the straight line."""
+        """Return the box at a frame, interpolated between sightings."""
         ends = np.array(list(self.seen.values()))
         return np.array([np.interp(frame, list(self.seen), ends[:, i]) for i in range(4)])
 
 
 def flicker(model: Model, video: Path, frames: int) -> list[dict]:
-    """How steady the boxes of a clip are: the share of an object's frames that lack its box.
+    """Measure the steadiness of a clip's boxes: the share of an object's frames without its box.
 
     Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that comes back
     after at most GAP frames is the same object. Objects with fewer than SEEN frames do not count;
-    the others count from their first frame to their last. Returns one row a class.
+    the others count from their first frame to their last. Returns one row per class.
     """
     tracks = follow_boxes(model, video, REPORTED, frames)
     return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
 
 
 def follow_boxes(model: Model, video: Path, score: float, frames: int) -> list[list[Track]]:
-    """By class: the boxes of the first frames that reach this score, linked."""
+    """Return, by class, the linked boxes of the first frames that reach this score."""
     tracks: list[list[Track]] = [[], []]
     for at, image in enumerate(islice(read_frames(video), frames)):
         rows = model(image)
@@ -86,7 +86,7 @@ def follow_boxes(model: Model, video: Path, score: float, frames: int) -> list[l
 
 
 def read_frames(video: Path) -> Iterator[NDArray[np.uint8]]:
-    """BGR."""
+    """Yield BGR frames."""
     capture = cv2.VideoCapture(str(video))
     while True:
         good, image = capture.read()
@@ -96,7 +96,8 @@ def read_frames(video: Path) -> Iterator[NDArray[np.uint8]]:
 
 
 def link(tracks: list[Track], boxes: NDArray, at: int) -> None:
-    """Give every box to the track that it overlaps most; the remaining boxes begin new tracks."""
+    """Give every box to the track with the largest overlap; the remaining boxes start new
+    tracks."""
     recent = [track for track in tracks if at - track.last <= GAP]
     last = np.array([track.seen[track.last] for track in recent]).reshape(-1, 4)
     fits = matching.overlaps(last, boxes)
@@ -135,7 +136,7 @@ did."""
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """Of the objects of one class, at one score. Arrays have one entry an object."""
+    """The steadiness of a class's objects at one score. Arrays have one entry per object."""
 
     score: float
     recall: float
@@ -158,10 +159,10 @@ def share(part: NDArray[np.int64], whole: NDArray[np.int64]) -> float:
 
 
 def read_tracked(path: Path) -> Iterator[Frame]:
-    """Read every frame of a clip with a json beside it, or of a folder with MOT17's ``gt.json``.
+    """Read every frame of a clip with a json next to it, or of a folder with MOT17's ``gt.json``.
 
     The json is COCO's with a ``track_id``. Boxes to ignore (``iscrowd``, ``considered`` 0, hidden)
-    are left out.
+    are dropped.
     """
     labels = path / "gt.json" if path.is_dir() else path.with_suffix(".json")
     document = json.loads(labels.read_text(encoding="utf-8"))
@@ -187,11 +188,10 @@ def read_tracked(path: Path) -> Iterator[Frame]:
 def referee_clip(
     video: Path, referee: Model, score: float, frames: int
 ) -> Callable[[], Iterator[Frame]]:
-    """Label a clip by what a third model follows, at this score; returns how to read it.
+    """Label a clip by the objects that a third model follows at this score; return its reader.
 
-    Its boxes are linked as ``flicker`` links them. An object has SEEN boxes at least; where one is
-    missing in between, it is on the line between its neighbours. So neither of the models that are
-    compared has a say in what there is to find.
+    Boxes are linked as in ``flicker``. An object has at least SEEN boxes; missing ones in between
+    are interpolated. So neither of the compared models decides what there is to find.
     """
     named = [
         [(f"{video.name}#{i}", track) for i, track in enumerate(few) if track.frames >= SEEN]
@@ -208,7 +208,7 @@ def referee_clip(
 
 
 def corners(xywh: list[list[float]], image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """xyxy [n, 4] inside the picture: MOT17's boxes may leave it."""
+    """Return xyxy [n, 4] inside the picture: MOT17's boxes may leave it."""
     boxes = np.array(xywh, np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     height, width = image.shape[:2]
@@ -216,13 +216,13 @@ def corners(xywh: list[list[float]], image: NDArray[np.uint8]) -> NDArray[np.flo
 
 
 def is_expected(row: dict) -> bool:
-    """Whether a label is one to find."""
+    """Return whether a label should be found."""
     considered = row.get("considered", 1) and not row.get("iscrowd", 0)
     return bool(considered) and row.get("visibility", 1.0) >= VISIBLE
 
 
 def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
-    """By class. NMS is the product's."""
+    """Follow objects, by class. NMS is the product's."""
     found: dict[str, Sightings] = {name: {} for name in NAMES}
     for frame in frames:
         rows = model(frame.image)
@@ -237,7 +237,7 @@ def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
 
 
 def score_of_recall(sightings: Sightings, found: int) -> float:
-    """The score at which so many frames of objects have a box; the lowest score if never."""
+    """Return the score at which ``found`` frames of objects have a box, or the lowest score."""
     scores = sorted((score for track in sightings.values() for score in track), reverse=True)
     return max(scores[found - 1], CONFIDENCE) if 0 < found <= len(scores) else CONFIDENCE
 

@@ -29,9 +29,9 @@ def figure(value: float, low: float, high: float, digits: int = 3) -> str:
 
 
 def rows_of(results: Results) -> list[dict]:
-    """All figures of each set and class."""
+    """Return all figures of each set and class."""
 
-    def recall(rows: Sequence[matching.Judged]) -> float:
+    def recall(rows: Sequence[matching.Matches]) -> float:
         return ap.recall(rows, REPORTED)
 
     return [
@@ -52,7 +52,8 @@ def rows_of(results: Results) -> list[dict]:
 
 
 def side_by_side(tables: Mapping[str, list[dict]]) -> Iterator[str]:
-    """``tables``: model -> what ``rows_of`` gives. The labels of elevated have gaps: no AP50."""
+    """Yield a table. ``tables``: model -> result of ``rows_of``. Elevated has gaps in its labels:
+    no AP50."""
     by_place = list(zip(*tables.values(), strict=True))
     figures = [("AP50", _ap50), ("recall at .25", _recall), ("precision at .25, unmatched", _right)]
     yield from markdown(
@@ -79,7 +80,8 @@ def _right(row: dict) -> str:
 
 
 def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
-    """One row an aim. The int8 aim names the set where the loss is, which differs by model."""
+    """Yield one row per aim. The int8 aim names the set with the largest loss, which differs by
+    model."""
     first = next(iter(of_models.values()))
     yield from markdown(
         ["aim", *of_models],
@@ -95,7 +97,7 @@ def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
 
 
 def shared_text(texts: Sequence[str]) -> str:
-    """Without the bracket in which they differ."""
+    """Return the text without the bracket, if that differs."""
     return texts[0] if len(set(texts)) == 1 else texts[0].split(" (")[0]
 
 
@@ -105,7 +107,7 @@ def extra(row: Aim, rows: Sequence[Aim]) -> str:
 
 
 def plain(of_models: Mapping[str, list[Aim]]) -> dict[str, list[dict]]:
-    """For JSON."""
+    """Return the aims for JSON."""
     return {
         name: [
             {**asdict(row), "estimate": list(row.estimate), "verdict": row.verdict} for row in rows
@@ -147,7 +149,7 @@ def flicker(of_models: Mapping[str, Mapping[tuple[str, str], Steadiness]]) -> It
 def reliability(
     before: Sequence[calibration.Bin], after: Sequence[calibration.Bin]
 ) -> Iterator[str]:
-    """Tenths of the score: as the file gives it, and calibrated."""
+    """Yield tenths of the score: as in the file, and calibrated."""
 
     def cells(row: calibration.Bin) -> list[object]:
         mean = "-" if np.isnan(row.mean) else f"{row.mean:.2f}"
@@ -170,7 +172,7 @@ def reliability(
 def thresholds(
     of_models: Mapping[str, tuple[Results, float]], groups: Sequence[str]
 ) -> Iterator[str]:
-    """What models find at a score: model -> results and the score."""
+    """Yield the recall of models at a score: model -> results and the score."""
     yield from markdown(
         ["set", "class", *(f"{name} at {score:.2f}" for name, (_, score) in of_models.items())],
         (

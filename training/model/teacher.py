@@ -1,4 +1,4 @@
-"""The teacher, YOLOX-nano: it says box and scores for every cell of the student's grids.
+"""The teacher, YOLOX-nano: gives box and scores for every cell of the student's grids.
 
 Both networks have heads at strides 8, 16 and 32, so their cells match one to one.
 """
@@ -19,9 +19,9 @@ PERSON, VEHICLES = 0, (2, 3, 5, 7)  # in COCO: person; car, motorcycle, bus, tru
 def cell_grid(
     height: int, width: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """All cells in the order of the outputs.
+    """Return all cells in the order of the outputs.
 
-    Returns their upper left corners [N, 2] in cells, strides [N, 1] and anchors [N, 2].
+    These are their upper left corners [N, 2] in cells, strides [N, 1] and anchors [N, 2].
     """
     corners, strides, anchors = [], [], []
     for stride, anchor in zip(STRIDES, ANCHORS, strict=True):
@@ -33,7 +33,7 @@ def cell_grid(
 
 
 def cell_centres(height: int, width: int) -> NDArray[np.float32]:
-    """[N, 2] in pixels."""
+    """Return [N, 2] in pixels."""
     corners, strides, _ = cell_grid(height, width)
     return (corners + 0.5) * strides
 
@@ -60,7 +60,7 @@ class Teacher:
     def __call__(
         self, images: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """u8 RGB [B, H, W, 3] -> boxes xyxy [B, N, 4] in pixels, scores [B, N, 2]."""
+        """Convert u8 RGB [B, H, W, 3] to boxes xyxy [B, N, 4] in pixels, scores [B, N, 2]."""
         bgr = np.ascontiguousarray(images[..., ::-1].transpose(0, 3, 1, 2), np.float32)
         if self.device == "cpu":
             rows = self._session.run(None, {"images": bgr})[0]
@@ -97,7 +97,7 @@ def free_size(model: bytes):
 
 
 def torch_module(proto):
-    """Convert the graph to a torch module: from what ``focus`` returns to the three maps."""
+    """Convert the graph to a torch module: from the output of ``focus`` to the three maps."""
     import onnx
 
     from detector.core.engines.torch.graph import graph_module
@@ -124,7 +124,8 @@ def torch_module(proto):
 
 
 def focus(x):
-    """[B, 3, H, W] -> [B, 12, H/2, W/2]: the four pixels of a square as channels, as in YOLOX."""
+    """Rearrange [B, 3, H, W] to [B, 12, H/2, W/2]: the pixels of a 2x2 square as channels, as in
+    YOLOX."""
     import torch
 
     return torch.cat([x[..., dy::2, dx::2] for dx in (0, 1) for dy in (0, 1)], 1)
@@ -133,7 +134,8 @@ def focus(x):
 def decode_yolox(
     rows: NDArray[np.float32], height: int, width: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """YOLOX's rows [B, N, 85] -> boxes xyxy [B, N, 4], scores of person and vehicle [B, N, 2]."""
+    """Convert YOLOX's rows [B, N, 85] to boxes xyxy [B, N, 4], scores of person and vehicle [B, N,
+    2]."""
     corners, strides, _ = cell_grid(height, width)
     middle = (rows[..., :2] + corners) * strides
     half = np.exp(np.minimum(rows[..., 2:4], 8)) * strides / 2

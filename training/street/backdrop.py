@@ -37,7 +37,8 @@ SIGNS = [
 def noise(
     rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4
 ) -> np.ndarray:
-    """Smooth float32 noise with mean 0; the first octave has ``cells`` bumps over the height."""
+    """Return smooth float32 noise with mean 0; the first octave has ``cells`` bumps over the
+    height."""
     total = np.zeros((height, width), np.float32)
     for octave in range(octaves):
         n = cells * 2**octave
@@ -62,7 +63,7 @@ def paint_sky(camera: Camera, light: Light, rng: np.random.Generator) -> np.ndar
 def paint_ground(
     camera: Camera, light: Light, layout: Layout, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ground's colour in every pixel, and the mask of pixels that show ground."""
+    """Return the ground's colour in every pixel, and the mask of pixels that show ground."""
     x, z, far, seen = (a.astype(np.float32) if a.dtype != bool else a for a in camera.ground(OVER))
     rx, half = layout.road_x, layout.half
     main, crossing = np.abs(x - rx) - half, np.maximum(layout.cross[0] - z, z - layout.cross[1])
@@ -112,12 +113,12 @@ def _tile(rng: np.random.Generator, cells: int = 64) -> np.ndarray:
 
 
 def _fold(place: np.ndarray) -> np.ndarray:
-    """Repeat the tile without a seam, by running over it forth and back."""
+    """Repeat the tile seamlessly, by mirroring."""
     return np.abs((place % 1020) - 510)
 
 
 def marks(layout: Layout, x: np.ndarray, z: np.ndarray, edge: np.ndarray) -> np.ndarray:
-    """The painted marks of the road: 1 on paint, 0 elsewhere."""
+    """Return the painted marks of the road: 1 on paint, 0 elsewhere."""
     dx, half = x - layout.road_x, layout.half
     zn, zc, zf = layout.zebra, layout.cross, layout.far_zebra
     on_main, on_cross = np.abs(dx) < half - 0.15, (z > zc[0] + 0.1) & (z < zc[1] - 0.1)
@@ -248,7 +249,7 @@ def line_up_houses(layout: Layout, rng: np.random.Generator) -> list[House]:
 
 
 def _house_across(a: float, b: float, z: float, tall: float) -> House:
-    """A house that faces the camera, from x = a to b."""
+    """Return a house that faces the camera, from x = a to b."""
     corners = np.array([[a, 0, z], [b, 0, z], [b, tall, z], [a, tall, z]])
     return House(corners, np.array([0, 0, -1.0]))
 
@@ -271,7 +272,7 @@ class Backdrop:
     picture: np.ndarray  # the empty street at frame size, float32 BGR
     earth: np.ndarray  # the share of each pixel that shows ground
     shade: np.ndarray  # u8, the shadows of the houses
-    # The houses before the crossing, which hide what drives behind them: premultiplied BGRA.
+    # The houses before the crossing, which hide vehicles: premultiplied BGRA.
     corner: np.ndarray
     corner_depth: float
 
@@ -309,7 +310,7 @@ def paint_backdrop(
 
 
 def draw_shadow(shade: np.ndarray, camera: Camera, points: np.ndarray) -> None:
-    """Draw the convex hull of those ground points that lie in front of the camera."""
+    """Draw the convex hull of those ground points that are in front of the camera."""
     ahead = np.array([p for p in points if camera.depth(p) > 0.5])
     if len(ahead) < 3:
         return
@@ -327,7 +328,7 @@ def _paint_house(
     light: Light,
     rng: np.random.Generator,
 ) -> tuple | None:
-    """Returns the part of the picture and the mask in it, or None if the house is not seen."""
+    """Paint a house; return its part of the picture and the mask, or None if it is not visible."""
     wide = float(np.linalg.norm(house.corners[1] - house.corners[0]))
     near = min(camera.depth(c) for c in house.corners[:2])
     middle = max(1.0, camera.depth(house.corners.mean(0)))

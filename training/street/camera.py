@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 SUBPIXEL = 4  # fractional bits of cv2's drawing functions
-NEAR = 0.4  # metres: closer points are clamped to it; they are outside the picture anyway
+NEAR = 0.4  # metres; closer points are clamped to it, outside the picture
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Camera:
         self.axes = np.stack([right, np.cross(forward, right), forward])
 
     def project(self, points: np.ndarray) -> np.ndarray:
-        """[N, 3] world -> [N, 2] pixels."""
+        """Project [N, 3] world to [N, 2] pixels."""
         x, y, z = self.axes @ (np.asarray(points, float) - self.eye).T
         z = np.maximum(z, NEAR)
         return np.stack(
@@ -41,7 +41,7 @@ class Camera:
         return float(self.axes[2] @ (np.asarray(point, float) - self.eye))
 
     def ground(self, scale: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The ground in every pixel of a picture ``scale`` times larger.
+        """Return the ground in every pixel of a picture ``scale`` times larger.
 
         Returns its x, z and distance, and whether the pixel shows ground.
         """
@@ -64,7 +64,7 @@ class Light:
     direct: np.ndarray  # BGR factors
     ambient: np.ndarray
     shadow: float  # 0 = none, 1 = black
-    haze: np.ndarray  # BGR 0..255: the colour of what is far away
+    haze: np.ndarray  # BGR 0..255: the colour of distant objects
 
     def shade(self, color: np.ndarray, normal: np.ndarray, bounce: float = 0.0) -> np.ndarray:
         up = 0.75 + 0.25 * normal[1]
@@ -80,7 +80,7 @@ class Layer:
 
     def __init__(self, camera: Camera, points: np.ndarray, margin: float = 2.0) -> None:
         uv = camera.project(points)
-        # Draw this far outside the frame too, so that areas are those of the whole object.
+        # Draw this far outside the frame, too, so that areas cover the whole object.
         reach = np.array([camera.width, camera.height]) * 0.35
         low = np.clip(np.floor(uv.min(0) - margin), -reach, None).astype(int)
         high = np.clip(
@@ -101,7 +101,7 @@ class Layer:
             )
 
     def pixels(self, uv: np.ndarray) -> np.ndarray:
-        """Frame pixels -> canvas pixels, in cv2's fixed point."""
+        """Convert frame pixels to canvas pixels, in cv2's fixed point."""
         limited = np.clip((uv - self.origin) * self.scale, -20000, 20000)
         return np.round((limited - 0.5) * (1 << SUBPIXEL)).astype(np.int32)
 
@@ -152,7 +152,7 @@ class Layer:
         self.polygon(np.stack([centre[0] + c * x - s * y, centre[1] + s * x + c * y], 1), color)
 
     def to_frame_size(self) -> np.ndarray:
-        """The canvas at frame size, float32 premultiplied BGRA."""
+        """Return the canvas at frame size, float32 premultiplied BGRA."""
         return cv2.resize(self.canvas, tuple(self.size), interpolation=cv2.INTER_AREA).astype(
             np.float32
         )
@@ -177,7 +177,7 @@ def box_corners(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def cast_shadow(points: np.ndarray, light: Light) -> np.ndarray:
-    """The points of the ground on which the shadows of these points fall."""
+    """Return the ground points on which the shadows of these points fall."""
     points = np.asarray(points, float)
     flat = points - light.sun * (points[:, 1:2] / max(light.sun[1], 0.2))
     flat[:, 1] = 0

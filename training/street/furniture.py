@@ -1,4 +1,4 @@
-"""Things that stand on the street and hide people behind them: trees, lamps, signs, bins."""
+"""Street furniture, which hides people: trees, lamps, signs, bins."""
 
 # ruff: noqa: RUF005 -- arrays are added here, not lists joined
 

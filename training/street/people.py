@@ -132,7 +132,7 @@ def random_look(rng: np.random.Generator) -> dict:
 
 
 def skeleton(person: Person, t: float) -> dict[str, np.ndarray]:
-    """The joints in world coordinates. Forward and side are the walker's."""
+    """Return the joints in world coordinates. Forward and side are the walker's."""
     h, broad = person.tall, person.look["broad"]
     forward = np.array([np.sin(person.heading), 0, np.cos(person.heading)])
     side = np.array([np.cos(person.heading), 0, -np.sin(person.heading)])
@@ -147,7 +147,7 @@ def skeleton(person: Person, t: float) -> dict[str, np.ndarray]:
     for name, sign in (("l", -1.0), ("r", 1.0)):
         c = cycle + (0 if sign < 0 else np.pi)
         thigh = 0.45 * swing * np.sin(c)
-        # The leg that swings forward is bent.
+        # The leg that swings forward bends.
         bend = swing * (0.12 + 0.85 * max(0.0, np.cos(c)) ** 1.5) + 0.04
         hip = pelvis + side * (sign * 0.052 * h * broad)
         knee = hip + 0.245 * h * (forward * np.sin(thigh) - up * np.cos(thigh))
@@ -224,7 +224,7 @@ class _Figure:
     def draw(self, layer: Layer) -> None:
         away = "l" if self.near["shoulder_l"] < self.near["shoulder_r"] else "r"
         close = "r" if away == "l" else "l"
-        behind = np.cos(self.turn) > 0  # the camera sees the back
+        behind = np.cos(self.turn) > 0  # seen from behind
         self.draw_arm(layer, away, 0.8)
         if self.look["bag"] == "backpack" and not behind:
             self.draw_backpack(layer)
@@ -278,7 +278,7 @@ class _Figure:
             )
 
     def outline(self, levels: list[tuple[float, float, float]]) -> np.ndarray:
-        """The silhouette of stacked ellipses.
+        """Return the silhouette of stacked ellipses.
 
         A level is the place between pelvis (0) and neck (1), and half the width and depth of the
         ellipse in body heights.
@@ -332,7 +332,7 @@ class _Figure:
             )
 
     def draw_folds(self, layer: Layer, levels: list[tuple[float, float, float]]) -> None:
-        """Draw seams and creases, because real cloth is not one plain colour."""
+        """Draw seams and creases, because real cloth has no uniform colour."""
         rng = np.random.default_rng(int(self.person.phase * 1e6))
         if self.px < 60:
             return

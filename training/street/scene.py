@@ -1,4 +1,4 @@
-"""The scene: traffic and walkers, rendered frame by frame with the boxes of what is seen."""
+"""The scene: traffic and walkers, rendered frame by frame with the boxes of visible objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from street.vehicles import Vehicle, random_vehicle
 
 STEP_HZ = 50.0  # time steps of the traffic simulation
 SHUTTER = 0.4  # share of a frame's time that the shutter is open: motion blur
-# Boxes are marked as crowd, which evaluators leave out, if less than this share is visible
+# Boxes are marked as crowd, which evaluators ignore, if less than this share is visible
 # or if they are smaller than this (width, height in pixels).
 HIDDEN = 0.25
 SMALLEST = (4, 10)
@@ -62,12 +62,12 @@ class Scene:
             yield self.frame(index / self.fps)
 
     def frame(self, t: float) -> tuple[np.ndarray, list[Box]]:
-        """The picture (u8 BGR) and the boxes at t seconds.
+        """Return the picture (u8 BGR) and the boxes at t seconds.
 
-        Ask for frames in order: the noise is one stream of random numbers.
+        Call it in order of frames: the noise is one stream of random numbers.
         """
         picture = self.backdrop.picture * self._shadows(t)
-        # The number of the mover that a pixel shows; 0: none.
+        # The number of the mover in each pixel; 0: none.
         owner = np.zeros(picture.shape[:2], np.int32)
         whole = {}
         things = [(self.camera.depth(m.base(t)), 1 + i, m, None) for i, m in enumerate(self.movers)]
@@ -100,7 +100,7 @@ class Scene:
         return self._expose(picture), boxes
 
     def _smear(self, mover: Person | Vehicle, t: float) -> np.ndarray:
-        """The pixels (x, y) that the mover crosses while the shutter is open."""
+        """Return the pixels (x, y) that the mover crosses while the shutter is open."""
         here = mover.base(t)
         a, b = self.camera.project(np.stack([here, here + mover.speed(t) / self.fps * SHUTTER]))
         return b - a
@@ -109,7 +109,7 @@ class Scene:
         return float(1 - np.exp(-depth / 230))
 
     def _shadows(self, t: float) -> np.ndarray:
-        """The light in every pixel: soft cast shadows, and the dark beneath movers."""
+        """Return the light in every pixel: soft cast shadows, and contact shadows of movers."""
         cast, contact = self.backdrop.shade.copy(), np.zeros_like(self.backdrop.shade)
         for mover in [*self.movers, *(s for s, _ in self.still)]:
             if self.camera.depth(mover.base(t)) < 1.0:
@@ -179,7 +179,7 @@ def _place(
     fade: np.ndarray,
     smear: np.ndarray,
 ) -> None:
-    """Draw a sprite over the picture with motion blur; enter its sharp pixels in ``owner``."""
+    """Draw a sprite with motion blur; mark its sharp pixels in ``owner``."""
     x, y = origin
     part, cut = _overlap(picture.shape, x, y, sprite.shape)
     if part is None:
@@ -286,7 +286,7 @@ def _drive_lane(
     lights: bool,
     mean_gap: float,
 ) -> list[Vehicle]:
-    """Fill a lane from ``head`` back to ``tail`` and let it drive by the intelligent-driver model.
+    """Fill a lane from ``head`` back to ``tail`` and drive it by the intelligent-driver model.
 
     ``head``, ``tail`` and ``stop``, a red light, are metres along the lane. The model: Treiber,
     Hennecke and Helbing 2000, https://arxiv.org/abs/cond-mat/0002177
@@ -366,7 +366,7 @@ def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> l
                 add(rng.uniform(low + 0.3, high - 0.3), z, rng.normal(0, 0.04), sign * pace)
     for sign in (-1.0, 1.0):
         line = layout.road_x + sign * layout.half
-        # Along the main road, before and behind the crossing.
+        # Along the main road, on both sides of the crossing.
         for _ in range(int(rng.integers(2, 5))):
             x = line + sign * rng.uniform(1.0, layout.pavement - 0.6)
             pace = rng.uniform(0.9, 1.6) * rng.choice([-1, 1])
@@ -383,7 +383,7 @@ def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> l
                 rng.uniform(0.9, 1.5) * rng.choice([-1, 1]),
                 0.0,
             )
-        for _ in range(int(rng.integers(0, 4))):  # people who wait at the corners
+        for _ in range(int(rng.integers(0, 4))):  # people waiting at the corners
             corner = (
                 layout.cross[1] + rng.uniform(0.8, 2.5)
                 if rng.random() < 0.6

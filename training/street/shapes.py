@@ -14,10 +14,10 @@ class Part:
     Profile coordinates: u forward along the vehicle, y up, in metres.
     """
 
-    # From the lower front over the top to the lower rear.
+    # Points from the lower front over the top to the lower rear.
     profile: tuple[tuple[float, float], ...]
     half: tuple[float, ...]
-    skins: tuple[str, ...]  # of the strip from point i to i + 1: paint, glass, trim, box, back
+    skins: tuple[str, ...]  # of each strip from point i to i + 1: paint, glass, trim, box, back
     # On both sides, in profile coordinates.
     windows: tuple[tuple[tuple[float, float], ...], ...] = ()
     paint: str = "paint"  # the skin of the sides
@@ -38,7 +38,7 @@ class Shape:
 def _car(
     kind: str, length: float, height: float, belt: float, hood: float, cabin: tuple[float, ...]
 ) -> Shape:
-    """A car with a cabin on a lower body.
+    """Return a car with a cabin on a lower body.
 
     ``cabin``: u of the windscreen's lower edge, the front and rear edges of the roof, and the rear
     window's lower edge, as fractions of the length.

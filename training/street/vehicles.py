@@ -1,4 +1,4 @@
-"""Vehicles that drive: their shapes with paint, lamps and turning wheels."""
+"""Moving vehicles: their shapes with paint, lamps and turning wheels."""
 
 # ruff: noqa: RUF005 -- arrays are added here, not lists joined
 
@@ -66,7 +66,8 @@ class Vehicle:
         )
 
     def place(self, local: np.ndarray, t: float) -> np.ndarray:
-        """[N, 3] in the vehicle's axes (u forward, y up, w to the right) -> world."""
+        """Convert [N, 3] in the vehicle's axes (u forward, y up, w to the right) to world
+        coordinates."""
         forward = np.array([np.sin(self.heading), 0, np.cos(self.heading)])
         right = np.array([np.cos(self.heading), 0, -np.sin(self.heading)])
         local = np.asarray(local, float)
@@ -130,7 +131,7 @@ class _Body:
 
     def shade(self, skin: str, normal: np.ndarray) -> np.ndarray:
         world = normal @ self.axes
-        if skin == "glass":  # glass that leans back mirrors the sky
+        if skin == "glass":  # inclined glass mirrors the sky
             return self.light.shade(GLASS, world) * 0.75 + self.light.haze * (
                 0.12 + 0.3 * max(0.0, normal[1])
             )
@@ -153,7 +154,7 @@ class _Body:
                 self.draw_ends()
                 for u in self.v.shape.wheels:
                     self.draw_wheel(u)
-        if self.v.kind in ("bus", "truck"):  # their lamps sit on the part drawn last
+        if self.v.kind in ("bus", "truck"):  # their lamps are on the last part
             self.draw_ends()
             for u in self.v.shape.wheels:
                 self.draw_wheel(u)
@@ -192,7 +193,8 @@ class _Body:
                 self.layer.polygon(self.uv(pane), self.shade("glass", normal))
 
     def on_side(self, part: Part, outline: np.ndarray) -> np.ndarray:
-        """Profile coordinates -> points of the near side, which leans in towards the roof."""
+        """Convert profile coordinates to points of the near side, which leans in towards the
+        roof."""
         ys = np.array([p[1] for p in part.profile])
         low, high = part.half[int(ys.argmin())], part.half[int(ys.argmax())]
         share = (outline[:, 1] - ys.min()) / max(1e-6, float(np.ptp(ys)))

@@ -1,1 +1,1 @@
-"""What one run says of itself: its summary, its verdict and what to do next. Pure functions."""
+"""Describes one run: its summary, its verdict and what to do next. Pure functions."""

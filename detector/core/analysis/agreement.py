@@ -17,8 +17,8 @@ from detector.core.types import Detections
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``matched`` pairs; ``share`` = 2 x matched / (reference + other), 1.0 if both are 0.
-    ``mean_iou`` and ``mean_score_diff`` (absolute): over pairs, NaN without any."""
+    """How well two sides agree. ``share`` = 2 x matched / (reference + other), 1.0 if both are 0.
+    ``mean_iou`` and ``mean_score_diff`` (absolute): over matched pairs, NaN without any."""
 
     frames: int
     reference: int
@@ -32,7 +32,7 @@ class Agreement:
 def agreement(
     reference: Sequence[Detections], other: Sequence[Detections], iou: float = 0.5
 ) -> Agreement:
-    """One Detections for each frame, in the same order. Raises ValueError if numbers differ."""
+    """Compare one Detections per frame, in order. Raises ValueError if the lengths differ."""
     if len(reference) != len(other):
         raise ValueError(
             f"agreement needs the same frames on both sides; got {len(reference)} and {len(other)}"

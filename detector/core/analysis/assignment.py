@@ -1,8 +1,8 @@
-"""Which row belongs to which column, such as box to track: pairs whose gains have the largest sum.
+"""Assign rows to columns, such as boxes to tracks, so that the sum of gains is largest.
 
-Only pairs with a gain above 0 count. They fall apart into groups that share no track and no box,
-most of them a single pair; each group is solved for itself by shortest augmenting paths (Jonker and
-Volgenant 1987). The sum is that of ``scipy.optimize.linear_sum_assignment`` over the whole.
+Only pairs with a gain above 0 count. They form groups that share no track and no box, most of them
+a single pair; each group is solved separately by shortest augmenting paths (Jonker and Volgenant
+1987). The sum equals that of ``scipy.optimize.linear_sum_assignment`` over the whole matrix.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 def overlaps(first: Floats, second: Floats) -> Floats:
-    """IoU of boxes xyxy [T, 4] and [N, 4]: [T, N]. Empty boxes have none."""
+    """Return the IoU [T, N] of boxes xyxy [T, 4] and [N, 4]; 0 for empty boxes."""
     a, b = first.T[:, :, None], second.T[:, None, :]
     width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     height = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
@@ -26,7 +26,7 @@ def overlaps(first: Floats, second: Floats) -> Floats:
 
 
 def assign(gains: Floats) -> Pairs:
-    """Rows and columns of the pairs with the largest sum of ``gains`` [T, N]; rows ascend."""
+    """Return rows and columns of the pairs with the largest sum of ``gains`` [T, N], by row."""
     counts = gains > 0
     rows, columns = np.nonzero(counts)
     alone = (counts.sum(axis=1)[rows] == 1) & (counts.sum(axis=0)[columns] == 1)
@@ -41,7 +41,6 @@ def assign(gains: Floats) -> Pairs:
 
 
 def _groups(rows: list[int], columns: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Rows and columns that hang together by pairs."""
     of_row: dict[int, list[int]] = {}
     of_column: dict[int, list[int]] = {}
     for row, column in zip(rows, columns, strict=True):
@@ -73,7 +72,7 @@ def _solve(gains: Floats) -> list[tuple[int, int]]:
     """Assign a column to each row of ``gains`` [n, m], n <= m. A missing gain counts as 0."""
     costs = gains.max() - np.maximum(gains, 0)
     n, m = costs.shape
-    # Column m stands for the row that has none yet. ``owner``: the row of a column.
+    # Column m stands for a row without a column. ``owner``: the row of a column.
     by_row, by_column = np.zeros(n), np.zeros(m + 1)
     owner = np.full(m + 1, -1)
     for row in range(n):

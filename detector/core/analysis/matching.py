@@ -38,7 +38,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Matches:
     """Matched detections. ``scores``: best first, ``outcomes``: RIGHT, WRONG or NEITHER."""
 
     scores: NDArray[np.float64]
@@ -47,8 +47,8 @@ class Judged:
 
 
 def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np.float64]:
-    """IoU [m, n] of boxes xyxy, [m, 4] and [n, 4], 0 if empty. ``of_found``: the intersection over
-    the area of the found box, as a crowd is matched."""
+    """Return the IoU [m, n] of boxes xyxy, [m, 4] and [n, 4]; 0 for empty ones. ``of_found``: the
+    intersection over the area of the found box, as for crowds."""
     a, b = np.asarray(found, np.float64)[:, None], np.asarray(truth, np.float64)[None]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     both = np.maximum(sides, 0).prod(axis=-1)
@@ -58,11 +58,13 @@ def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np
     return result
 
 
-def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judged:
-    """``boxes`` [m, 4] and ``scores`` [m] of one picture and class; ties keep their order."""
+def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Matches:
+    """Match the boxes [m, 4] with scores [m] of one picture and class. Ties keep their order."""
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")[:MAX_DETECTIONS]
-    if not len(truth.boxes):  # most pairs of a picture and a class, where there are many classes
-        return Judged(np.asarray(scores, np.float64)[order], np.full(len(order), WRONG, np.int8), 0)
+    if not len(truth.boxes):  # the most common case, when there are many classes
+        return Matches(
+            np.asarray(scores, np.float64)[order], np.full(len(order), WRONG, np.int8), 0
+        )
     best = np.asarray(boxes, np.float64).reshape(-1, 4)[order]
     fits = overlaps(best, truth.boxes)
     fits[:, truth.crowd] = overlaps(best, truth.boxes[truth.crowd], of_found=True)
@@ -76,7 +78,7 @@ def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judg
                 outcomes[at] = outcome
                 free[match] = bool(truth.crowd[match])
                 break
-    return Judged(np.asarray(scores, np.float64)[order], outcomes, truth.wanted)
+    return Matches(np.asarray(scores, np.float64)[order], outcomes, truth.wanted)
 
 
 def _best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:
@@ -94,8 +96,8 @@ def confusion(
     conf: float,
     iou: float = 0.5,
 ) -> NDArray[np.int64]:
-    """Counts [classes + 1, classes + 1], labelled by row, detected by column; last what has no
-    pair. Detections from ``conf`` on, best first, each take the free box that fits best."""
+    """Count [classes + 1, classes + 1]: labelled class by row, detected by column, last those
+    without a partner. Detections from ``conf`` on, best first, take the free box that fits best."""
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     for picture, one in zip(pictures, found, strict=True):
         keep = one.scores >= conf

@@ -1,4 +1,4 @@
-"""The statistics of a summary: found by their declaration (``document.statistic``) on its types."""
+"""The statistics of a summary, found by their declaration (``document.statistic``) on its types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.session.document import Summary
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """``name``: the keys that lead to it in the document, with ``/`` between them."""
+    """A statistic. ``name``: the keys that lead to it in the document, joined by ``/``."""
 
     name: str
     title: str
@@ -33,7 +33,6 @@ class Statistic:
 
 @cache
 def list_statistics(kind: type[Any] = Summary) -> tuple[Statistic, ...]:
-    """List all statistics of a summary, in the order of the document."""
     return tuple(_declared(kind, ""))
 
 

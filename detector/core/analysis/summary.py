@@ -25,22 +25,22 @@ from detector.core.session.document import (
     SessionDocument,
     SourceSummary,
     SpanCounts,
-    Split,
     StreamSummary,
     Summary,
     ThreadFigures,
+    ThreadTime,
     Verdict,
     Video,
 )
-from detector.core.session.outcome import ExecutedLayer, RunFacts, SourceRun, exit_of
-from detector.core.session.recording import Recording, library_threads, merge_recordings, record
+from detector.core.session.outcome import ExecutedLayer, RunSettings, SourceRun, exit_of
+from detector.core.session.recording import TimelineSums, library_threads, merge_recordings, record
 from detector.core.types import Background
 
 
 def summarize(
-    facts: RunFacts, runs: Sequence[SourceRun], seconds: dict[str, float], stop_code: int | None
+    facts: RunSettings, runs: Sequence[SourceRun], seconds: dict[str, float], stop_code: int | None
 ) -> Summary:
-    """``seconds``: of each phase of the run. ``stop_code``: the exit code of an interruption."""
+    """Summarize a run. ``seconds``: of each phase. ``stop_code``: exit code of an interruption."""
     recordings = [record(run.timeline) for run in runs]
     total = merge_recordings(recordings)
     shares = executed(facts.layers)
@@ -116,7 +116,7 @@ def session_document(
     model_sha256: str | None,
     scenes: Sequence[SceneHistory] = (),
 ) -> SessionDocument:
-    """session.json: the summary with all that is needed to repeat the run."""
+    """Make session.json: the summary with everything needed to repeat the run."""
     return SessionDocument(
         **{one.name: getattr(summary, one.name) for one in fields(summary)},
         pid=os.getpid(),
@@ -133,7 +133,7 @@ def session_document(
 
 
 def _source(
-    facts: RunFacts, run: SourceRun, recording: Recording, stop_code: int | None
+    facts: RunSettings, run: SourceRun, recording: TimelineSums, stop_code: int | None
 ) -> SourceSummary:
     return SourceSummary(
         video=_video(run),
@@ -183,18 +183,18 @@ def _frames(runs: Sequence[SourceRun]) -> FrameCounts:
     )
 
 
-def _rates(runs: Sequence[SourceRun], recording: Recording) -> Rates:
+def _rates(runs: Sequence[SourceRun], recording: TimelineSums) -> Rates:
     written = sum(run.written for run in runs)
     inferred = sum(run.inferred for run in runs)
-    # Batches that overlap on the device count in full, each.
-    told = [run for run in runs if run.device_ms is not None]
-    device_s = sum(run.device_ms or 0.0 for run in told) / 1e3
+    # Each batch counts in full, even if batches overlap on the device.
+    timed = [run for run in runs if run.device_ms is not None]
+    device_s = sum(run.device_ms or 0.0 for run in timed) / 1e3
     return Rates(
         end_to_end=_rate(
             written, sum(run.run_s if run.live_s is None else run.live_s for run in runs)
         ),
         inference=_rate(inferred, recording.infer_ns / 1e9),
-        device=_rate(sum(run.inferred for run in told), device_s),
+        device=_rate(sum(run.inferred for run in timed), device_s),
     )
 
 
@@ -202,7 +202,7 @@ def _rate(count: int, seconds: float) -> float | None:
     return count / seconds if count and seconds > 0 else None
 
 
-def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> CpuTime:
+def _cpu(facts: RunSettings, total: TimelineSums, runs: Sequence[SourceRun]) -> CpuTime:
     process = sum(run.process_cpu_s for run in runs)
     main = sum(run.main_thread_cpu_s for run in runs)
     on_main = ("main", "writer")
@@ -217,7 +217,7 @@ def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> CpuTim
     )
 
 
-def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -> Verdict:
+def _verdict(facts: RunSettings, recording: TimelineSums, runs: Sequence[SourceRun]) -> Verdict:
     times = frame_times(
         {name: stage.figures(recording.burnt, name) for name, stage in recording.stages.items()},
         {name: thread.figures(recording.burnt) for name, thread in recording.threads.items()},
@@ -240,7 +240,7 @@ def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -
     return judge(times, choices)
 
 
-def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> DetectionCounts:
+def _detections(facts: RunSettings, runs: Sequence[SourceRun]) -> DetectionCounts:
     counts: dict[str, int] = {}
     for run in runs:
         for class_id, count in run.by_class.items():
@@ -259,7 +259,7 @@ def _reader_first(item: tuple[str, Any]) -> tuple[int, str]:
     return order.index(item[0].split("-")[0]), item[0]
 
 
-# The ledger: the milliseconds of a frame, from the figures of a summary.
+# The ledger: the milliseconds of a frame, computed from a summary.
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class SplitMs:
     blocked_ms: float
 
     @classmethod
-    def of(cls, split: Split | None, frames: int) -> SplitMs | None:
+    def of(cls, split: ThreadTime | None, frames: int) -> SplitMs | None:
         if split is None:
             return None
         parts = (split.on_cpu_s, split.ready_s, split.blocked_s)
@@ -278,9 +278,9 @@ class SplitMs:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """Times in milliseconds a frame. ``share``: of its threads' wall time. ``on_cpu_ms``,
-    ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``, None if unknown. ``cpu_ms``: with
-    libraries."""
+    """A stage in the ledger, milliseconds per frame. ``share``: of its threads' wall time.
+    ``on_cpu_ms``, ``ready_ms``, ``blocked_ms`` add up to ``busy_ms``, None if unknown. ``cpu_ms``:
+    with libraries."""
 
     stage: str
     thread: str
@@ -296,17 +296,17 @@ class StageRow:
 
     @property
     def run_by(self) -> str:
-        """``reader``; ``3 workers`` for worker-0,worker-1,worker-2."""
+        """Its threads: ``reader``, or ``3 workers`` for worker-0,worker-1,worker-2."""
         count = len(self.thread.split(","))
         return self.thread if count == 1 else f"{count} workers"
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
-    """Milliseconds a frame. Busy, waits, ``preempted_ms`` and ``other_ms`` add up to ``wall_ms``.
+    """A thread in the ledger, milliseconds per frame: wall = busy + waits + preempted + other.
 
-    ``foreign``: other programs' part of its waits for a core, 0 to 1. ``rest``: of its wall time,
-    what the kernel's counts and the splits differ by.
+    ``foreign``: the share of its waits for a core caused by other programs, 0 to 1. ``rest``: the
+    part of its wall time by which the kernel's counts and the splits differ.
     """
 
     thread: str
@@ -315,7 +315,7 @@ class ThreadRow:
     wait_output_ms: float
     between_ms: float
     wall_ms: float
-    waits: tuple[str, ...]  # what it waited for, longest first
+    waits: tuple[str, ...]  # what it waited for, the longest wait first
     busy: SplitMs | None = None
     waiting: SplitMs | None = None
     other: SplitMs | None = None
@@ -324,29 +324,29 @@ class ThreadRow:
 
     @property
     def preempted_ms(self) -> float:
-        """Return how long it waited for a core between its stages and waits; 0 if unknown."""
+        """Wait for a core between its stages and waits; 0 if unknown."""
         return 0.0 if self.other is None else self.other.ready_ms
 
     @property
     def other_ms(self) -> float:
-        """The rest of the time between: on a core, or asleep at a lock."""
+        """The rest of the time between: on a core, or waiting for a lock."""
         return self.between_ms - self.preempted_ms
 
     @property
     def ready_ms(self) -> float | None:
-        """Return how long it waited for a core, in its stages, after its waits and between."""
+        """Wait for a core, in its stages, after its waits and between them."""
         splits = [one for one in (self.busy, self.waiting, self.other) if one is not None]
         return sum(one.ready_ms for one in splits) if splits else None
 
     @property
     def foreign_ms(self) -> float | None:
-        """Of ``ready_ms``, for other programs; the rest was for threads of this one."""
+        """The part of ``ready_ms`` caused by other programs; the rest was for our own threads."""
         ready = self.ready_ms
         return None if ready is None or self.foreign is None else ready * self.foreign
 
     @property
     def lock_ms(self) -> float | None:
-        """Asleep between spans, at the interpreter's lock or a queue's."""
+        """Wait between spans for the interpreter's lock or a queue's."""
         return None if self.other is None else self.other.blocked_ms
 
 
@@ -389,7 +389,7 @@ def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
 
 
 def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
-    """One row for each thread. Raises AssertionError where its times do not add up to its wall."""
+    """Return a row per thread. Raises AssertionError if its times do not sum to its wall time."""
     rows = []
     for name, thread in summary.threads.items():
         seconds = (
@@ -434,7 +434,7 @@ def streams_of(summary: Summary) -> list[StreamSummary]:
 
 
 def live_memory_text(memory: LiveMemory) -> str:
-    """Memory of a live run in a sentence without its end: where it was, and whether it grows."""
+    """Describe the memory of a live run: its size, and whether it grows. No final full stop."""
     text = (
         f"{memory.start_mb:.0f} MB at the start, {memory.end_mb:.0f} MB at the end, "
         f"{memory.peak_mb:.0f} MB at the peak; growth"
@@ -448,7 +448,7 @@ def live_memory_text(memory: LiveMemory) -> str:
 
 
 def seconds_text(summary: Summary) -> str:
-    """Seconds of each phase, and their sum since the process started."""
+    """Describe the seconds of each phase, and their sum since the process started."""
     walls = [thread.wall_s for thread in summary.threads.values()]
     inside = f" (loop {max(walls):.2f})" if walls else ""
     phases = ", ".join(
@@ -458,20 +458,20 @@ def seconds_text(summary: Summary) -> str:
     return f"{phases}; total {sum(summary.seconds.values()):.2f}, including the interpreter's start"
 
 
-# The precision that was really executed, as shares of layers, MACs and bytes.
+# The precision that was executed, as shares of layers, MACs and bytes.
 
 Shares = dict[str, PrecisionShare]
 """Numeric type -> its share of layers, MACs and bytes, the largest share of MACs first. The shares
 of each kind add up to 1."""
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "int8": 1, "s8": 1, "u8": 1}
-OTHER_BYTES = 4  # of a type that is not in the table: int32, mostly
+OTHER_BYTES = 4  # for types missing in the table, mostly int32
 FLOAT = ("fp32",)
-SHOWN = 0.005  # a type with a smaller share is not named in the sentence
+SHOWN = 0.005  # types with a smaller share are not named
 
 
 def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
-    """None if the engine told nothing. Bytes: numbers read and written, times their type's size."""
+    """Return the share of each precision; None without data. Bytes: numbers x their type's size."""
     if not layers:
         return None
     sums: dict[str, list[int]] = {}
@@ -491,7 +491,7 @@ def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
 
 
 def text(shares: Mapping[str, PrecisionShare] | None) -> str:
-    """``int8 96% of MACs, fp32 4%`` (of layers if none has MACs); empty without data."""
+    """Return ``int8 96% of MACs, fp32 4%`` (of layers if no layer has MACs); empty without data."""
     if not shares:
         return ""
     if any(share["macs"] for share in shares.values()):
@@ -504,7 +504,7 @@ def text(shares: Mapping[str, PrecisionShare] | None) -> str:
 
 
 def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | None:
-    """A sentence if no layer ran as ``asked``; None if one did, or the engine told nothing."""
+    """Return a sentence if no layer ran as ``asked``; None if one did, or without data."""
     if not shares or asked in (*FLOAT, "none"):
         return None
     if asked in shares and shares[asked]["layers"] > 0:
@@ -513,5 +513,5 @@ def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | Non
 
 
 def _percent(share: float) -> str:
-    """Never 100% where something is missing."""
+    """Format a share, never as 100% if something is missing."""
     return f"{min(share, 0.999):.1%}" if 0.995 <= share < 1 else f"{share:.0%}"

@@ -21,10 +21,10 @@ from detector.core.tables import Column, Table
 
 
 def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> Table:
-    """Return what ran, and how fast: one row. ``rounded``: gives a rate the decimals that count."""
+    """Return a row with a run's settings and rates. ``rounded``: drops insignificant decimals."""
     rates = {one.name: getattr(summary.fps, one.name) for one in fields(Rates)}
     optional = {one.name for one in fields(Rates) if one.default is not MISSING}
-    told = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}
+    known = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}
     titles = {one.name: one.title for one in list_statistics(Rates)}
     row = {
         "model": summary.model,
@@ -34,7 +34,7 @@ def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> 
         "batch": summary.batch,
         "video": _video_size(summary),
         "frames": summary.frames.written,
-        **{name: None if rate is None else rounded(rate) for name, rate in told.items()},
+        **{name: None if rate is None else rounded(rate) for name, rate in known.items()},
     }
     columns = [
         Column("model"),
@@ -43,7 +43,7 @@ def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> 
         Column("input", "model input", out=2),
         Column("batch", out=4),
         Column("video", "video size", out=1),
-        *(Column(name, titles[name], ".2f") for name in sorted(told, key=_end_to_end_last)),
+        *(Column(name, titles[name], ".2f") for name in sorted(known, key=_end_to_end_last)),
         Column("frames", out=5),
     ]
     return Table("lab", columns, [row])
@@ -57,8 +57,6 @@ def _video_size(summary: Summary) -> str:
     sizes = {source.video.size for source in summary.each} - {None}
     return sizes.pop() or "several" if len(sizes) == 1 else "several"
 
-
-# Where a frame's milliseconds went
 
 LEDGER = (
     Column("stage"),
@@ -78,11 +76,11 @@ EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
 
 
 def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Table:
-    """A row for each stage that ran, then the rest. ``libraries``: their own threads, too."""
+    """Return a row per stage that ran, then the rest. ``libraries``: include their threads."""
     rows: list[StageRow | dict[str, Any]] = [*stage_rows(summary, frames)]
     stages = len(rows)
     if summary.decoding and summary.decoding.calls:
-        # Not a stage: the loop's ledger adds up without it. A feed decodes what is dropped, too.
+        # Not a stage: the loop's ledger adds up without it. A feed also decodes dropped pictures.
         one = summary.decoding
         busy, cpu = (seconds * 1e3 / frames for seconds in (one.busy_s, one.cpu_s))
         threads = counted(one.threads, "camera")
@@ -125,7 +123,7 @@ def threads_table(summary: Summary, frames: int) -> Table:
     return Table("threads", THREADS, rows, "threads, ms per frame", THREADS_NOTE, unit="ms")
 
 
-# The cameras of a live run
+# The cameras of a live run.
 
 CAMERAS = (
     Column("name", "camera", longest=16),

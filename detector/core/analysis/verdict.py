@@ -1,16 +1,16 @@
-"""What limits a run, what it would gain if that cost nothing, and what to try.
+"""What limits a run, how much faster it would be if that cost nothing, and what to try.
 
-Stages are judged by the time they need: without waits for a core of their own thread and of
-libraries' threads working for it. So the same stage is named on a quiet and on a busy machine. A
-run takes as long as its slowest group needs, or as all of its CPU time on the cores there are.
+Stages are judged by the time they need, excluding waits for a core (of their own thread, and of
+libraries' threads working for it). This names the same stage on a quiet and on a busy machine. A
+run takes as long as its slowest group needs, or as all of its CPU time on the available cores.
 
-The gain leaves the rest as it is: without a stage, a run is as slow as the slowest of the others,
-or as their CPU work; opening and closing files still takes its time; and the gain is no more than
-the time in which the stage ran. It is said only where it holds: if it is within ``APART`` of the
-estimate from the needs, the cores are not full, other programs took little, and it is below
-``LARGEST``. Measured on two cores at 90%, it said 9%, and without inference the run was 66% faster.
+The gain assumes that nothing else changes: without a stage, a run is as slow as the slowest of the
+others, or as their CPU work; opening and closing files still takes its time; and the gain is at
+most the time in which the stage ran. We report it only if it is reliable: within ``APART`` of the
+estimate from the needs, cores not full, other programs using little, and below ``LARGEST``. On two
+cores at 90%, we estimated 9% where the run was 66% faster.
 
-The stage that is named would bring most. Its share is that of its row in the ledger.
+The verdict names the stage with the largest gain. Its share is that of its row in the ledger.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from detector.core.session.document import (
 from detector.core.timeline.order import grouped
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
-OF_INPUT = (PREPROCESS, INFER, HEAD)  # take as long as the network's input is large, at most
+OF_INPUT = (PREPROCESS, INFER, HEAD)  # stages whose time depends on the size of the network's input
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
 MOST = (
-    0.5  # of a stage's sleep: if libraries' threads were ready or at work for more, all is theirs
+    # share of a stage's sleep: with more in libraries' threads, all of it is theirs
+    0.5
 )
-NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
-OTHERS_MUCH = 0.05  # of all cores' time: with more used by others a run is not a valid measurement
+NOTHING = 1e-4  # of a frame's time: anything smaller is rounding
+OTHERS_MUCH = 0.05  # of all cores' time: if others use more, a run is not a valid measurement
 APART = 0.1  # of the FPS: the largest distance of an estimate from a bound to report
-# A gain above it is not said: without a stage the rest becomes faster too, since its caches are
-# warm, by up to 0.3 of the time saved (scripts/gain_check). Above this that is more than APART.
+# Larger gains are not reported: without a stage the rest becomes faster too, since its caches are
+# warm, by up to 0.3 of the time saved (scripts/gain_check). Above this, that exceeds APART.
 LARGEST = 0.25
 LEAST = 0.005  # of a frame's time; anything smaller rounds to 0%
-NEAR = 0.02  # of the FPS: stages whose gains lie no further apart bring as much as each other
+NEAR = 0.02  # of the FPS: gains that differ by less count as equal
 CPU = "the CPU"
 FILES = "opening and closing files"
-FEW, ENOUGH = 30, 100  # frames; in fewer the start and the end weigh as much as the rest
+FEW, ENOUGH = 30, 100  # frames; in shorter runs, start and end weigh as much as the rest
 
 NAMES = {
     READ: "Reading the source",
@@ -62,34 +63,35 @@ UNMEASURED = "A plain run cannot tell the gain; `detect-video profile` measures 
 
 
 @dataclass(frozen=True, slots=True)
-class FrameTimes:
-    """One run, or one source of it: seconds a frame."""
+class FrameCosts:
+    """Times of one run, or of one of its sources, in seconds per frame."""
 
     period_s: float  # run seconds / frames
     apart_s: float  # of it, outside the loop's threads: opening the source, closing the files
     stages: dict[str, float]  # needed; for infer, the time with at least one call running
-    # In which it ran: its threads' busy times, with the waits for a core, and what libraries'
-    # threads did while these were at something else.
+    # How long the stage ran: its threads' busy times, with waits for a core, and what
+    # libraries' threads did while these were elsewhere.
     ran: dict[str, float]
-    # Of each stage, what it needs over its threads: what it takes if nothing waits.
+    # What each stage needs, divided by its threads: its time if nothing waits.
     apiece: dict[str, float]
-    stage_cpu: dict[str, float]  # libraries' threads too, where the system tells whose they are
+    # including libraries' threads, if the system reports whose they are
+    stage_cpu: dict[str, float]
     process_cpu_s: float
     between_cpu_s: float  # of it, time outside stages; 0 if unknown
-    others_share: float  # share of all cores' time of other processes; 0 if unknown
+    others_share: float  # share of all cores' time used by other processes; 0 if unknown
     told: bool  # whether it is known
     cores: int
     sync: bool
     frames: int
-    shares: dict[str, float]  # of its threads' time in the loop, as in the ledger, 0 to 1
-    threads: dict[str, list[str]]  # of each stage
-    # The thread that waited most for a core that this run's other threads had: its name, and of its
-    # time in the loop, 0 to 1. None where the system does not tell, or none waited.
+    shares: dict[str, float]  # share of its threads' time in the loop, as in the ledger, 0 to 1
+    threads: dict[str, list[str]]
+    # The thread that waited most for a core used by this run's other threads: its name, and its
+    # wait as a share of its time in the loop, 0 to 1. None if unknown, or if none waited.
     crowded: tuple[str, float] | None = None
 
     def groups(self, left: Mapping[str, float]) -> dict[str, float]:
-        """Seconds a frame of each group that runs beside the others, where of each stage in
-        ``left`` this share (0 to 1) remains."""
+        """Return the seconds per frame of each concurrent group if this share (0 to 1) of each
+        stage in ``left`` remains."""
         return {
             group: sum(self.apiece.get(name, 0) * left.get(name, 1) for name in names)
             for group, names in grouped(self.stages).items()
@@ -97,12 +99,10 @@ class FrameTimes:
 
     @property
     def cpu_share(self) -> float:
-        """Return the share of all cores' time that this process used."""
         return min(1.0, self.process_cpu_s / self.cores / self.period_s)
 
     @property
     def cpu_is_full(self) -> bool:
-        """True where stages compete for cores."""
         return not self.sync and self.cpu_share + self.others_share > CPU_FULL
 
     @property
@@ -112,12 +112,12 @@ class FrameTimes:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The options of a run that advice depends on.
+    """The options of a run that the advice depends on.
 
-    ``outputs``: the kinds written. ``encoding``: the option that says how the video is encoded, and
+    ``outputs``: the kinds written. ``encoding``: the option that sets how the video is encoded, and
     its value; ``encodings``: whether its format has such options. ``input``, ``smaller_input``:
-    height and width of the network's, and of the next smaller one that it was trained for, if any.
-    ``between``: as ``RunFacts``.
+    height and width of the network's input, and of the next smaller one that it was trained for, if
+    any. ``between``: as in ``RunFacts``.
     """
 
     outputs: Collection[str] = ()
@@ -129,7 +129,7 @@ class Choices:
 
 
 def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
-    """The option of group ``output`` that sets the encoding, and its value; None if none is set."""
+    """Return the option of ``output`` that sets the encoding, and its value; None if unset."""
     for name in ("preset", "quality", "crf"):
         if output.get(name) is not None:
             return f"--{name}", str(output[name])
@@ -137,7 +137,7 @@ def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
 
 
 def faster_encoding(given: tuple[str, str] | None) -> tuple[str, str] | None:
-    """The option and value that encode fastest beside what was given; None: it is that already."""
+    """Return the fastest option and value for encoding; None if that is already ``given``."""
     flag = "--quality" if given is None or given[0] == "--quality" else "--preset"
     fastest = flag, "fast" if flag == "--quality" else "ultrafast"
     return None if given == fastest else fastest
@@ -156,8 +156,8 @@ def frame_times(
     run_s: float,
     frames: int,
     sync: bool,
-) -> FrameTimes | None:
-    """``infer_s``: the time with at least one inference running. None without a frame."""
+) -> FrameCosts | None:
+    """Compute times per frame; None without one. ``infer_s``: time with an inference running."""
     if not frames or run_s <= 0:
         return None
     needs = {name: need_s(name, stage, cpu.libraries) / frames for name, stage in stages.items()}
@@ -171,12 +171,12 @@ def frame_times(
     others_share = 0.0
     if cpu.libraries is not None and cpu.libraries.wall_s:
         others_share = (cpu.libraries.others_s or 0.0) / cpu.libraries.wall_s / cpu.cores
-        # Both are of the same cores. The system's clocks are coarse, and jump on virtual machines.
+        # Both count the same cores. The system's clocks are coarse, and jump on virtual machines.
         others_share = min(others_share, 1.0 - process_share)
-    used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 where calls overlap
+    used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 if calls overlap
     stage_cpu = {name: _cpu_of(stage, sync) / frames for name, stage in stages.items()}
     between_s = max(0.0, cpu.process_s / frames - sum(stage_cpu.values()))
-    return FrameTimes(
+    return FrameCosts(
         period_s=run_s / frames,
         apart_s=max(0.0, run_s - loop_s) / frames,
         stages={**needs, INFER: needs[INFER] * used},
@@ -197,8 +197,8 @@ def frame_times(
 
 
 def _cpu_of(stage: StageFigures, sync: bool) -> float:
-    """Return CPU seconds of its thread and of libraries' threads working for it. In the plain loop
-    ``cpu_s`` includes all threads of the process, also codecs' threads of other stages."""
+    """Return CPU seconds of the stage's thread and of libraries' threads working for it. In the
+    plain loop ``cpu_s`` includes all threads of the process, also codecs' of other stages."""
     if not sync:
         return stage.cpu_s + (stage.library_cpu_s or 0.0)
     if stage.split is None or stage.library_cpu_s is None:
@@ -224,12 +224,11 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 
 
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
-    """Return the seconds that a stage's calls would have taken without waits for a core. Its own
-    thread's waits are known. While that thread sleeps, libraries' threads work for it, and may wait
-    for a core in turn: as much of the sleep as the busiest of them was ready or working is scaled
-    to the part in which it worked; all of the sleep, if that was most of it. The result is at least
-    that thread's CPU time. ``busy_s`` if unknown.
-    """
+    """Return the seconds that a stage's calls needed without waits for a core; ``busy_s`` if
+    unknown. Its own thread's waits are measured. While it sleeps, libraries' threads work for it,
+    and may wait too: as much of the sleep as their busiest thread was ready or working is scaled to
+    the share in which it worked; all of the sleep, if that was most of it. At least the stage
+    thread's CPU time."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s
@@ -238,60 +237,61 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
         return split.on_cpu_s + split.blocked_s
     scale = stage.calls / theirs.calls
     busiest, ready = theirs.busiest_s * scale, max(0.0, theirs.ready_s) * scale
-    # Where several threads call the stage, the busiest may work for one of them alone.
+    # If several threads call the stage, the busiest library thread may work for only one of them.
     slept = min(split.blocked_s, (busiest + ready) * len(stage.threads))
     if slept > MOST * split.blocked_s:
-        slept = split.blocked_s  # the rest are locks, of threads that wait for a core in turn
+        # the rest is lock contention between threads that wait for a core in turn
+        slept = split.blocked_s
     needed = split.on_cpu_s + split.blocked_s - slept * ready / (busiest + ready)
     return min(stage.busy_s, max(needed, busiest))
 
 
-def period_without(times: FrameTimes, stage: str) -> float:
-    """Seconds that a frame would take at least if ``stage`` took none."""
+def period_without(times: FrameCosts, stage: str) -> float:
+    """Return the least seconds per frame if ``stage`` took none."""
     return period_with(times, {stage: 0.0})
 
 
-def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
-    """Least seconds a frame if of each stage in ``left`` this share (0 to 1) remained."""
+def period_with(times: FrameCosts, left: Mapping[str, float]) -> float:
+    """Return the least seconds per frame with these shares (0 to 1) of the stages in ``left``."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in left.items())
     rest = max(0.0, times.period_s - saved_s)
-    if times.sync:  # codecs work on during the other stages, which no longer hide it
+    if times.sync:  # codecs also work during the other stages, which would no longer hide it
         return max(rest, times.apart_s + _cpu_s(times, left)) if times.told else rest
     return max(rest, explained_s(times, left))
 
 
-def explained_s(times: FrameTimes, left: Mapping[str, float]) -> float:
-    """Seconds a frame by what is left of the stages' needs: of the slowest group, or of all CPU
-    time on the cores there are; in the plain loop, of all stages in turn."""
+def explained_s(times: FrameCosts, left: Mapping[str, float]) -> float:
+    """Return the seconds per frame that the remaining needs explain: the slowest group, or all CPU
+    time on the available cores; in the plain loop, the sum of all stages."""
     if times.sync:
         needs = (seconds * left.get(name, 1) for name, seconds in times.stages.items())
         return times.apart_s + sum(needs)
     return times.apart_s + max(_limits(times, left).values())
 
 
-def _limits(times: FrameTimes, left: Mapping[str, float]) -> dict[str, float]:
-    """Group, and "the CPU" -> seconds a frame that it needs at least."""
+def _limits(times: FrameCosts, left: Mapping[str, float]) -> dict[str, float]:
+    """Return the least seconds per frame of each group, and of "the CPU"."""
     return times.groups(left) | {CPU: _cpu_s(times, left)}
 
 
-def _cpu_s(times: FrameTimes, left: Mapping[str, float]) -> float:
-    """Seconds a frame of all CPU time that is left, spread over the cores."""
+def _cpu_s(times: FrameCosts, left: Mapping[str, float]) -> float:
+    """Return the remaining CPU time per frame, spread over the cores."""
     cpu = sum(seconds * left.get(name, 1) for name, seconds in times.stage_cpu.items())
     return (cpu + times.between_cpu_s) / times.cores
 
 
-def estimate_without(times: FrameTimes, stage: str) -> float:
-    """Growth of end-to-end FPS if ``stage`` took no time, by the needs alone."""
+def estimate_without(times: FrameCosts, stage: str) -> float:
+    """Return the growth of end-to-end FPS if ``stage`` took no time, from the needs alone."""
     return _grown(explained_s(times, {}), explained_s(times, {stage: 0.0}))
 
 
-def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
+def is_said(times: FrameCosts, left: Mapping[str, float]) -> bool:
     """Return whether we can report the gain of a change that leaves these shares of stages.
 
-    Not with full cores, before or after it: only a measurement tells how much faster freed cores
+    Not with full cores, before or after it: only a measurement shows how much faster freed cores
     make the other stages (in the plain loop, only libraries' threads can fill them). Nor above
-    LARGEST, nor if closing files takes much of the run: with --save crops the bound said 49%, and
-    the run was 17% faster, since the disk had worked during inference.
+    LARGEST, nor if closing files takes much of the run: with --save crops the bound was 49% and the
+    run 17% faster, since the disk had worked during inference.
     """
     if times.others_share > OTHERS_MUCH:
         return False
@@ -301,18 +301,18 @@ def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
     if times.sync and times.told and full:
         return False
     if bound < LEAST or bound == float("inf"):
-        return True  # nothing, or without a bound: neither rests on how long the run took
+        return True  # no change, or no bound: neither depends on how long the run took
     if bound > LARGEST or times.cpu_is_full or (full and not times.sync):
         return False
-    # What a disk took in during the run it would still have to take in where files are closed.
+    # Data that the disk absorbed during the run must still be written when files are closed.
     at_worst_s = period_s + min(times.apart_s, max(0.0, times.period_s - period_s))
     if bound - _gain_to(times, at_worst_s) > APART:
         return False
     return abs(bound - _grown(explained_s(times, {}), explained_s(times, left))) <= APART
 
 
-def limit_without(times: FrameTimes, stage: str) -> str | None:
-    """What limits the run without ``stage``: a group, "the CPU", FILES; None: only its own time."""
+def limit_without(times: FrameCosts, stage: str) -> str | None:
+    """Return what limits a run without ``stage``: a group, "the CPU", FILES; None: its own time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None
@@ -321,21 +321,21 @@ def limit_without(times: FrameTimes, stage: str) -> str | None:
     return FILES if times.apart_s > limits[slowest] else slowest
 
 
-def gain_without(times: FrameTimes, stage: str) -> float:
-    """Growth of end-to-end FPS without ``stage``: 0.08 = 8% faster; infinite if nothing is left."""
+def gain_without(times: FrameCosts, stage: str) -> float:
+    """Return the growth of end-to-end FPS without ``stage``: 0.08 = 8% faster; may be infinite."""
     return _gain_to(times, period_without(times, stage))
 
 
-def gain_with_smaller_input(times: FrameTimes, choices: Choices) -> float:
-    """Return the gain of the smaller input, whose stages gain no more than its area shrinks; at
-    most the gain of inference in no time. 0 without such an input."""
+def gain_with_smaller_input(times: FrameCosts, choices: Choices) -> float:
+    """Return the gain of the smaller input: inference stages shrink with its area, and the gain is
+    at most that of inference in no time. 0 without such an input."""
     if choices.smaller_input is None:
         return 0.0
     gain = _gain_to(times, period_with(times, dict.fromkeys(OF_INPUT, _area_left(choices))))
     return min(gain, gain_without(times, INFER))
 
 
-def _gain_to(times: FrameTimes, period_s: float) -> float:
+def _gain_to(times: FrameCosts, period_s: float) -> float:
     return _grown(times.period_s, period_s)
 
 
@@ -344,14 +344,14 @@ def _grown(before_s: float, after_s: float) -> float:
 
 
 def _area_left(choices: Choices) -> float:
-    """Return the share of the input's area in the smaller input, 0 to 1."""
+    """Return the smaller input's area as a share of the input's, 0 to 1."""
     assert choices.smaller_input is not None
     (height, width), (smaller_height, smaller_width) = choices.input, choices.smaller_input
     return min(1.0, smaller_height * smaller_width / (height * width))
 
 
-def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
-    """The stage to change first, a sentence for the user, and the gains on which it stands."""
+def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
+    """Return the stage to change first, a sentence for the user, and the gains that support it."""
     if times is None:
         return Verdict(
             bottleneck=None, sentence="no frame was processed, so no verdict is possible"
@@ -385,9 +385,9 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
     )
 
 
-def _stage_to_change(times: FrameTimes) -> str | None:
-    """Return the longest of the slowest group, unless another stage brings more; None if none ran.
-    By needs alone, so that other programs change nothing."""
+def _stage_to_change(times: FrameCosts) -> str | None:
+    """Return the longest stage of the slowest group, or another that gains more; None if none ran.
+    It depends on needs only, so other programs change nothing."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]
@@ -404,20 +404,22 @@ def _too_few(frames: int) -> str:
     return f"{few} to show what limits this run; use {ENOUGH} or more."
 
 
-def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
-    """``Writing the video limits this run: its thread spends 68.6% of its time in `write`. The next
-    limit is inference`` and so on. A figure stands there only where it holds (``is_said``)."""
+def _sentence(times: FrameCosts, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
+    """Return ``Writing the video limits this run: its thread spends 68.6% of its time in `write`.
+    The next limit is inference`` and so on. Figures are included only if reliable (``is_said``)."""
     advice = _advice(stage, choices)
     try_it = f"Try {advice}." if advice else ""
     several = len(times.threads[stage]) > 1
-    spent = "its threads spend {:.1%} of their" if several else "its thread spends {:.1%} of its"
+    share_text = (
+        "its threads spend {:.1%} of their" if several else "its thread spends {:.1%} of its"
+    )
     limits = f"{_name(stage, choices)} limits this run"
-    sentences = [f"{limits}: {spent.format(times.shares[stage])} time in `{stage}`."]
-    if beside := describe_others(times.others_cores, times.cores):
-        beside = f"{beside.capitalize()}, so this verdict ignores waits for a core and estimates "
-        beside += "no gain."
+    sentences = [f"{limits}: {share_text.format(times.shares[stage])} time in `{stage}`."]
+    if caveat := describe_others(times.others_cores, times.cores):
+        caveat = f"{caveat.capitalize()}, so this verdict ignores waits for a core and estimates "
+        caveat += "no gain."
         again = "Measure again when the machine is less busy."
-        return " ".join([*sentences, beside, again, *([try_it] if advice else [])])
+        return " ".join([*sentences, caveat, again, *([try_it] if advice else [])])
     if stage in gains:
         sentences += _next_limit(limit_without(times, stage), gains[stage])
     else:
@@ -449,7 +451,7 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
 
 
 def describe_others(used: float | None, cores: int) -> str | None:
-    """``other programs used 1.0 of 2 cores``. None where it was little, or nothing tells."""
+    """Return ``other programs used 1.0 of 2 cores``; None if it was little or is unknown."""
     if used is None or used <= OTHERS_MUCH * cores:
         return None
     return f"other programs used {used:.1f} of {counted(cores, 'core')}"

@@ -1,4 +1,4 @@
-"""The Python API: ``Detector`` finds objects in pictures, and in streams of frames."""
+"""The Python API: ``Detector`` finds objects in pictures and in streams of frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from detector.core.api.options import OF_CAMERAS, Options
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from detector.core import types
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
-    from detector.core.loop.parts import BatchRequest, InputShapes, Outputs, Progress
+    from detector.core.loop.parts import BatchRequest, Outputs, Progress, ShapedInputs
     from detector.core.session.document import Summary
     from detector.core.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     Classes = Sequence[str | int] | None  # names or ids
 
 
-# What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
+# Keyword arguments of Detector. A message about ``--max-det`` becomes ``max_det`` with these.
 KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
 FOR_A_CALL = frozenset(("conf", "classes"))
 FOR_PROCESS = KEYWORDS.union(
@@ -48,30 +47,30 @@ FOR_PROCESS = KEYWORDS.union(
 )
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_open.clear)  # which are the parent's
-# Finalizers release decoders at exit. With one before ``_close_open``, they all run behind it.
+os.register_at_fork(after_in_child=_open.clear)  # they belong to the parent
+# Finalizers release decoders at exit. One registered before ``_close_open`` makes them run later.
 weakref.finalize(_open, bool)
 _exiting = threading.Event()
 
 
 @atexit.register
 def _close_open() -> None:
-    """End all: a thread inside an engine or a decoder aborts an interpreter that has ended."""
+    """Close all: a thread inside an engine or a decoder aborts an interpreter that has ended."""
     _exiting.set()
     for detector in list(_open):
         with suppress(EngineError):  # a broken device
             detector._end()
 
 
-class Tracker(Protocol):
-    """Gives the objects of each frame of a stream, in order, the ids of their tracks."""
+class GivenTracker(Protocol):
+    """A tracker of the caller: assigns track ids to the objects of each frame, in order."""
 
     def update(self, detections: types.Detections, frame: Frame) -> ArrayLike:
-        """A whole number for each detection, [M]; -1 for one that has no track."""
+        """Return a whole number for each detection, [M]; -1 for an object without a track."""
 
 
-class _Following:
-    def __init__(self, tracker: Tracker) -> None:
+class _TrackedStream:
+    def __init__(self, tracker: GivenTracker) -> None:
         self._tracker = tracker
 
     def __call__(self, frame: Frame, detections: types.Detections) -> types.Detections:
@@ -95,20 +94,27 @@ class _Following:
 
 
 class Detector(AnswersAttributes):
-    """A model on an engine, warmed up.
+    """A model on an engine, warmed up: call it with pictures, or ``stream`` a video.
 
     ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
-    package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" takes what a
-    run of the command takes on this machine, None the first by rank, in fp32. ``options``:
-    ``conf=0.4``, ``batch=8``, ``classes=["person"]``, ``weights=...`` and the others of
-    ``Options``; an unknown one raises UsageError with the nearest. Raises ModelError and
-    EngineError as the command does. Close it, or use ``with``.
+    package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" chooses as the command
+    does on this machine, None takes the first by rank, in fp32. ``options``: ``conf=0.4``,
+    ``batch=8``, ``classes=["person"]``, ``weights=...`` and the others of ``Options``. Raises
+    UsageError that suggests the nearest known option, ModelError and EngineError. Close it, or use
+    ``with``:
 
-    ``track``: "bytetrack" (True), "ocsort" or "sort" gives the objects of ``stream`` ids which stay
+        >>> import numpy as np
+        >>> from detector import Detector
+        >>> with Detector(conf=0.4) as detector:
+        ...     found = detector(np.zeros((720, 1280, 3), np.uint8))
+        >>> len(found), detector.names
+        (0, ('person', 'vehicle'))
+
+    ``track``: "bytetrack" (True), "ocsort" or "sort" gives the objects of ``stream`` stable ids
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
-    ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes they moved. With
-    ``zones="zones.yaml"``, or ``zones={"lines": {"door": [[0, 300], [960, 300]]}}`` as in such a
-    file, each frame says what crossed, came and went: ``found.events``.
+    ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes come from tracks.
+    With ``zones="zones.yaml"``, or its content, ``{"lines": {"door": [[0, 300], [960, 300]]}}``,
+    ``found.events`` tells what crossed a line, entered or left a zone in each frame.
     """
 
     answers = OF_DETECTORS
@@ -118,7 +124,7 @@ class Detector(AnswersAttributes):
         model: str | os.PathLike[str] = "street",
         *,
         engine: str | None = None,
-        track: str | bool | Tracker | None = None,
+        track: str | bool | GivenTracker | None = None,
         **options: Unpack[Options],
     ) -> None:
         from detector.core.config.levels import resolve_config
@@ -136,8 +142,8 @@ class Detector(AnswersAttributes):
             config = resolve_config(None, given)
             if self._tracker is not None and config.tracking.infer_every is not None:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
-            # A call waits for its picture, and one request on all threads answers soonest. With
-            # concurrency=N a stream runs N requests.
+            # A call waits for its picture, so one request on all threads gives the lowest latency.
+            # A stream runs concurrency=N requests.
             self._given, self._as_measured = given, (as_measured := engine == "auto")
             self._plan = resolve(
                 config,
@@ -151,12 +157,12 @@ class Detector(AnswersAttributes):
         self._closed = threading.Event()
         shapes = self._plan.shapes()
         requests = self._plan.requests if shapes is None else shapes.requests
-        self._requests = [_Turn(request, turns, self._closed) for request in requests]
+        self._requests = [_QueuedRequest(request, turns, self._closed) for request in requests]
         self._newest = config.live.policy == "latest"
         self._calling = threading.Lock()  # held by the call that uses the last request
         self._streaming = threading.Lock()  # held by the stream that uses the others
         self._running: tuple[Progress, Generator[Any, None, Any]] | None = None
-        # As with the command: an option of cameras says that addresses are cameras.
+        # As in the command: an option for cameras means that addresses are cameras.
         self._as_cameras = not OF_CAMERAS.isdisjoint(options)
         _open.add(self)
 
@@ -190,13 +196,13 @@ class Detector(AnswersAttributes):
         classes: Classes = None,
         **foreign: Never,
     ) -> Detections | list[Detections]:
-        """The objects in one picture, or in each of a list.
+        """Return the objects in one picture, or in each of a list.
 
         A picture is u8 BGR [h, w, 3], as ``cv2.imread`` returns it, the path of a picture file, or
-        a picture of PIL, taken as it is stored: ``ImageOps.exif_transpose`` turns one of a phone.
+        a PIL picture, whose EXIF rotation is not applied (``ImageOps.exif_transpose`` does that).
         It is not changed. A list runs in batches of the Detector's ``batch``. ``conf`` and
-        ``classes`` are for this call only. Threads may call one Detector; one call runs at a time.
-        Raises UsageError for anything else, and SourceError for a file that cannot be read.
+        ``classes`` apply to this call only. Several threads may call one Detector; one call runs at
+        a time. Raises UsageError for anything else, and SourceError for a file that cannot be read.
         """
         _refuse_unknown(foreign, "detector", FOR_A_CALL)
         with python_words(KEYWORDS):
@@ -214,16 +220,16 @@ class Detector(AnswersAttributes):
         plan = self._plan.selecting(conf, classes)
         preprocess, head, nms = plan.stages()
         shapes = plan.shapes()
-        request = self._requests[-1]  # the spare one: a stream may be using the others
+        request = self._requests[-1]  # reserved for calls: a stream may use the others
         found = []
-        # The request has one slot, which threads must not share, and the track is of one thread.
+        # Only one thread may use the request's single slot, or the tracker.
         images = [as_image(one, plan.reading.choice) for one in pictures]
         with self._calling, self._timeline().track("call") as track:
             _refuse_closed(self._closed)
             for start in range(0, len(images), len(request.slot)):
                 batch = images[start : start + len(request.slot)]
                 fits = []
-                if shapes is not None:  # of one picture, then
+                if shapes is not None:  # each picture is then a batch of one
                     head = shapes.give(request.inner, batch[0])
                 for i, (image, slot) in enumerate(zip(batch, request.slot, strict=False), start):
                     with track.span(PREPROCESS, i):
@@ -246,17 +252,17 @@ class Detector(AnswersAttributes):
         classes: Classes = None,
         **foreign: Never,
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """Every frame of a video, a picture, a folder or a glob, with its objects, in order.
+        """Yield every frame of a video, a picture, a folder or a glob, with its objects, in order.
 
-        Of a folder the pictures come first, then each of its videos. A file that is left out for
-        its suffix, or lies in a folder of the folder, is told in a UserWarning.
-        Several sources follow each other; ``frame.source`` says which one a frame is of, with its
-        size and frame rate. Reading and inference run in threads of their own while the caller
-        works. The caller may keep the frames. With ``blur=[...]`` the objects of these classes are
-        pixelated in them. A camera is a source too: ``"rtsp://..."``, the number of a webcam, or a
-        ``cameras.yaml`` for many at once. It has no end; the newest pictures are handed out, and
-        ``frame.arrival`` says of which camera one is and when it came. Leaving the loop early stops
-        the threads. One stream at a time. Raises SourceError, and UsageError for a second stream.
+        A folder's pictures come first, then each of its videos. A UserWarning lists files omitted
+        for their suffix, or because they are in a subfolder. Several sources follow each other;
+        ``frame.source`` describes the frame's source, with its size and frame rate. Reading and
+        inference run in other threads while the caller works. The caller may keep the frames.
+        ``blur=[...]`` pixelates the objects of these classes in them. A source may also be a camera
+        (``"rtsp://..."`` or the number of a webcam), or a ``cameras.yaml`` for many at once.
+        Cameras have no end; the newest pictures come first, and ``frame.arrival`` tells the camera
+        and the time. Leaving the loop early stops the threads. Raises SourceError, and UsageError
+        for a second stream at the same time.
         """
         from detector.core.loop.parts import Progress
 
@@ -275,7 +281,7 @@ class Detector(AnswersAttributes):
                     closing(self._stream_one(spec, progress, conf, classes)) as frames,
                 ):
                     self._running = progress, frames
-                    if not (yield from frames):  # the interpreter ends
+                    if not (yield from frames):  # the interpreter is exiting
                         _refuse_closed(self._closed)
         finally:
             self._running = None
@@ -285,30 +291,31 @@ class Detector(AnswersAttributes):
         self, source: str, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
         from detector.core.api.results import Detections
-        from detector.core.sources._addresses import is_web
-        from detector.core.sources._standard_input import SPEC, standard_input
+        from detector.core.sources._forms import STANDARD_INPUT, is_web
         from detector.core.stages.annotate import pixelate
 
         plan = self._plan.selecting(conf, classes)
-        if source == SPEC:
+        if source == STANDARD_INPUT:
+            from detector.core.sources._standard_input import standard_input
+
             standard_input().stopped = progress.stop.is_set
-        heeding: AbstractContextManager[None] = nullcontext()
+        cut_off: AbstractContextManager[None] = nullcontext()
         if is_web(source):
             from detector.core.sources import _web
 
-            heeding = _web.heeding(progress.stop.is_set)
-        with heeding, plan.reading.open(source, as_camera=self._as_cameras) as opened:
+            cut_off = _web.cut_when(progress.stop.is_set)
+        with cut_off, plan.reading.open(source, as_camera=self._as_cameras) as opened:
             live = opened if opened.arrives else None
             if live is not None and plan.reading.still is not None:
                 raise UsageError("skip_still is for files, not for cameras; omit it")
             fresh = live is not None and self._newest
             made = plan.parts(opened)
-            own = {} if self._tracker is None else {"track": _Following(self._tracker)}
+            own = {} if self._tracker is None else {"track": _TrackedStream(self._tracker)}
             parts = replace(
                 made,
                 between={**made.between, **own},
                 shapes=None if made.shapes is None else _ShapesOfTurns(made.shapes),
-                # A picture of a camera that waits in a queue grows old.
+                # A camera's picture would go stale in a queue.
                 requests=self._requests[: plan.loaded.engine.concurrency + 1 if fresh else -1],
                 arrive=None if live is None else live.arrive,
                 fresh=fresh,
@@ -317,14 +324,14 @@ class Detector(AnswersAttributes):
             with closing(plan.loop.marked(parts, self._timeline(), progress)) as frames:
                 try:
                     for frame, found in frames:
-                        shown = frame.image.copy()  # the loop uses its buffer again
+                        shown = frame.image.copy()  # the loop will reuse its buffer
                         pixelate(shown, found, plan.drawing.blurred)
                         of = frame.source or opened.info
                         kept = replace(frame, picture=shown, source=of)
                         yield kept, Detections.wrap(found, shown)
                     return True
                 finally:
-                    progress.stop.set()  # a silent pipe would keep the reader
+                    progress.stop.set()  # otherwise a silent pipe would block the reader
                     for stage in parts.between.values():
                         stage.close()
 
@@ -336,12 +343,12 @@ class Detector(AnswersAttributes):
         callback: Callable[[Frame, Detections], None] | None = None,
         **options: Any,
     ) -> Summary:
-        """Writes what ``detect-video SOURCE -o OUTPUT`` writes: the annotated video, and its rows.
+        """Write what ``detect-video SOURCE -o OUTPUT`` writes: the annotated video, and its rows.
 
-        ``callback`` gets each frame once it is written, with its objects; its picture is lent until
-        it returns, and may show the boxes. ``options``: further ones of the command, such as
-        ``save=["csv"]``. The model is loaded again, with an input that fits the source, as for the
-        command. Returns what summary.json holds. Raises DetectVideoError.
+        ``callback`` receives each frame after it is written, with its objects; it must not keep the
+        frame's picture, which may show the boxes. ``options``: further ones of the command, such as
+        ``save=["csv"]``. The model is loaded again, with an input that fits the source, as in the
+        command. Returns the content of summary.json. Raises DetectVideoError.
         """
         from detector.core.api.results import Detections
         from detector.core.config.levels import resolve_config
@@ -368,7 +375,7 @@ class Detector(AnswersAttributes):
         return result.summary
 
     def _timeline(self) -> Timeline | OffTimeline:
-        """Ranges for a profiler that is attached; else nothing is measured, and nothing paid."""
+        """Return the NVTX timeline if a profiler is attached, else one that measures nothing."""
         from detector.core.timeline import OffTimeline
         from detector.core.timeline.nvtx_ranges import attach
 
@@ -377,8 +384,8 @@ class Detector(AnswersAttributes):
         return loop.timeline(None, max_rows=0) if seen else OffTimeline()
 
     def close(self) -> None:
-        """Releases the engine, once no thread computes on it. May be called twice; after it, calls
-        and streams are refused, and those that run raise UsageError."""
+        """Release the engine once no thread computes on it. May be called twice. Afterwards, calls
+        and streams raise UsageError, also those still running."""
         self.__exit__(None, None, None)
 
     def _end(self) -> None:
@@ -390,19 +397,14 @@ class Detector(AnswersAttributes):
             try:
                 frames.close()
                 break
-            except ValueError:  # another thread is in it
+            except ValueError:  # another thread is running it
                 time.sleep(0.01)
         self.close()
 
     def __enter__(self) -> Detector:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._closed.set()
         with ExitStack() as computing:
             for request in self._requests:
@@ -410,9 +412,9 @@ class Detector(AnswersAttributes):
             self._plan.loaded.__exit__(kind, error, trace)
 
 
-def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
-    """The name of a tracker, or the caller's own. Raises UsageError."""
-    if track is True:  # as a bare --track
+def _tracker_of(track: object) -> tuple[str | None, GivenTracker | None]:
+    """Return the name of a built-in tracker, or the caller's own. Raises UsageError."""
+    if track is True:  # like --track without a value
         return TrackingConfig.__dataclass_fields__["track"].metadata["bare"], None
     if track is None or track is False or isinstance(track, str):
         return track or None, None
@@ -421,7 +423,7 @@ def _tracker_of(track: object) -> tuple[str | None, Tracker | None]:
             f"track: give a tracker's name or an object with update(detections, frame), not "
             f"{kind_of(track)}"
         )
-    return None, cast("Tracker", track)
+    return None, cast("GivenTracker", track)
 
 
 def _refuse_unknown(options: Mapping[str, Any], call: str, known: Collection[str]) -> None:
@@ -439,7 +441,7 @@ def _refuse_unknown(options: Mapping[str, Any], call: str, known: Collection[str
 
 
 def _as_spec(source: object) -> str:
-    """A source of ``stream`` as the command line names it."""
+    """Return a source of ``stream`` as the command line spells it."""
     if isinstance(source, int) and not isinstance(source, bool):
         return str(source)
     if isinstance(source, (str, os.PathLike)):
@@ -451,7 +453,7 @@ def _as_spec(source: object) -> str:
 
 
 def _gather(specs: list[str]) -> list[str]:
-    """As on the command line: videos of a folder follow its pictures. Omissions are warnings."""
+    """List sources like the command line, a folder's pictures first. Omissions become warnings."""
     from detector.core import sources
     from detector.core.errors.writing import is_output
 
@@ -462,15 +464,15 @@ def _gather(specs: list[str]) -> list[str]:
 
 
 def _refuse_closed(closed: threading.Event) -> None:
-    if _exiting.is_set():  # ends a thread without a traceback, whose printing can abort Python
+    if _exiting.is_set():  # end a thread without a traceback: printing one at exit can abort Python
         raise SystemExit
     if closed.is_set():
         raise UsageError("this Detector is closed; create another one")
 
 
-class _Turn:
-    """A request that waits until the engine has room. ``lock``: held while it computes; a signal's
-    handler may close the Detector meanwhile, in the same thread."""
+class _QueuedRequest:
+    """A request that waits for its turn. ``lock`` is held during inference; a signal handler in the
+    same thread may close the Detector meanwhile."""
 
     def __init__(
         self, request: BatchRequest, turns: threading.BoundedSemaphore, closed: threading.Event
@@ -478,11 +480,11 @@ class _Turn:
         self.inner: Any = request
         self.lock = threading.RLock()
         self._turns, self._closed = turns, closed
-        self.device_ms: float | None = None  # no call here reports it
+        self.device_ms: float | None = None  # calls do not report device times
 
     @property
     def slot(self) -> NDArray[np.uint8]:
-        slot: NDArray[np.uint8] = self.inner.slot  # another one for each shape of --rect
+        slot: NDArray[np.uint8] = self.inner.slot  # replaced for each input shape of --rect
         return slot
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
@@ -493,11 +495,13 @@ class _Turn:
 
 
 class _ShapesOfTurns:
-    """``loop.parts.InputShapes`` for requests that take turns."""
+    """``loop.parts.ShapedInputs`` for requests that share an engine."""
 
-    def __init__(self, shapes: InputShapes) -> None:
+    def __init__(self, shapes: ShapedInputs) -> None:
         self.has, self.prepare = shapes.has, shapes.prepare
         self._shapes = shapes
 
-    def give(self, turn: _Turn, picture: types.AnyPicture) -> Callable[[Outputs], types.Candidates]:
+    def give(
+        self, turn: _QueuedRequest, picture: types.AnyPicture
+    ) -> Callable[[Outputs], types.Candidates]:
         return self._shapes.give(turn.inner, picture)

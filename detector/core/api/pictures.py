@@ -1,4 +1,4 @@
-"""What a caller hands over as a picture: an array, a picture of PIL, or the path of a file."""
+"""Accept a picture from the caller: an array, a PIL picture, or the path of a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def as_image(picture: Picture, choice: Choice | None = None) -> Image:
-    """u8 BGR [h, w, 3]. Raises UsageError for what is no picture, SourceError for its file."""
+    """Convert to u8 BGR [h, w, 3]. Raises UsageError if it is not a picture, and SourceError."""
     if isinstance(picture, (str, os.PathLike)):
         return _read_picture(os.fspath(picture), choice)
     if _is_pil(picture):
@@ -49,7 +49,7 @@ def as_image(picture: Picture, choice: Choice | None = None) -> Image:
 
 
 def kind_of(thing: object) -> str:
-    """A value in a message: ``uint8 (480, 640, 3)`` for an array, else its type."""
+    """Describe a value for a message: ``uint8 (480, 640, 3)`` for an array, otherwise its type."""
     if hasattr(thing, "dtype"):
         return f"{thing.dtype} {getattr(thing, 'shape', '')}".strip()
     return type(thing).__name__
@@ -60,7 +60,7 @@ def _is_pil(picture: object) -> bool:
 
 
 def _from_pil(picture: Any) -> Image:
-    """Pixels as they are stored; a picture of 16 bits or of floats has no range that is known."""
+    """Return the pixels as stored. Raises UsageError for more than 8 bits (unknown range)."""
     import numpy as np
 
     if picture.mode.startswith(("I", "F")):
@@ -86,12 +86,12 @@ def _read_picture(path: str, choice: Choice | None) -> Image:
     listed = None if arrives else sources.pictures_of(path)
     if listed is None or len(listed) != 1:
         what = "a video" if listed is None else f"{len(listed)} pictures"
-        if is_address(path):  # who guesses by the name is wrong half of the time
+        if is_address(path):  # a file name alone would often mislead
             what = "not a picture"
         raise UsageError(
             f"{shown}: is {'a camera' if arrives else what}; use stream({shown!r}) for it"
         )
     with sources.open(path, choice=choice) as source:
         frame = source.read()
-    assert frame is not None  # a source without a frame does not open
+    assert frame is not None  # a source without frames fails to open
     return frame.image.copy()

@@ -1,4 +1,4 @@
-"""What a ``Detector`` finds in one picture: easy to loop over, to filter, to draw, to convert."""
+"""The objects that a ``Detector`` finds in one picture: loop over, filter, draw, convert them."""
 
 from __future__ import annotations
 
@@ -21,35 +21,48 @@ if TYPE_CHECKING:
     from detector.core.api.pictures import Picture
     from detector.core.types import Image
 
-WIDEST = 1280  # pixels of a picture in a notebook, which keeps what it shows
+WIDEST = 1280  # pixels; a notebook stores every picture that it shows
 
 
 class Detection(AnswersAttributes, types.Detection):
+    """One object of a picture. Iterating over ``Detections`` yields them.
+
+    ``box``: x1, y1, x2, y2 in pixels of the picture. ``score``: 0 to 1.
+
+        >>> Detection((10.0, 20.0, 50.0, 90.0), 0.9, 0, "person").name
+        'person'
+    """
+
     __slots__ = ()
 
 
 class Boxes(AnswersAttributes, np.ndarray[Any, np.dtype[np.float32]]):
-    """A plain array, xyxy [M, 4]."""
+    """Boxes as a plain array, xyxy [M, 4]."""
 
 
 class Detections(AnswersAttributes, types.Detections):
     """The objects of one picture, best score first.
 
-    ``boxes`` xyxy [M, 4] float32, ``scores`` [M] float32, ``class_ids`` [M], ``names``: class id ->
-    name, ``track_ids`` [M] or None, ``coasting`` [M] or None: not detected in this frame, but moved
-    by its track (``infer_every``), ``scene`` or None: what happened at lines and in zones in this
-    frame (``zones``). A loop gives ``Detection``; so does ``found[0]``.
-    ``found[found.scores > 0.5]`` and ``found.of("person")`` keep some; ``==`` compares all values.
+    ``boxes`` xyxy [M, 4] float32 in pixels of the picture, ``scores`` [M] float32, ``class_ids``
+    [M], ``names``: class id -> name, ``track_ids`` [M] or None, ``coasting`` [M] or None: not
+    detected in this frame, but moved by its track (``infer_every``), ``scene`` or None: events at
+    lines and in zones in this frame (``zones``). Iterating yields ``Detection``; so does
+    ``found[0]``. A mask and ``of`` select some; ``==`` compares all values.
 
-    It refers to its picture and does not keep it: ``plot``, ``save`` and a notebook find the
-    picture as long as the caller has it, and a file's for as long as the file is there.
+        >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
+        >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))
+        >>> found[found.scores > 0.5].of("vehicle").boxes.tolist()
+        [[60.0, 20.0, 80.0, 90.0]]
+
+    It does not keep its picture alive: ``plot``, ``save`` and a notebook find the picture while the
+    caller has it, and a file's while the file exists.
     """
 
     __slots__ = ("_picture",)
 
     @classmethod
     def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
-        """The same arrays, with the methods of this class. ``picture``: what they were found in."""
+        """Add the methods of this class to the same arrays. ``picture``: where they were found."""
         made = cls(
             *(found.boxes.view(Boxes), found.scores, found.class_ids),
             *(found.names, found.cut, found.track_ids),
@@ -63,11 +76,11 @@ class Detections(AnswersAttributes, types.Detections):
         return made
 
     def __post_init__(self) -> None:
-        super().__post_init__()  # slots: the class of ``super()`` is another
+        super().__post_init__()  # with slots, ``super()`` refers to another class
         self._picture: str | weakref.ref[Any] | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """For pickle and copy: a reference to a picture of this process stays behind."""
+        """Drop the reference to the picture, which only this process has."""
         path = self._picture if isinstance(self._picture, str) else None
         return (*(getattr(self, name) for name in self.__dataclass_fields__), path)
 
@@ -84,17 +97,14 @@ class Detections(AnswersAttributes, types.Detections):
         return Detection(*super()._one(i))
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """Plain values for JSON, as in a line of the JSONL output: class, class_id, score, box."""
+        """Return plain values for JSON, as in the JSONL output: class, class_id, score, box."""
         from detector.core.sinks.jsonl import rows_of
 
         return rows_of(self)
 
     def to_df(self) -> pandas.DataFrame:
-        """A table with a row for each: class, class_id, score, x1, y1, x2, y2, and track where
-        objects are tracked (missing for one that has none).
-
-        Raises ImportError where pandas is not installed.
-        """
+        """Return a table with the columns class, class_id, score, x1, y1, x2, y2, and track if
+        objects are tracked (missing for one without a track). Raises ImportError without pandas."""
         pandas = _import("pandas", "to_df()")
         from detector.core.sinks.csv import COLUMNS
 
@@ -107,10 +117,8 @@ class Detections(AnswersAttributes, types.Detections):
         return table
 
     def to_supervision(self) -> Any:
-        """The same as ``supervision.Detections``, for its annotators and trackers.
-
-        Raises ImportError where supervision is not installed (``pip install supervision``).
-        """
+        """Convert to ``supervision.Detections``, for its annotators and trackers. Raises
+        ImportError without supervision (``pip install supervision``)."""
         supervision = _import("supervision", "to_supervision()")
         return supervision.Detections(
             xyxy=self.boxes.reshape(-1, 4).copy(),
@@ -130,10 +138,10 @@ class Detections(AnswersAttributes, types.Detections):
         scores: bool = True,
         font: str | os.PathLike[str] | None = None,
     ) -> Image:
-        """A copy of ``image``, u8 BGR [h, w, 3], with boxes and labels as the command draws.
+        """Return a copy of ``image``, u8 BGR [h, w, 3], with boxes and labels as in the command.
 
-        Without ``image`` it is the picture that the objects were found in. ``font``: a TTF, OTF or
-        TTC file for the labels. Raises UsageError where it is none, or where the picture is gone.
+        ``image``: by default, the picture in which the objects were found. ``font``: a TTF, OTF or
+        TTC file for the labels. Raises UsageError for another file, or if the picture is gone.
         """
         from detector.core.run.fonts import open_font
         from detector.core.stages.annotate import Style, annotate
@@ -145,12 +153,12 @@ class Detections(AnswersAttributes, types.Detections):
         annotate(drawn, self, Style(line_width, font_scale, labels, scores, font=opened))
         return drawn
 
-    plot = draw  # as users of ultralytics look for it
+    plot = draw  # ultralytics' name
 
     def save(self, path: str | os.PathLike[str], image: Image | None = None) -> None:
-        """Writes what ``draw`` returns, whole or not at all; the suffix of ``path`` is the format.
+        """Write what ``draw`` returns, whole or not at all, in the format of ``path``'s suffix.
 
-        Raises OutputError where it cannot be written, and what ``draw`` raises.
+        Raises OutputError if it cannot be written, and what ``draw`` raises.
         """
         from pathlib import Path
 
@@ -164,7 +172,7 @@ class Detections(AnswersAttributes, types.Detections):
         write_whole(target, content, "choose another path")
 
     def _find_picture(self) -> Image | None:
-        """Its picture, u8 BGR, or None where nobody has it any more. A file is read again."""
+        """Return the picture, u8 BGR, or None if it was released. A file is read again."""
         from detector.core.api.pictures import as_image
 
         of = self._picture
@@ -172,14 +180,14 @@ class Detections(AnswersAttributes, types.Detections):
         return None if picture is None else as_image(picture)
 
     def _repr_png_(self) -> bytes | None:
-        """For notebooks: the picture with its boxes, at most WIDEST pixels wide; None without."""
+        """Show a notebook the picture with its boxes, at most WIDEST pixels wide, if it exists."""
         import cv2
 
         from detector.core.sinks.pictures import encode
 
         try:
             picture = self._find_picture()
-        except DetectVideoError:  # the file is gone or is another
+        except DetectVideoError:  # the file is gone or has changed
             return None
         if picture is None:
             return None
@@ -189,7 +197,7 @@ class Detections(AnswersAttributes, types.Detections):
         return encode(drawn, ".png")[1]
 
     def _repr_html_(self) -> str | None:
-        """For notebooks: the table, where the picture is gone. A page prefers this to the PNG."""
+        """Show a notebook a table if the picture is gone. Notebooks prefer HTML to PNG."""
         if self._repr_png_() is not None:
             return None
         rows = "".join(

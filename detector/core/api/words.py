@@ -1,6 +1,6 @@
-"""The command line's words in a message, as a Python caller writes them.
+"""Rewrite the command line's option names in messages as Python keywords.
 
-The checks are the command's own: ``--max-det: 0 is too small``. In Python it is ``max_det``.
+Python uses the command's own checks: ``--max-det: 0 is too small`` becomes ``max_det: 0 ...``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from detector.core.errors import DetectVideoError
 
-# An option, and the value behind it: FILE, 640x384, or what a colon follows (``--conf 3: ...``).
+# An option, and the value after it: FILE, 640x384, or what a colon follows (``--conf 3: ...``).
 OPTION = re.compile(
     r"(?<![\w-])--([a-z][a-z-]*)(?: ([A-Z]{2,}\b|[\d./][^\s;,:]*|[^\s;,:-]+(?=:)))?"
 )
@@ -19,7 +19,7 @@ OPTION = re.compile(
 
 @contextmanager
 def python_words(options: Collection[str]) -> Iterator[None]:
-    """Errors from inside name the ``options`` as keywords; other options stay as they are."""
+    """Name the ``options`` as keywords in errors raised inside; other options stay as they are."""
     try:
         yield
     except DetectVideoError as error:
@@ -28,7 +28,7 @@ def python_words(options: Collection[str]) -> Iterator[None]:
 
 
 def translate(message: str, options: Collection[str]) -> str:
-    """``give --names FILE`` becomes ``give names=FILE``."""
+    """Turn ``give --names FILE`` into ``give names=FILE``."""
 
     def keyword(match: re.Match[str]) -> str:
         name, value = match[1].replace("-", "_"), match[2]

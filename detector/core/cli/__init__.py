@@ -1,4 +1,4 @@
-"""What the commands share; each is a file of a folder ``commands``, of the core or of a wing."""
+"""What the commands share. Each is a file in a folder ``commands``, of the core or a wing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The whole of ``detect-video``, from ``sys.argv`` to the exit code of the process."""
+    """Run ``detect-video``, from ``sys.argv`` to the exit code of the process."""
     import os
     import sys
 
@@ -17,7 +17,7 @@ def main() -> NoReturn:
     keep_blas_alone()
     try:
         check_files(LEAST_FILES)
-    except DetectVideoError as error:  # too few even to import what follows
+    except DetectVideoError as error:  # limits too low even to import what follows
         with suppress(AttributeError):  # a closed stderr is None
             sys.stderr.write(f"detect-video: {error}\n")
         sys.exit(error.exit_code)
@@ -40,8 +40,8 @@ def main() -> NoReturn:
     except BaseException as error:
         code = code or end(error)
     if stopped or code in (EXIT_INTERNAL, EXIT_ENGINE):
-        # Libraries may be in the middle of something, in threads of their own. The tidying up at
-        # the end of the interpreter would crash them ("terminate called"), or wait for them.
+        # Libraries may still run threads. The interpreter's cleanup would crash them ("terminate
+        # called") or wait for them.
         os._exit(code)
     sys.exit(code)
 
@@ -50,7 +50,7 @@ def _run_command() -> int:
     from detector.core.cli.group import cli
 
     try:
-        # It returns the code of `--help`; a command leaves by SystemExit.
+        # It returns the code of `--help`; commands exit by SystemExit.
         return int(cli.main(prog_name="detect-video", standalone_mode=False) or 0)
     except SystemExit as leaving:
         return int(leaving.code or 0)

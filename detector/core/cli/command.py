@@ -1,4 +1,4 @@
-"""What the commands share: the decorator that makes one, and their common options."""
+"""The decorator that makes a command, and the options that commands share."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def subcommand(
     """Make a command of a function that returns its exit code (None: 0). A DetectVideoError becomes
     one line on stderr and its exit code (exits.py).
 
-    ``options``: those of the configuration that it takes. ``config_file`` adds --config. ``json``:
+    ``options``: the configuration options that it takes. ``config_file`` adds --config. ``json``:
     what --json prints; adds ``as_json``. ``quiet``: the help of --quiet. ``interrupted``: what to
-    say after a signal that nobody below handled. ``light``: it imports no numpy, so it needs no
-    threads. ``examples``: command lines for --help.
+    print after a signal that nothing else handled. ``light``: the command imports no numpy and
+    needs no threads. ``examples``: command lines for --help.
     """
     shared = list(options)
     if config_file:
@@ -77,7 +77,7 @@ def subcommand(
 
 @contextmanager
 def errors_as_documents(wanted: bool) -> Iterator[None]:
-    """With --json (``wanted``), what ends the block is printed as a document too."""
+    """Print an error that ends the block as a document too, with --json (``wanted``)."""
     try:
         yield
     except (DetectVideoError, Stopped) as error:

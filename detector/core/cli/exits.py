@@ -1,4 +1,4 @@
-"""Turns errors into one line on stderr, never a traceback, and the documented exit code."""
+"""Turn errors into one line on stderr, without a traceback, and the documented exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITING = "stopped at once; unfinished output stays under *.partial.*"
 
 @contextmanager
 def exit_codes(interrupted: str) -> Iterator[None]:
-    """End the process with the code of what the block raises."""
+    """End the process with the exit code of the error raised in the block."""
     with raise_on_signals():
         try:
             yield
@@ -40,12 +40,12 @@ def exit_codes(interrupted: str) -> Iterator[None]:
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            raise_swallowed()  # then this error is what a library made of the signal
+            raise_swallowed()  # then this error is a library's reaction to the signal
             sys.exit(end(error))
 
 
 def end(error: BaseException) -> int:
-    """Says in one line what ended the command. Returns the exit code."""
+    """Print in one line why the command ended. Return the exit code."""
     if isinstance(error, DetectVideoError):
         complain(error)
         return error.exit_code
@@ -53,8 +53,8 @@ def end(error: BaseException) -> int:
         _say(f"{error.word}: {error.says}" if error.says else error.word)
         return error.exit_code
     if isinstance(error, click.ClickException):
-        if len(sys.argv) == 1 or type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2
-            error.show()  # no argument at all: the help, as it is laid out
+        if len(sys.argv) == 1 or type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 raises it
+            error.show()  # no argument at all: show the help with its layout
         else:
             _say(f"{_sentence(error.format_message())} See {_help_of(error)}.")
         return error.exit_code
@@ -76,14 +76,14 @@ def _sentence(message: str) -> str:
 
 
 def _help_of(error: click.ClickException) -> str:
-    """The help that lists what the user mistyped: that of the command, or of ``detect-video``."""
+    """Return the help that lists what the user mistyped: of the command, or of ``detect-video``."""
     context = getattr(error, "ctx", None)
     words = context.command_path.split()[1:] if context is not None else []
     return " ".join(["detect-video", *([] if words == ["detect"] else words), "--help"])
 
 
 def complain(error: DetectVideoError) -> None:
-    """Prints the message and its notes, each as one line even if it has line breaks."""
+    """Print the message and its notes, each as one line, even if it contains line breaks."""
     from detector.core.run.limits import folder_is_gone
 
     gone = "; the current folder was deleted: go to another one with cd" if folder_is_gone() else ""
@@ -103,17 +103,17 @@ def _internal(error: BaseException) -> int:
 
 
 def _log_of(error: BaseException) -> str:
-    """The file that holds the traceback: in the session, else one for the last error."""
+    """Return the file that holds the traceback: in the session, or the file of the last error."""
     for note in getattr(error, "__notes__", ()):
         if note.startswith(LOGGED):
             return str(note.removeprefix(LOGGED))
-    told = redact("".join(traceback.format_exception(error)))
-    text = told.encode(errors="backslashreplace")
+    trace = redact("".join(traceback.format_exception(error)))
+    text = trace.encode(errors="backslashreplace")
     with suppress(OutputError, OSError):
         kept = user_cache() / LOG
         write_whole(kept, text, ours=True, private=True)
         return str(kept)
-    with suppress(OSError):  # a name of its own: others may write to this folder
+    with suppress(OSError):  # a unique name: others may write to this folder
         file, path = tempfile.mkstemp(prefix="detect-video-", suffix=".log")
         with os.fdopen(file, "wb") as log:
             log.write(text)

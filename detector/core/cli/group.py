@@ -1,4 +1,4 @@
-"""The click group: the commands of the core and of the wings. ``detect`` may be left out."""
+"""The click group of all commands, of the core and of the wings; ``detect`` is the default."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from detector.core import __version__, wings
-from detector.core.cli.habits import (
-    answer_habits,
-    refuse_assignments,
-    refuse_model_name,
-    takes_values,
-)
 from detector.core.cli.help import (
     ALL,
     FLAGS,
@@ -32,17 +26,18 @@ from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
 
 DEFAULT = "detect"
-EXAMPLES = 6  # of detect, which --help alone shows
-HELP = "help"  # `help compare` is `compare --help`; no command, so that it is no row of the help
+EXAMPLES = 6  # examples of detect, shown by --help alone
+HELP = "help"  # `help compare` means `compare --help`; not a command, so the help does not list it
 
 
 def command_names() -> list[str]:
-    """``core/commands/infer_raw.py`` is the command ``infer-raw``."""
+    """Return the names of all commands: ``core/commands/infer_raw.py`` is ``infer-raw``."""
     return sorted(wings.commands())
 
 
 class DefaultGroup(click.Group):
-    """``detect-video in.mp4`` means ``detect-video detect in.mp4``; of a file: ``./build``."""
+    """A group with a default: ``detect-video in.mp4`` means ``detect-video detect in.mp4``. Write
+    ``./build`` for a file."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return command_names()
@@ -55,7 +50,7 @@ class DefaultGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         widen(ctx)
-        if ctx.resilient_parsing:  # a shell completes a word: nothing is said, nothing refused
+        if ctx.resilient_parsing:  # a shell completes a word: print and refuse nothing
             return super().parse_args(ctx, _words_before(args))
         if not args:
             for line in SUMMARY.splitlines():
@@ -66,19 +61,28 @@ class DefaultGroup(click.Group):
             args = [*args[1:], "--help"] if of_command else ["--help", *args[1:]]
         if args[0] in FLAGS:
             args = self._detect().take_topic(ctx, args)
-        if args and args[0] not in command_names() and not args[0].startswith("-"):
+        is_there = bool(args) and os.path.lexists(args[0])
+        if args and not (is_there or args[0] in command_names() or args[0].startswith("-")):
+            from detector.core.cli.habits import answer_habits
+
             args[0] = answer_habits(args, ctx, self._options_of(ctx)) or args[0]
         if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
-            _refuse_misspelt(args[0], ctx)
-            check_threads(blas_threads())  # the next line imports numpy
-            refuse_model_name(args[0], ctx)
+            check_threads(blas_threads())  # what follows imports numpy
+            if not is_there:
+                from detector.core.cli.habits import refuse_model_name
+
+                _refuse_misspelt(args[0], ctx)
+                refuse_model_name(args[0], ctx)
             args.insert(0, DEFAULT)
-        if args[0] == DEFAULT:
+        if args[0] == DEFAULT and any("=" in word for word in args[1:]):
+            from detector.core.cli.habits import refuse_assignments
+
             refuse_assignments(args[1:], ctx, self._options_of(ctx))
         return super().parse_args(ctx, args)
 
     def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
-        """Imports a command only where its options are asked for."""
+        """Return a function that lists a command's options; it imports the command when called."""
+        from detector.core.cli.habits import takes_values
 
         def known(name: str) -> dict[str, bool]:
             command = self.get_command(ctx, name)
@@ -87,7 +91,7 @@ class DefaultGroup(click.Group):
         return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Files stand first: bash drops what came before them."""
+        """Complete words. Files come first: bash drops what precedes them."""
         detect = self._detect()
         found = super().shell_complete(ctx, incomplete)
         found += detect.shell_complete(click.Context(detect), incomplete)
@@ -110,7 +114,7 @@ class DefaultGroup(click.Group):
         formatter.write_usage(ctx.command_path, "[COMMAND] [OPTIONS] SOURCE...")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options of ``detect``, which most people look for, then the commands."""
+        """Show the options of ``detect``, which most users look for, then the commands."""
         detect, whole = self._detect(), TOPIC in ctx.meta
         write_examples(detect.examples if whole else detect.examples[:EXAMPLES], formatter)
         detect.format_options(ctx, formatter)
@@ -129,7 +133,7 @@ class DefaultGroup(click.Group):
 
 
 def _words_before(args: list[str]) -> list[str]:
-    """The command line before the word that a shell completes, with its command."""
+    """Return the command line before the word that a shell completes, with its command."""
     from detector.core.config.elsewhere import WORDS
 
     if not args or args[0] in ("--help", "-h", "--version"):
@@ -141,9 +145,9 @@ def _words_before(args: list[str]) -> list[str]:
 
 
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
-    """Refuse ``profle in.mp4``: it would be two sources. A path or a suffix is always a source."""
+    """Refuse ``profle in.mp4``, which is not two sources: those have a path or a suffix."""
     close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
-    if close and word.isidentifier() and not os.path.lexists(word):
+    if close and word.isidentifier():
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)
 
 

@@ -1,4 +1,4 @@
-"""The habits of other programs' users: their options and first words, and our word for each."""
+"""Translate options and first words of other programs' users to ours."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import click
 if TYPE_CHECKING:
     from detector.core.cli.translating import Known
 
-LISTS = ("--classes", "--blur")  # options whose items people give as words of their own
+LISTS = ("--classes", "--blur")  # options whose items other programs take as separate words
 
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
-    """Our word for another program's option, or for ours (``known``) with underscores, or None."""
-    from detector.core.config.elsewhere import HABITS  # for the few that need it
+    """Return our option for another program's, or for ours with underscores, or None."""
+    from detector.core.config.elsewhere import HABITS  # imported only if needed
 
     option = theirs.replace("_", "-")
     if (ours := HABITS.get(option)) is not None:
@@ -27,11 +27,9 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
-    """The command that another program's first word means here, if any. Raises UsageError for
-    ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it."""
+    """Return our command for another program's first word, if any. Raises UsageError for ``train``,
+    ``conf=0.3`` and ``yolo predict``, with our way to write it."""
     word = words[0]
-    if os.path.lexists(word):
-        return None
     from detector.core.config.elsewhere import ABSENT, WORDS
 
     is_solution = word == "solutions" and len(words) > 1
@@ -45,14 +43,14 @@ def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str
 
 
 def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -> None:
-    """Raises UsageError for ``source=in.mp4`` and ``conf=0.3`` among the sources."""
+    """Raise UsageError for ``source=in.mp4`` and ``conf=0.3`` among the sources."""
     for before, word in zip(("", *words), words, strict=False):
         if _assigns(word) and not before.startswith("-"):
             raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
-    """The answer to an option that the command does not have; None if it is nobody's."""
+    """Return the hint for an option that the command lacks; None if no program has it."""
     ours = our_option(option, known := takes_values(ctx.command))
     if ours is None:
         return None
@@ -62,7 +60,7 @@ def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str 
 
 
 def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
-    """Imports the translator only where there is something to translate."""
+    """Return the line in our words. Imports the translator only if needed."""
     from detector.core.cli.translating import write_ours
 
     return write_ours(words, known, ctx, *command)
@@ -92,7 +90,7 @@ def _assigns(word: str) -> bool:
 
 
 def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.Context) -> None:
-    """Raises UsageError for ``in.mp4 --classes 0 2``, where 2 would be a webcam."""
+    """Raise UsageError for ``in.mp4 --classes 0 2``, where 2 would be a webcam."""
     for at, word in enumerate(words):
         if word not in LISTS:
             continue
@@ -112,14 +110,14 @@ def _is_bare(word: str) -> bool:
 
 
 def _may_be_camera(source: str) -> bool:
-    from detector.core.sources._unclaimed import is_live
+    from detector.core.sources._forms import is_live
 
     return is_live(source) or source.lower().endswith((".yaml", ".yml"))
 
 
 def refuse_model_name(word: str, ctx: click.Context) -> None:
-    """Raises UsageError for a source that is no file but reads like a model: ``yolov5nn``."""
-    if os.path.lexists(word) or os.sep in word or "." in word:
+    """Raise UsageError for a source that is no file but reads like a model: ``yolov5nn``."""
+    if os.sep in word or "." in word:
         return
     from detector.core.models.catalogue import known
 

@@ -1,7 +1,7 @@
-"""What --help shows: the common options, or a group of them, or all; and what a shell completes.
+"""What --help shows (common options, one group, or all), and what a shell completes.
 
-``--help`` alone shows of a command with many options its own and the common ones of the
-configuration, a line each. ``--help all``, ``--help GROUP`` and ``--help OPTION`` show whole texts.
+``--help`` alone lists a command's own options and the common ones of the configuration, one line
+each, if it has many. ``--help all``, ``--help GROUP`` and ``--help OPTION`` show the full texts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from detector.core.cli.habits import answer_option, our_option, refuse_split_lists
-
 SUMMARY = """\
 detect-video SOURCE...       find objects; write SOURCE-detected.mp4 and .jsonl
 detect-video profile SOURCE  see where each millisecond goes and what to change
@@ -25,11 +23,11 @@ detect-video eval DATASET    measure a model's accuracy against labels
 detect-video doctor          check what can run on this machine
 detect-video --help          show common options, all commands and examples"""
 ALL = "all"
-OWN = "Options"  # title of those that are of no group
+OWN = "Options"  # title of options without a group
 FLAGS = ("--help", "-h")
-TOPIC = f"{__name__}.topic"  # in a context's meta: what --help was asked for
+TOPIC = f"{__name__}.topic"  # key in a context's meta: the topic given to --help
 OF_CLASSES = ("classes", "blur")  # options that take names of classes
-MANY = 20  # options; a command with fewer shows them all, and fits on a screen
+MANY = 20  # options; a command with fewer shows them all on one screen
 
 
 class GroupedOption(click.Option):
@@ -45,7 +43,7 @@ class GroupedOption(click.Option):
         common: bool = False,
         **more: Any,
     ) -> None:
-        """``bare``: the value where none follows. ``common``: whether --help alone shows it."""
+        """Create it. ``bare``: the value if none follows. ``common``: shown by --help alone."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
         self.short, self.common = short, common
@@ -60,7 +58,7 @@ class GroupedOption(click.Option):
 
 
 def _names_for(option: str | None, ctx: click.Context) -> Sequence[str]:
-    """Known models, or the classes of the one on the command line."""
+    """Return known models, or the class names of the model on the command line."""
     from detector.core.models.catalogue import known, known_model
 
     if option == "model":
@@ -75,12 +73,12 @@ def _names_for(option: str | None, ctx: click.Context) -> Sequence[str]:
 
 
 def complete_files(incomplete: str) -> list[CompletionItem]:
-    """Leaves the word to the shell, which knows its own way to write a path."""
+    """Leave the word to the shell, which knows how to write a path."""
     return [CompletionItem(incomplete, type="file")]
 
 
 class Files(click.types.StringParamType):
-    """Text that is a path, most of the time: a shell completes files."""
+    """Text that is usually a path, so that a shell completes files."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -106,15 +104,19 @@ class HelpfulCommand(click.Command):
         try:
             rest = super().parse_args(ctx, [*args])
         except click.NoSuchOption as error:
+            from detector.core.cli.habits import answer_option
+
             if answer := answer_option(error.option_name, args, ctx):
                 raise click.UsageError(answer, ctx) from None
             raise
-        if not ctx.resilient_parsing:
+        if not ctx.resilient_parsing and any(word[2:] in OF_CLASSES for word in args):
+            from detector.core.cli.habits import refuse_split_lists
+
             refuse_split_lists(args, ctx.params.get("sources") or (), ctx)
         return rest
 
     def _with_bare(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
-        """With the value of each flag that may stand without one."""
+        """Add the value of each flag given without one."""
         bare = {
             flag: one
             for one in self.get_params(ctx)
@@ -136,7 +138,7 @@ class HelpfulCommand(click.Command):
         return given
 
     def take_topic(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """``args`` without the word behind --help, which the context keeps. Raises UsageError."""
+        """Return ``args`` without the word after --help, kept in the context. Raises UsageError."""
         at = next((at for at, word in enumerate(args) if word in FLAGS), None)
         if ctx.resilient_parsing or at is None or not args[at + 1 :] or not self._is_long(ctx):
             return args
@@ -162,10 +164,12 @@ class HelpfulCommand(click.Command):
         return {**groups, OWN: own} if own else groups
 
     def _shown_for(self, ctx: click.Context, topic: str) -> dict[str, list[click.Option]] | None:
-        """What ``--help TOPIC`` shows; None where nothing is called so."""
+        """Return the options that ``--help TOPIC`` shows; None for an unknown topic."""
         groups = self._grouped(ctx)
         if topic == ALL:
             return groups
+        from detector.core.cli.habits import our_option
+
         name = topic.lower().lstrip("-").replace("_", "-")
         chosen = {title: ones for title, ones in groups.items() if key_of(title) == name}
         if chosen:
@@ -196,7 +200,7 @@ class HelpfulCommand(click.Command):
                 formatter.write_dl(rows, col_max=26)
 
     def _write_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Those that most people use, and what belongs to this command alone, a line each."""
+        """Write the options that most users need and the command's own, one line each."""
         groups = self._grouped(ctx)
         rows = []
         for ones in groups.values():
@@ -222,7 +226,7 @@ class HelpfulCommand(click.Command):
 
 
 def key_of(title: str) -> str:
-    """The word of a group: ``recording`` of Recording of cameras."""
+    """Return the keyword of a group: ``recording`` for Recording of cameras."""
     return title.split()[0].lower()
 
 
@@ -235,7 +239,7 @@ def make_short(text: str, most: int) -> str:
 
 
 def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """``COMMAND  # what for`` lines, whole: a wrapped command line cannot be copied."""
+    """Write ``COMMAND # comment`` lines unwrapped: a wrapped command line cannot be copied."""
     if examples:
         with formatter.section("Examples"):
             for example in examples:
@@ -243,6 +247,6 @@ def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> N
 
 
 def widen(ctx: click.Context) -> None:
-    """Help takes the terminal's width; a pipe gets 100 columns."""
+    """Use the terminal's full width; a pipe gets 100 columns."""
     width = shutil.get_terminal_size((100, 24)).columns
     ctx.terminal_width = max(40, min(width, 140)) - 1

@@ -19,8 +19,8 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """One option for each leaf of the configuration; None if not given. ``groups``, ``but``: of
-    these groups, not of these. ``only``, ``without``: leaves. ``defaults``: for the help."""
+    """Make an option of each leaf of the configuration; None if not given. ``groups``, ``but``:
+    groups to include and exclude. ``only``, ``without``: leaves. ``defaults``: for the help."""
     own = defaults or {}
     return [
         _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))
@@ -49,7 +49,7 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
             bare=meta.get("bare"),
             **shown,
         )
-    # A flag of a lower level can be taken back: --no-sync. A name that is a negation stands alone.
+    # --no-sync undoes a flag of a lower level. An option named no_... has no negation.
     if not leaf.name.startswith("no_"):
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
     return GroupedOption(

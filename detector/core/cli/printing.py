@@ -1,7 +1,7 @@
-"""The one way out for what a command prints; a test finds what goes another way.
+"""Print a command's output. A test finds output that bypasses this module.
 
-Names and messages come from files that anybody may have written, so text is made printable here
-(errors/text.py). What the terminal's encoding lacks is an escape too (streams.py).
+Names and messages come from untrusted files, so we make text printable (errors/text.py). Letters
+that the terminal's encoding lacks become escapes as well (streams.py).
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ if TYPE_CHECKING:
 
 
 def echo(line: str, *, err: bool = False, nl: bool = True) -> None:
-    """Prints one line. ``nl``: with its line end."""
+    """Print one line. ``nl``: end it."""
     click.echo(printable(line), err=err, nl=nl)
 
 
 def print_text(text: str) -> None:
-    """Prints lines, each made printable."""
     for line in text.splitlines():
         echo(line)
 
 
 def print_json(document: Any) -> None:
-    """The text of a document is ASCII on its own lines, so it goes out as it is."""
+    """Print a document. Its text is ASCII on our own lines, so it needs no escaping."""
     from detector.core.session.codec import to_json
 
     click.echo(to_json(document), nl=False)
 
 
 def terminal(piped_width: int) -> SafeConsole:
-    """Standard output for tables. In a pipe they are COLUMNS or ``piped_width`` wide."""
+    """Return a console for tables on standard output; COLUMNS or ``piped_width`` wide in a pipe."""
     from detector.core.terminal.console import SafeConsole
 
-    asked = os.environ.get("COLUMNS", "").isdecimal()  # rich reads it
+    asked = os.environ.get("COLUMNS", "").isdecimal()  # rich reads it too
     return SafeConsole(width=None if asked or sys.stdout.isatty() else piped_width)
 
 

@@ -1,4 +1,4 @@
-"""Standard input, output and error, whatever the caller made of them: closed, full, or left."""
+"""Standard input, output and error in any state: closed, full, or without a reader."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any, TextIO
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import redact
 
-GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe has left (`| head`); so has the terminal
-_CLOSED: list[str] = []  # the standard streams that our caller closed
+GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe is gone (`| head`), or the terminal
+_CLOSED: list[str] = []  # the standard streams that the caller closed
 
 
-class _Output(io.FileIO):
-    """The bytes of standard output, or nowhere once nobody reads them. Raises OutputError, once."""
+class _StandardOutput(io.FileIO):
+    """Standard output as bytes, discarded once the reader is gone. Raises OutputError, once."""
 
     _lost = False
 
     def write(self, data: Any, /) -> int:
         if not self._lost:
             try:
-                return super().write(data)  # all of it, or less: the buffer above goes on
+                return super().write(data)  # it may write less: the buffer above continues
             except OSError as error:
                 self._lost = True
                 self._complain(error)
@@ -39,15 +39,15 @@ class _Output(io.FileIO):
             ) from error
 
 
-class _Errors(_Output):
-    """The bytes of standard error. Where they cannot be written, there is nobody to tell."""
+class _Errors(_StandardOutput):
+    """Standard error as bytes. Write errors are ignored: there is nowhere left to report them."""
 
     def _complain(self, error: OSError) -> None:
         pass
 
 
 def check_standard_output(owners: Mapping[str, bool]) -> None:
-    """Raises UsageError if several of ``owners`` (option -> whether) write to standard output,
+    """Raise UsageError if several of ``owners`` (option -> whether) write to standard output,
     OutputError if it is closed."""
     given = [option for option, writes in owners.items() if writes]
     if len(given) > 1:
@@ -59,7 +59,7 @@ def check_standard_output(owners: Mapping[str, bool]) -> None:
 
 
 def take_standard_output() -> int:
-    """A new descriptor of standard output; what libraries print goes to standard error now."""
+    """Return a new descriptor of standard output; libraries print to standard error from now on."""
     sys.stdout.flush()
     taken = os.dup(1)
     os.dup2(2, 1)
@@ -68,11 +68,11 @@ def take_standard_output() -> int:
 
 
 def guard_streams() -> None:
-    """Puts streams in the place of ``sys.stdout`` and ``sys.stderr`` that fail as told above."""
+    """Replace ``sys.stdout`` and ``sys.stderr`` with streams that handle these failures."""
     _open_closed()
     with suppress(OSError):
-        sys.stdout.flush()  # a sitecustomize of the user's may have printed something
-    sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout, os.isatty(1))
+        sys.stdout.flush()  # a user's sitecustomize may have printed something
+    sys.stdout = _text(_StandardOutput(1, "w", closefd=False), sys.stdout, os.isatty(1))
     sys.stderr = _text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
 
 
@@ -80,13 +80,13 @@ def keep_others_out() -> None:
     """Keep standard output ours alone: what libraries print there goes to standard error."""
     before = sys.stdout
     raw = getattr(getattr(before, "buffer", None), "raw", None)
-    if isinstance(raw, _Output) and raw.fileno() == 1:
+    if isinstance(raw, _StandardOutput) and raw.fileno() == 1:
         ours = take_standard_output()
-        sys.stdout = _text(_Output(ours, "w"), before, os.isatty(ours))
+        sys.stdout = _text(_StandardOutput(ours, "w"), before, os.isatty(ours))
 
 
 class _ErrorText(io.TextIOWrapper):
-    """Standard error. Warnings, logs and tracebacks of threads lose their secrets here, too."""
+    """Standard error as text, without secrets, even in warnings, logs and threads' tracebacks."""
 
     def write(self, text: str, /) -> int:
         super().write(redact(text))
@@ -106,11 +106,11 @@ def _text(
 
 
 def _open_closed() -> None:
-    """Open /dev/null for every standard stream that the caller closed (`>&-`)."""
+    """Open /dev/null for each standard stream that the caller closed (`>&-`)."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             _CLOSED.append(name)
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

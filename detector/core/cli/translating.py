@@ -1,4 +1,4 @@
-"""A command line of ultralytics or YOLOv5 in our words, as one line to type."""
+"""Translate a command line of ultralytics or YOLOv5 into ours, as one line to type."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ import click
 
 from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
 
-# Options from elsewhere that no value follows where they stand as --half.
+# Options of other programs that take no value if written like --half.
 SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
     "--hide-conf --show --view-img --cuda --gpu --cpu -y".split()
 )
 SOURCES = ("--source", "--input", "-i")
-PLACES = ("--project", "--name")  # the two parts of a folder
+PLACES = ("--project", "--name")  # together they name a folder
 COUNTING = ("count", "queue", "trackzone")  # of ultralytics' solutions
-Known = Callable[[str], Mapping[str, bool]]  # command -> its options, and whether a value follows
+# returns a command's options, and whether each takes a value
+Known = Callable[[str], Mapping[str, bool]]
 
 
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """``use detect-video in.mp4 --size 640.``, and what has no place in it. Raises UsageError."""
-    line = _Line(known, ctx, command)
+    """Return ``use detect-video in.mp4 --size 640.``, and what we lack. Raises UsageError."""
+    line = _TranslatedLine(known, ctx, command)
     rest = [*words]
     while rest:
         line.take(rest.pop(0), rest)
@@ -37,7 +38,7 @@ def write_ours(
     return f"use {line.before}{words}.{left}"
 
 
-class _Line:
+class _TranslatedLine:
     def __init__(self, known: Known, ctx: click.Context, command: str) -> None:
         self.left_out: list[str] = []
         self._of, self._ctx = known, ctx
@@ -54,7 +55,7 @@ class _Line:
         return self._of(self._command)
 
     def take(self, word: str, rest: list[str]) -> None:
-        """One word of theirs; what belongs to it is taken from ``rest``."""
+        """Translate one word; its values are taken from ``rest``."""
         name, equals, value = word.partition("=")
         if word.startswith("-") and word != "-":
             option = name.replace("_", "-")
@@ -93,14 +94,14 @@ class _Line:
     def _add(self, option: str, value: str) -> None:
         if option in SOURCES:
             self._sources.append(value)
-            self._output_follows = option == "-i"  # as with ffmpeg
+            self._output_follows = option == "-i"  # as in ffmpeg
         elif option in PLACES and option not in self._known:
             self._folder = [*self._folder, value] if option == "--name" else [value, *self._folder]
         elif value.lower() == "false":
             if option == "--save":
                 self._options["--no-video"] = None
         elif (option, value.lower()) == ("--save", "true") or option == "--format":
-            pass  # what is done anyway, or what the command says
+            pass  # our default, or implied by the command
         elif option == "--save":
             self._saves += value.split(",")
         elif option in self._known:
@@ -110,7 +111,7 @@ class _Line:
 
     def _add_theirs(self, option: str, value: str) -> None:
         answer = HABITS.get(option)
-        if answer is None or option == "--data":  # a dataset, which eval alone has
+        if answer is None or option == "--data":  # a dataset, which only eval has
             self.left_out.append(option.lstrip("-"))
             return
         ours, _, own = re.split(r"[,;:]| \(| for | or ", answer)[0].partition(" ")
@@ -124,7 +125,7 @@ class _Line:
     def words(self) -> list[str]:
         options = dict(self._options)
         if not self._sources and self._command in ("detect", "compare"):
-            self._sources.append("in.mp4")  # as our examples do
+            self._sources.append("in.mp4")  # as in our examples
         if self._counts:
             name = self._sources[0]
             self.before = f"{shlex.join(['detect-video', 'zones', name])}, draw on its page, then "
@@ -143,7 +144,7 @@ class _Line:
 
 
 def _values(option: str, rest: list[str]) -> str:
-    """The value behind an option; of --imgsz 480 640 (height, width) and --classes 0 2 both."""
+    """Return an option's value; both values of --imgsz 480 640 (height, width), --classes 0 2."""
     value = rest.pop(0)
     if option == "--classes":
         while rest and rest[0].isdecimal():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,10 @@ from detector.core.cli.streams import check_standard_output, take_standard_outpu
 from detector.core.errors import EXIT_DAMAGED, UsageError
 
 if TYPE_CHECKING:
-    from detector.core.cli.guest import Around, Guest
+    from detector.core.cli.guest import Guest, Surroundings
     from detector.core.config.schema import Config
     from detector.core.engines.base import BuildProgress
-    from detector.core.run.detect import Result
+    from detector.core.run.detect import RunResult
     from detector.core.terminal.console import SafeConsole
 
 EXAMPLES = (
@@ -75,12 +75,12 @@ def command(
     from detector.core.sources import check as check_source
 
     config = resolve_config(config_file, flags)
-    guest: Guest | None = wings.guest()
     owners = {"--output -": config.output.output == "-", "--events -": config.events.events == "-"}
     check_standard_output({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
         on_line = {name for name, value in flags.items() if value is not None}
+        guest: Guest | None = wings.guest() if _concerns_wings(specs, config, on_line) else None
         taken = guest is not None and guest.takes(specs, config, on_line)
         if check:
             if guest is None or not taken:
@@ -100,7 +100,7 @@ def command(
         from detector.core.terminal.models import build_line
 
         building = build_line(drawn_on)
-    surroundings: AbstractContextManager[Around | None]
+    surroundings: AbstractContextManager[Surroundings | None]
     surroundings = nullcontext() if guest is None else guest.around(config, _say)
     with errors_as_documents(as_json), surroundings as around:
         if taken:
@@ -138,15 +138,28 @@ def command(
     return result.exit_code
 
 
+def _concerns_wings(specs: Sequence[str], config: Config, on_line: Container[str]) -> bool:
+    """Not a run of plain files without an option of cameras or of the page."""
+    from detector.core.config.schema import CAMERA_GROUPS, options
+    from detector.core.run.inputs import is_camera
+
+    groups = {name: getattr(config, name) for name in (*CAMERA_GROUPS, "page")}
+    return (
+        any(group != type(group)() for group in groups.values())
+        or any(name in groups and leaf.name in on_line for name, leaf in options())
+        or any(not os.path.isfile(spec) or is_camera(spec) for spec in specs)
+    )
+
+
 def _detect_files(
     specs: Sequence[str],
     config: Config,
-    around: Around | None,
+    around: Surroundings | None,
     console: SafeConsole | None,
     building: BuildProgress | None,
     rows_to: int | None,
     verbose: bool,
-) -> Result:
+) -> RunResult:
     from detector.core.run.detect import Hooks, detect
 
     hooks, line = Hooks(timed=True), None

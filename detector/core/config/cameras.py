@@ -1,4 +1,4 @@
-"""The options of cameras: how they are read, recorded and shown, and what is told of them."""
+"""The options of cameras: how they are read, recorded, displayed and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other programs call our options and commands: for the command line and for Python."""
+"""Other programs' names for our options and commands, for the command line and for Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HABITS = {
     "-i": "name the source without an option: detect-video in.mp4",
     "-y": "not needed; a complete new file replaces the old one",
 }
-# What people type as the first word -> our command.
+# The first word that people type -> our command.
 WORDS = {
     "predict": "detect",
     "track": "detect --track",
@@ -68,7 +68,7 @@ ABSENT = {
     "help": "not a command; use detect-video --help",
     "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",
 }
-# Of a keyword that is no option from Python: what to write instead.
+# Keyword that is not an option in Python -> what to write instead.
 IN_PYTHON = {
     "source": "pass it to detector(picture) or detector.stream(source)",
     "input": "pass it to detector(picture) or detector.stream(source)",
@@ -78,7 +78,7 @@ IN_PYTHON = {
     "stream": "use detector.stream(source) for videos and cameras",
     "save_txt": "use found.to_dict() or found.to_df() for the values",
 }
-# The same of attributes: of a Detector, and of what it finds.
+# The same for attributes of a Detector and of its results.
 OF_DETECTORS = {
     **{word: f"use detect-video {ours}" for word, ours in WORDS.items()},
     **ABSENT,
@@ -101,7 +101,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 
 def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
-    """``use size=640``, or None. ``known``: our keywords."""
+    """Return ``use size=640``, or None. ``known``: our keywords."""
     if name in IN_PYTHON:
         return IN_PYTHON[name]
     ours = HABITS.get("--" + name.replace("_", "-"))
@@ -114,11 +114,11 @@ def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
 
 
 class AnswersAttributes:
-    """Names our attribute where a caller asks for another library's (``predict``, ``xyxy``)."""
+    """A base class that suggests our attribute for another library's (``predict``, ``xyxy``)."""
 
     __slots__ = ()
     answers: ClassVar[Mapping[str, str]] = OF_RESULTS
-    if not TYPE_CHECKING:  # which would take any name for an attribute
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any attribute
 
         def __getattr__(self, name):
             answer = self.answers.get(name, "").replace("NAME", name)

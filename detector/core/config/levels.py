@@ -1,4 +1,4 @@
-"""From levels to one checked tree. Later levels win, option by option:
+"""Merge the levels of options into one checked tree. Later levels win, option by option:
 
     cfg/default.yaml < options of the known model < a command's defaults < --config < flags
 
@@ -25,8 +25,8 @@ from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
 
 FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
-MAX_TEXT = 4096  # characters of a value: the longest path that the system takes
-COMMAND_LINE = "command line"  # a level of this origin: messages name the flag, not the path
+MAX_TEXT = 4096  # characters of a value: the longest path that the system accepts
+COMMAND_LINE = "command line"  # origin of this level: messages name the flag, not the path
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
 _GROUPS = tuple(group.name for group in dataclasses.fields(Config))
@@ -35,15 +35,15 @@ _GROUPS = tuple(group.name for group in dataclasses.fields(Config))
 def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
-    """The configuration of a command. Raises UsageError, naming the path of what is wrong.
-    ``flags``: option -> value; None: not given. ``defaults``: a command's own, above the model."""
+    """Return a command's configuration. Raises UsageError with the key's path. ``flags``:
+    option -> value; None: not given. ``defaults``: a command's own, above the model's."""
     return merge_levels(*collect_levels(config_file, flags, defaults))
 
 
 def collect_levels(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    """The levels of ``resolve_config``, lowest first: (where it comes from, options)."""
+    """Return the levels of ``resolve_config``, lowest first: (origin, options)."""
     from detector.core.models.catalogue import folder, known
 
     given = {name: value for name, value in flags.items() if value is not None}
@@ -65,7 +65,7 @@ def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, s
 
 
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
-    """A user's file. Files that it names may lie beside it; ``names`` may be a list of names."""
+    """Read a user's file. Paths in it may be relative to it; ``names`` may be a list of names."""
     keep("the configuration", config_file)
     origin, content = read_level(config_file)
     place = Path(config_file).parent
@@ -87,9 +87,9 @@ def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _names_in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
-    """[person, vehicle] or {0: person, 1: vehicle}."""
+    """Return the names of [person, vehicle] or {0: person, 1: vehicle}."""
     if isinstance(names, dict):
-        by_id = {str(key): name for key, name in names.items()}  # a key in quotes is as good
+        by_id = {str(key): name for key, name in names.items()}  # a quoted key works too
         if by_id.keys() != {str(at) for at in range(len(names))}:
             raise UsageError(
                 f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each exactly once"
@@ -104,7 +104,7 @@ def _names_in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]
 
 
 def _file_beside_plan(model: str) -> Path | None:
-    """x.yaml beside x.trt: it says what such a plan does not."""
+    """Return x.yaml next to x.trt, which describes what the plan does not."""
     from detector.core.engines import only_engine
 
     if only_engine(model) is None:
@@ -114,8 +114,8 @@ def _file_beside_plan(model: str) -> Path | None:
 
 
 def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
-    """One checked, frozen tree of all levels; a later level wins, option by option. A level is
-    (where it comes from, options): nested in groups or flat. Raises UsageError."""
+    """Merge levels into one checked, frozen tree; a later level wins, option by option. A level is
+    (origin, options), nested in groups or flat. Raises UsageError."""
     values: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
     for origin, level in levels:
         for name, value in _flatten(origin, level):
@@ -125,7 +125,7 @@ def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
 
 
 def with_implied(config: Config) -> Config:
-    """With what outputs imply: --save tracks is nothing without --track."""
+    """Add what outputs imply: --save tracks needs --track."""
     from detector.core import sinks
 
     for sink in sinks.in_order({*(config.output.save or ())} & {*sinks.names()}):
@@ -147,7 +147,7 @@ def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(option, value) of a level, whether it stands in its group or alone."""
+    """Yield (option, value) of a level, whether in its group or flat."""
     for key, value in level.items():
         if key in _GROUPS and isinstance(value, Mapping | None):
             for name, leaf in (value or {}).items():
@@ -182,19 +182,19 @@ _UNITS = {"GB": "GB", "DAYS": "days", "MIN": "minutes", "S": "seconds"}  # by me
 def _check(origin: str, name: str, value: Any) -> Any:
     group, leaf = _LEAVES[name]
     if isinstance(value, str):
-        Address(value, hide_path=name in SECRET_PATHS)  # its secrets are known before a message
+        Address(value, hide_path=name in SECRET_PATHS)  # registers its secrets before any message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
     if name == "zones" and isinstance(value, Mapping):
         value = json.dumps(value)
     value = read_value(where, leaf, value)
-    if name == "device":  # GPU.1 is OpenVINO's word for it, intel:gpu Ultralytics' word
+    if name == "device":  # GPU.1 is OpenVINO's spelling, intel:gpu is Ultralytics'
         value = value.lower().removeprefix("intel:").replace(".", ":")
         value = f"cuda:{value}" if value.isdecimal() else value
     return value
 
 
 def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
-    """A value of a file or the command line in an option's type. Raises UsageError."""
+    """Convert a value of a file or the command line to an option's type. Raises UsageError."""
     kind, optional = _type_of(leaf)
     if value is None and optional:
         return None
@@ -214,7 +214,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     if high is not None and value > high:
         percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
         raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
-    # An unknown engine is refused where engines are loaded: the error then has its JSON document.
+    # An unknown engine is refused when engines are loaded, so that the error has its JSON document.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:
@@ -225,13 +225,13 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def _type_of(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
-    """``int | None`` -> (int, True). Annotations are text here: ``from __future__``."""
+    """Parse ``int | None`` to (int, True). Annotations are text here: ``from __future__``."""
     kind, _, rest = str(leaf.type).partition(" | ")
     return {known.__name__: known for known in _KINDS}[kind.partition("[")[0]], rest == "None"
 
 
 def _convert(kind: type, value: Any) -> Any:
-    """YAML's value, or the command line's text, in an option's type. ValueError where it is not."""
+    """Convert YAML's value, or the command line's text, to an option's type. Raises ValueError."""
     if kind is tuple:
         items = split_list(value) if isinstance(value, str) else value
         items = items if isinstance(items, (list, tuple)) else [items]
@@ -246,7 +246,7 @@ def _convert(kind: type, value: Any) -> Any:
         if not isinstance(value, (str, int, float)):
             raise TypeError
         return _text(value)
-    number = kind(value)  # a text of too many digits is a ValueError
+    number = kind(value)  # too many digits raise ValueError
     if number != number or (kind is int and number != float(value)):  # NaN; 1.5 frames
         raise ValueError
     return number

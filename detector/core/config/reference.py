@@ -1,9 +1,9 @@
-"""Texts made from the schema: cfg/default.yaml, the table of options in docs/usage.md, and the
-options of the Python API with their types (detector/core/api/options.py).
+"""Write texts made from the schema: cfg/default.yaml, the table of options in docs/usage.md, and
+the options of the Python API with their types (detector/core/api/options.py).
 
     python -m detector.core.config.reference     # in a checkout, after a change of schema.py
 
-writes them. A test fails when one differs from what the schema says.
+A test fails if one of them differs from the schema.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import yaml
 
 from detector.core.config.schema import Config, choices_of, flag_of, help_of, options, short_of
 
-# Options from Python: the groups of ``Detector``, and which of their options it has in another way
-# or not at all. What is written and how it is drawn is the caller's work, but for ``blur``.
+# Options in Python: the groups of ``Detector``, and which of their options differ or are missing.
+# Writing and drawing are the caller's work, except ``blur``.
 PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
 NOT_IN_PYTHON = ("model", "engine", "self_timing")
 ALSO_IN_PYTHON = ("blur", "infer_every", "zones")
@@ -76,7 +76,7 @@ def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
 
 
 def python_types() -> str:
-    """The text of detector/core/api/options.py. A list may be any sequence; YAML's is a tuple."""
+    """Return the text of detector/core/api/options.py, where a list may be any sequence."""
     lines = [PYTHON_HEAD]
     for _, leaf in python_options():
         kind = str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")
@@ -102,14 +102,14 @@ def options_table() -> str:
 
 
 def with_options_table(page: str) -> str:
-    """A page whose lines between the two marks are the table of now."""
+    """Return the page with the current table between the two marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{options_table()}{END}{after}"
 
 
 def _spelling(leaf: dataclasses.Field[Any]) -> str:
-    """The flag; of an option that --help leaves out, its path in YAML."""
+    """Return the flag; for an option hidden from --help, its path in YAML."""
     meta = leaf.metadata
     if meta.get("hidden"):
         return f"{leaf.name}: (YAML)"
@@ -118,7 +118,7 @@ def _spelling(leaf: dataclasses.Field[Any]) -> str:
 
 
 def _limits(leaf: dataclasses.Field[Any], text: str) -> list[str]:
-    """Sentences for limits and choices that ``text`` does not say already."""
+    """Return sentences for limits and choices that ``text`` does not state."""
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     sentences = []
     if low is not None and high is not None and f"to {high}" not in text:

@@ -1,7 +1,7 @@
-"""Every option once: its name, default, limits and help. Those of cameras stand in cameras.py.
+"""Every option once: its name, default, limits and help. Options of cameras are in cameras.py.
 
 The command line, cfg/default.yaml and the table in docs/usage.md are made from this tree
-(cli/options.py, reference.py). levels.py fills the tree from files and flags, and checks them.
+(cli/options.py, reference.py). levels.py fills it from files and flags, and checks the values.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from detector.core import wings
 from detector.core.config.cameras import EventsConfig, LiveConfig, PageConfig, RecordConfig
 from detector.core.config.field import option
 
+TRACKER = wings.default_tracker()
 # Choices are what the folders hold. They are listed when a text is shown or a value is checked;
 # listing imports no library, so that --help stays quick.
 
@@ -44,8 +46,6 @@ def _sinks() -> Sequence[str]:
 
 
 def _trackers() -> Sequence[str]:
-    from detector.core import wings
-
     return tuple(wings.find_files("trackers"))
 
 
@@ -179,7 +179,7 @@ class RuntimeConfig:
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 
 
-PACKAGED = "packaged"  # in place of a source to calibrate on
+PACKAGED = "packaged"  # given instead of a source to calibrate on
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +240,14 @@ class SelectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrackingConfig:
-    """All of it works along tracks, so each of them brings a tracker."""
+    """Options that work along tracks; setting one of them turns a tracker on."""
 
     track: str | None = option(
         None,
-        "Give each object a persistent id, by this tracker: {choices}; default: bytetrack.",
+        f"Give each object a persistent id, by this tracker: {{choices}}; default: {TRACKER}.",
         "T",
         choices=_trackers,
-        bare="bytetrack",
+        bare=TRACKER,
         short="Give each object a persistent id",
         common=True,
     )
@@ -282,7 +282,7 @@ class TrackingConfig:
     def __post_init__(self) -> None:
         follows = self.infer_every is not None or self.smooth or self.zones is not None
         if self.track is None and follows:
-            object.__setattr__(self, "track", "bytetrack")
+            object.__setattr__(self, "track", TRACKER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,14 +524,14 @@ class Config:
         return dataclasses.asdict(self)
 
     def value(self, name: str) -> Any:
-        """Of one option, whatever its group. Raises KeyError for a name that is none."""
+        """Return one option, whatever its group. Raises KeyError for an unknown name."""
         return getattr(getattr(self, _group_of(name)), name)
 
     def has(self, name: str) -> bool:
         return any(leaf.name == name for _, leaf in options())
 
     def with_options(self, given: Mapping[str, Any]) -> Config:
-        """With these options replaced. Raises KeyError for a name that is none."""
+        """Return a copy with these options replaced. Raises KeyError for an unknown name."""
         groups: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
             groups.setdefault(_group_of(name), {})[name] = value
@@ -547,7 +547,7 @@ def _group_of(name: str) -> str:
     return {leaf.name: group for group, leaf in options()}[name]
 
 
-# What --help calls the groups.
+# Titles of the groups in --help.
 TITLES = {
     "network": "Model",
     "runtime": "Engine",
@@ -563,32 +563,31 @@ TITLES = {
     "events": "Events",
     "page": "Page",
 }
-CAMERA_GROUPS = ("live", "record", "events")  # of commands that read cameras
+CAMERA_GROUPS = ("live", "record", "events")  # groups of commands that read cameras
 
-# Defaults of ``eval``: what average precision is customarily computed with.
+# Defaults of ``eval``, the customary ones for average precision.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
 
 def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """(group, field) of every option, in the order of the tree."""
     for group in dataclasses.fields(Config):
         for leaf in dataclasses.fields(type(group.default)):  # type: ignore[arg-type]
             yield group.name, leaf
 
 
 def flag_of(leaf: dataclasses.Field[Any]) -> str:
-    """The long flag of an option: ``--max-det``."""
+    """Return the long flag of an option: ``--max-det``."""
     given = [flag for flag in leaf.metadata.get("flags", ()) if flag.startswith("--")]
     return given[0] if given else "--" + leaf.name.replace("_", "-")
 
 
 def help_of(leaf: dataclasses.Field[Any]) -> str:
-    """The help text of an option, with its choices where the text has a place for them."""
+    """Return the help text of an option, with its choices where the text has a place for them."""
     return _with_choices(leaf, leaf.metadata["help"])
 
 
 def short_of(leaf: dataclasses.Field[Any]) -> str:
-    """The text of an option in one line: at most 50 characters."""
+    """Return the text of an option in one line: at most 50 characters."""
     first = leaf.metadata["help"].split(". ")[0].split(";")[0].removesuffix(".")
     return _with_choices(leaf, leaf.metadata.get("short", first))
 
@@ -598,6 +597,6 @@ def _with_choices(leaf: dataclasses.Field[Any], text: str) -> str:
 
 
 def choices_of(leaf: dataclasses.Field[Any]) -> Sequence[str]:
-    """The words that an option takes; empty where it takes any."""
+    """Return the words that an option accepts; empty if it accepts any."""
     choices: Sequence[str] | Callable[[], Sequence[str]] = leaf.metadata.get("choices", ())
     return choices() if callable(choices) else choices

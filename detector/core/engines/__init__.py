@@ -1,7 +1,7 @@
-"""Interchangeable engines: one file here, ``NAME.py`` or a folder ``NAME/``, is one engine.
+"""Interchangeable engines. Each file ``NAME.py`` or folder ``NAME/`` here is one engine.
 
 It has one subclass of ``base.Engine`` whose ``name`` is NAME, and must import its library, and most
-of its code, late (``Engine.start``). What engines share begins with "_", or is ``base``.
+of its code, late (``Engine.start``). What engines share is in ``base`` or starts with "_".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 DEVICE = re.compile(r"auto|cpu|npu|(cuda|gpu)(:\d+)?")
 VIRTUAL = re.compile(r"(auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")
-# What other programs call them.
+# Other programs' names for our engines.
 OTHER_NAMES = {
     "tensorrt": "trt",
     "tensorrt_rtx": "rtx",
@@ -64,7 +64,7 @@ def find(name: str) -> type[Engine]:
         raise UsageError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name}")
     for each in vars(module).values():
-        # By its own name: a file may import the class of another engine, to be like it.
+        # Compare names: a file may import the class of another engine to derive from it.
         if isinstance(each, type) and issubclass(each, Engine) and vars(each).get("name") == name:
             return each
     raise EngineError(
@@ -74,17 +74,17 @@ def find(name: str) -> type[Engine]:
 
 
 def _read(name: str, attribute: str) -> Any:
-    """What an engine's class says of itself (``Engine``), without importing it."""
+    """Read a literal from an engine's class (``Engine``) without importing it."""
     return wings.read_literal(f"{__name__}.{name}", attribute)
 
 
 def libraries() -> list[str]:
-    """The modules that engines need, whether or not they are installed."""
+    """Return the modules that engines need, whether or not they are installed."""
     return [library for name in names() if (library := _read(name, "library"))]
 
 
 def usable(*only: str) -> dict[str, str | None]:
-    """Engine -> None, or why it cannot be used here. ``only``: of these. Imports no library."""
+    """Return engine -> None, or why it is unusable. ``only``: of these. Imports no library."""
     return {name: _absence(find(name)) for name in names() if not only or name in only}
 
 
@@ -100,15 +100,15 @@ def _absence(engine: type[Engine]) -> str | None:
 
 
 def why_absent(name: str) -> str | None:
-    """Why a named engine cannot be used here, or None, without importing its library. Missing
-    hardware comes first, which ``usable`` does not ask: ``auto`` starts no driver."""
+    """Return why a named engine cannot be used here, or None, without importing its library.
+    Missing hardware comes first; ``usable`` does not check it, since ``auto`` starts no driver."""
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
 
 
 def why_not_buildable(name: str) -> str | None:
-    """Why an engine's files cannot be built here, or None. Imports no library."""
+    """Return why an engine's files cannot be built here, or None. Imports no library."""
     engine = find(name)
     if not engine.builds_anywhere:
         return why_absent(name)
@@ -116,14 +116,14 @@ def why_not_buildable(name: str) -> str | None:
 
 
 def rank_engines(precision: str = "fp32") -> list[str]:
-    """Engines in the order in which ``--engine auto`` tries them; without those of rank 0."""
+    """Return engines in the order of ``--engine auto``, without those of rank 0."""
     ranks = {name: _auto(name, precision).rank for name in names()}
     return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
 
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
-    """The first engine that can run a precision on a device here, and a sentence that says why.
-    Raises what ``graph_wanted`` raises for the first engine, or EngineError for none."""
+    """Return the first engine that can run a precision on a device here, and a sentence why. Raises
+    what ``graph_wanted`` raises for the first engine, or EngineError for none."""
     order, reasons = rank_engines(precision), usable()
     there = [name for name in order if reasons[name] is None]
     if not there:
@@ -131,7 +131,7 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
         raise EngineError(f"no engine is installed; install one: {cures}")
     able = (name for name in there if _can_run(name, precision, device))
     on_gpu = next(_able_on_gpu(there, precision), None) if device == "auto" else None
-    kind = device.partition(":")[0]  # whose engine says best why it cannot run
+    kind = device.partition(":")[0]  # the device's own engine explains best why it cannot run
     name = on_gpu or next(able, next((one for one in there if kind in find(one).devices), there[0]))
     graph_wanted(name, precision, device)
     better = [other for other in order[: order.index(name)] if _is_missing(other)]
@@ -163,13 +163,13 @@ def _can_run(name: str, precision: str, device: str) -> bool:
 
 
 def _is_missing(name: str) -> bool:
-    """Whether the library is all that the engine lacks, so that installing it would help."""
+    """Return whether the engine lacks nothing but its library, so that installing it would help."""
     engine = find(name)
     return engine.library is not None and not is_installed(name) and engine.absent() is None
 
 
 def suggest_library(device: str = "auto") -> str | None:
-    """A line on a library or device that would make runs on this CPU faster, or None."""
+    """Return a line on a library or device that would make runs on this CPU faster, or None."""
     on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
     every = [find(name) for name in names()]
     for engine in every:
@@ -180,8 +180,8 @@ def suggest_library(device: str = "auto") -> str | None:
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
-    """Raises UsageError for an unknown engine, EngineError if its library is missing. ``to_build``:
-    a machine that can only build the engine's file will do."""
+    """Raise UsageError for an unknown engine, EngineError if its library is missing. ``to_build``:
+    being able to build the engine's file is enough."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
         cure = f" (this machine can build: detect-video build MODEL --engine {name})"
@@ -196,8 +196,8 @@ def load_library(name: str, to_build: bool = False) -> None:
 
 
 def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
-    """The graph that an engine wants for a precision (``Engine.precisions``). Raises UsageError for
-    an unknown word, EngineError for what this engine or machine cannot do."""
+    """Return the graph that an engine wants for a precision (``Engine.precisions``). Raises
+    UsageError for an unknown word, EngineError for what this engine or machine cannot do."""
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
     if not DEVICE.fullmatch(device):
@@ -224,7 +224,6 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
 
 
 def _other_devices(device: str) -> str:
-    """What to write in place of a word that is no device."""
     if match := VIRTUAL.fullmatch(device):
         through = "hetero" if match[1] == "multi" else match[1]
         return (
@@ -269,8 +268,8 @@ def time_layers(
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """Median ms of every layer, and of the forward pass without a profiler, ``runs`` times or until
-    ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError without a profiler."""
+    """Return median ms of every layer, and of the forward pass without a profiler, from ``runs``
+    runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)
@@ -284,11 +283,11 @@ def time_layers(
         return times._replace(notes=tuple(engine.notes))
 
 
-# ---- model files that only one engine reads
+# ---- Model files that only one engine reads
 
 
 def front_ends() -> dict[str, str]:
-    """Suffix -> module whose FRONT_END reads the files that only one engine runs; imports none."""
+    """Return suffix -> module whose FRONT_END reads files of only one engine. Imports none."""
     return {
         suffix: _read(name, "model_front_end")
         for name in names()
@@ -297,7 +296,8 @@ def front_ends() -> dict[str, str]:
 
 
 def only_engine(model: str) -> str | None:
-    from detector.core.models.base import files_in_folder  # numpy, which --help does without
+    # imports numpy, which --help does not need
+    from detector.core.models.base import files_in_folder
 
     inside = files_in_folder(model)
     file = inside[0] if len(inside) == 1 else model

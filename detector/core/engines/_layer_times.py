@@ -1,4 +1,4 @@
-"""The time of every layer: runs with and without the engine's profiler, on the same pictures."""
+"""Time every layer: runs with and without the engine's profiler, on the same pictures."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from detector.core.engines.base import LayerExecution, LayerProfiler, Request
+from detector.core.engines.base import LayerExecution, LayerProfiler, RawRequest
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WARMUP = 3  # runs of each that do not count: caches, pools and packed weights
-# The fastest of so many runs counts: other load stretches a pass, but hardly a short layer.
+WARMUP = 3  # warm-up runs of each: caches, pools and packed weights
+# Only the fastest in this many runs counts: other load slows a pass, but rarely a short layer.
 QUIET = 4
-FEWEST = 10  # runs that a median is taken of, if there are so many
+FEWEST = 10  # least number of runs for a median, if there are so many
 
 
 class LayerTimes(NamedTuple):
     """Medians over the ``counted`` quiet runs, in ms. ``forward_ms``: without the profiler;
-    ``run_sum_ms``: of one run's layers. ``outside_ms``: profiled, in no layer."""
+    ``run_sum_ms``: of one run's layers. ``outside_ms``: profiled, but in no layer."""
 
     layers: list[LayerExecution]
     forward_ms: float
@@ -35,14 +35,14 @@ class LayerTimes(NamedTuple):
 
 
 def measure_layers(
-    plain: Request,
+    plain: RawRequest,
     profiler: LayerProfiler,
     slots: Sequence[NDArray[np.uint8]],
     runs: int,
     budget_s: float,
 ) -> LayerTimes:
-    """Run ``plain`` and ``profiler`` in turn, so that load falls on both, ``runs`` times of each or
-    for ``budget_s``. ``slots``: u8 RGB [B, H, W, 3]."""
+    """Run ``plain`` and ``profiler`` alternately, so that other load affects both, ``runs`` times
+    each or for ``budget_s``. ``slots``: u8 RGB [B, H, W, 3]."""
     forward: list[float] = []
     profiled: list[float] = []
     until = time.perf_counter() + budget_s
@@ -52,12 +52,12 @@ def measure_layers(
         plain.slot[:] = slot
         forward.append(_ms(plain.infer, len(slot)))
         profiled.append(_ms(profiler.run, slot))
-    told = profiler.times()
-    sums = [sum(times) for times in zip(*(times for _, times in told), strict=True)]
+    measured = profiler.times()
+    sums = [sum(times) for times in zip(*(times for _, times in measured), strict=True)]
     runs_of_layers = quiet_runs(sums)
     layers = [
         replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers))
-        for layer, times in told
+        for layer, times in measured
     ]
     outside = statistics.median(profiled[at] - sums[at] for at in quiet_runs(profiled))
     return LayerTimes(
@@ -72,7 +72,7 @@ def _ms(function: Any, argument: Any) -> float:
 
 
 def quiet_runs(times: Sequence[float]) -> list[int]:
-    """Indices of the runs that count: the fastest ones by their whole time, without the warm-up."""
+    """Return the indexes of the runs that count: the fastest ones, without the warm-up."""
     order = sorted(range(WARMUP, len(times)), key=lambda at: times[at])
     return order[: max(FEWEST, len(order) // QUIET)]
 
@@ -82,9 +82,9 @@ def _median(times: Sequence[float]) -> float:
 
 
 def match_layers(
-    layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]
+    layers: Sequence[LayerExecution], reported: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Match what a profiler ``told`` ((name, type, ms) in order, for each run) with the engine's
+    """Match what a profiler ``reported`` ((name, type, ms) in order, per run) with the engine's
     layers. Unlisted layers get an unknown precision; listed ones without time did not run."""
     listed: dict[tuple[str, int], LayerExecution] = {}
     seen: dict[str, int] = {}
@@ -92,11 +92,11 @@ def match_layers(
         listed[layer.name, seen.setdefault(layer.name, 0)] = layer
         seen[layer.name] += 1
     matched: dict[tuple[str, int], tuple[LayerExecution, list[float]]] = {}
-    for run in told:
+    for run in reported:
         counts: dict[str, int] = {}
         for name, kind, ms in run:
             key = (name, counts.setdefault(name, 0))
             counts[name] += 1
             layer = listed.get(key) or LayerExecution(name, kind, "unknown")
             matched.setdefault(key, (layer, []))[1].append(ms)
-    return [each for each in matched.values() if len(each[1]) == len(told)]
+    return [each for each in matched.values() if len(each[1]) == len(reported)]

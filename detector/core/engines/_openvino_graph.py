@@ -13,7 +13,7 @@ from detector.core.models.formats.onnx.evidence import Evidence, Inside
 from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph
 from detector.core.models.probed import is_dark, measure_spread
 
-# OpenVINO's layer -> ONNX's operator; others have one name in both.
+# OpenVINO's layer -> ONNX's operator; others have the same name in both.
 OPERATORS = {
     "Convert": "Cast",
     "Convolution": "Conv",
@@ -37,8 +37,8 @@ FITS = {
     "fit_to_window_letterbox": {"fit": "letterbox", "align": "centre"},
 }
 SLICE_INPUTS = (0, 1, 2, 4, 3)  # ONNX has the axes before the steps
-PREPROCESSING = "preprocessing_0"  # what PrePostProcessor marks layers and their weights with
-REVERSED = "Gather_"  # what PrePostProcessor.reverse_channels() calls weights that it turned
+PREPROCESSING = "preprocessing_0"  # PrePostProcessor's prefix for its layers and weights
+REVERSED = "Gather_"  # prefix of weights that PrePostProcessor.reverse_channels() changed
 
 
 @dataclass(slots=True)
@@ -52,14 +52,14 @@ class IrGraph(ForeignGraph):
 
 @dataclass(slots=True)
 class IrEvidence(Evidence):
-    """``model``: of OpenVINO, at the size and batch that are asked for."""
+    """Evidence from an IR. ``model``: OpenVINO's, at the requested size and batch."""
 
     suffix: str = ".xml"
     model: Any = None
     _inside: Inside | None = None
 
     def inside(self) -> Inside:
-        """Also what PrePostProcessor folded into the first layer's weights, by its marks."""
+        """Return also what PrePostProcessor folded into the first layer's weights, by its marks."""
         if self._inside is None:
             self._inside = self._look_inside()
         return self._inside
@@ -95,7 +95,7 @@ class IrEvidence(Evidence):
             )
             settings = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
             answers = openvino.Core().compile_model(model, "CPU", settings)(picture)
-        except Exception:  # RuntimeError, of many kinds
+        except Exception:  # RuntimeError and others
             return None
         return {name: np.array(answers[at]) for at, name in enumerate(names)}
 
@@ -145,12 +145,11 @@ def graph_of(model: Any, name: str) -> IrGraph:
 
 
 def output_names(model: Any) -> list[str]:
-    """Outputs without a name get their number."""
     return [min(port.get_names(), default=f"output{at}") for at, port in enumerate(model.outputs)]
 
 
 def dims_of(port: Any) -> Dims:
-    """() where even the number of sides is free."""
+    """Return the sides; () if even their number is free."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return ()
@@ -158,7 +157,7 @@ def dims_of(port: Any) -> Dims:
 
 
 def _names(model: Any) -> dict[Any, str]:
-    """Every tensor of a model -> a name: the input's own, for others their place."""
+    """Return a name for every tensor of a model: the input's own, for others their position."""
     names = {}
     for at, layer in enumerate(model.get_ordered_ops()):
         for port in layer.outputs():
@@ -168,7 +167,7 @@ def _names(model: Any) -> dict[Any, str]:
 
 
 def _kind(port: Any) -> int:
-    """ONNX's number of an element type; that of none for types that it does not know."""
+    """Return ONNX's number of an element type, or that of "undefined" for types that it lacks."""
     from onnx import TensorProto
 
     return int(
@@ -177,7 +176,6 @@ def _kind(port: Any) -> int:
 
 
 def _constant(port: Any) -> Any:
-    """The constant that an output is, converted or not; else None."""
     layer = None if port is None else port.get_node()
     while layer is not None and layer.get_type_name() == "Convert":
         layer = layer.input_value(0).get_node()
@@ -186,7 +184,7 @@ def _constant(port: Any) -> Any:
 
 
 def _convolution_of(layer: Any) -> Any:
-    """The output of the convolution of which an Add is the bias; else None."""
+    """Return the output of the convolution whose bias an Add is; else None."""
     for port, other in ((0, 1), (1, 0)):
         given = layer.input_value(port)
         is_convolution = OPERATORS.get(given.get_node().get_type_name()) == "Conv"
@@ -196,8 +194,8 @@ def _convolution_of(layer: Any) -> Any:
 
 
 def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
-    """What ``model_info`` (Intel's Model API) says of the picture, as keys of ``InputDescription``.
-    The API reads pictures as BGR, so that channels which it has to reverse are RGB."""
+    """Return what ``model_info`` (Intel's Model API) states about the picture, as keys of
+    ``InputDescription``. The API reads pictures as BGR, so channels to reverse are RGB."""
     found: dict[str, Any] = {}
     if (reverse := info.get("reverse_input_channels", "").upper()) in ANSWERS:
         found["colour"] = "rgb" if ANSWERS[reverse] else "bgr"
@@ -213,7 +211,7 @@ def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Three numbers, of a text with one or three; None for any other, and below 0."""
+    """Return three numbers from a text with one or three; None otherwise, or if negative."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:

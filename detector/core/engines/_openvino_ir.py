@@ -1,7 +1,7 @@
-"""Front end for OpenVINO IR: NAME.xml, which describes the layers, with NAME.bin beside it.
+"""Front end for OpenVINO IR: NAME.xml, which describes the layers, with NAME.bin next to it.
 
-What its input and outputs mean is found as for an ONNX file. There is no ONNX graph: ``read_ir``
-puts our input before the network and our outputs behind it, by OpenVINO's own pre-processing.
+The meaning of its input and outputs is found as for an ONNX file. There is no ONNX graph:
+``read_ir`` adds our input and outputs with OpenVINO's own pre-processing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from detector.core.models.description import (
 )
 from detector.core.models.formats.onnx.describe import describe_graph
 from detector.core.models.formats.onnx.evidence import BY_HAND
-from detector.core.models.formats.onnx.pixels import Wanted, input_of, wanted_pixels
+from detector.core.models.formats.onnx.pixels import Pixels, input_of, wanted_pixels
 from detector.core.models.formats.onnx.recognise import ALIASES, Recognition, class_names, recognise
 from detector.core.models.layouts.base import Bound
-from detector.core.models.layouts.plans import ReadyMade, Tensor
+from detector.core.models.layouts.plans import PlanTensor, ReadyMade
 from detector.core.models.ready_made import class_names_of, head_of, metadata_of
 
 METADATA = "metadata.yaml"
 MODEL_INFO = "model_info"
-STRIDE = 32  # where nothing says
+STRIDE = 32  # if the file states none
 READ_BYTES = 1 << 20
 FLOATS = ("f32", "f16")
 
@@ -101,17 +101,17 @@ def describe(request: ModelRequest) -> str:
 FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_describing=False)
 
 
-class End(NamedTuple):
-    """An output that the head reads: which of the file's; ``shape``: with the batch axis."""
+class IrPort(NamedTuple):
+    """An output that the head reads. ``shape``: with the batch axis."""
 
     numbers: tuple[int, ...]
     shape: tuple[int, ...]
 
 
 def read_ir(
-    core: Any, path: Path, size: tuple[int, int], batch: int, pixels: Wanted, ends: Sequence[End]
+    core: Any, path: Path, size: tuple[int, int], batch: int, pixels: Pixels, ends: Sequence[IrPort]
 ) -> Any:
-    """The model with our input, u8 RGB [batch, height, width, 3], and float32 outputs."""
+    """Return the model with our input, u8 RGB [batch, height, width, 3], and float32 outputs."""
     from openvino import Layout, Model, Type
     from openvino.preprocess import PrePostProcessor
 
@@ -139,7 +139,7 @@ def read_ir(
 
 
 def _joined(outputs: Sequence[Any], shape: tuple[int, ...]) -> Any:
-    """One output of that shape, of those of all levels (``rewrite.join_levels``)."""
+    """Join the outputs of all levels into one of that shape (``rewrite.join_levels``)."""
     from openvino import opset13 as operators
 
     if len(outputs) == 1 and len(dims_of(outputs[0])) == len(shape):
@@ -157,7 +157,7 @@ def _joined(outputs: Sequence[Any], shape: tuple[int, ...]) -> Any:
 
 
 def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvidence:
-    """What the file shows, at the size that is asked for, or else ``described``."""
+    """Return the evidence in the file at the requested size, or else at ``described``."""
     path = request.path
     weights = path.with_suffix(".bin")
     keep("the weights file", weights)
@@ -170,13 +170,13 @@ def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvi
 
     given = _open(openvino.Core(), path)
     info = _model_info(given)
-    told = metadata_of(path, {**_labels(info), **_metadata(path)})
+    metadata = metadata_of(path, {**_labels(info), **_metadata(path)})
     entry = _entry(path, given)
-    height, width = size = _size(path, entry, request.size or described, told.imgsz)
+    height, width = size = _size(path, entry, request.size or described, metadata.imgsz)
     shaped = _shaped(path, given, entry, size, request.batch)
     graph = graph_of(shaped, path.stem)
     return IrEvidence(
-        graph, told, height, width, entry.planar, model=shaped, stated=stated_input(info)
+        graph, metadata, height, width, entry.planar, model=shaped, stated=stated_input(info)
     )
 
 
@@ -197,9 +197,8 @@ def _labels(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Recognition:
-    """What the .cfg says of its maps. Raises ModelError."""
     outputs = [
-        Tensor(name, False, "f32", tuple(-1 if side is None else side for side in dims))
+        PlanTensor(name, False, "f32", tuple(-1 if side is None else side for side in dims))
         for name, dims in evidence.outputs().items()
     ]
     seen = ReadyMade(path, outputs, evidence.height, evidence.width, batch, cfg, ())
@@ -207,14 +206,14 @@ def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Reco
     return Recognition(Description("darknet"), found.layout, found.bound, f"as {cfg.name} says")
 
 
-def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[End]:
-    """Raises ModelError for outputs of another batch, and of a length that the picture decides."""
+def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[IrPort]:
+    """Return the outputs to read. Raises ModelError for another batch or a variable length."""
     numbers, ends = output_names(evidence.model), []
     for name in bound.outputs:
         if name in bound.joined:
             levels, rows, columns = bound.joined[name]
             places = tuple(numbers.index(level) for level in levels)
-            ends.append(End(places, (batch, rows, columns)))
+            ends.append(IrPort(places, (batch, rows, columns)))
             continue
         dims, bare = evidence.dims(name), name in bound.bare
         shape = tuple(side for side in dims if side is not None)
@@ -228,11 +227,11 @@ def _ends(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[En
                 f"{path}: output {name} {list(shape)} is one list for the whole batch; use "
                 "--batch 1"
             )
-        ends.append(End((numbers.index(name),), (1, *shape) if bare else shape))
+        ends.append(IrPort((numbers.index(name),), (1, *shape) if bare else shape))
     return ends
 
 
-class _Entry(NamedTuple):
+class _IrInput(NamedTuple):
     kind: str
     dims: tuple[int, ...]  # -1: free
     planar: bool
@@ -242,7 +241,7 @@ class _Entry(NamedTuple):
 
 
 def _open(core: Any, path: Path) -> Any:
-    """The model of what looks like an IR: OpenVINO would try its readers of other formats too."""
+    """Open a file that looks like an IR: OpenVINO would try its readers of other formats too."""
     try:
         with path.open("rb") as file:
             start = file.read(READ_BYTES)
@@ -255,14 +254,14 @@ def _open(core: Any, path: Path) -> Any:
         )
     try:
         return core.read_model(str(path))
-    except Exception as exc:  # RuntimeError, of many kinds
+    except Exception as exc:  # RuntimeError and others
         reason = " ".join(str(exc).split())[-200:]
         raise ModelError(
             f"{path}: is not an OpenVINO IR, or is damaged: {reason}; export it again"
         ) from exc
 
 
-def _entry(path: Path, model: Any) -> _Entry:
+def _entry(path: Path, model: Any) -> _IrInput:
     ports = model.inputs
     seen = ", ".join(_describe(port) for port in ports) or "none"
     if len(ports) != 1:
@@ -276,13 +275,13 @@ def _entry(path: Path, model: Any) -> _Entry:
             f"{path}: its input is {seen}; expected pictures, float or u8, [batch, 3, height, "
             "width] or [batch, height, width, 3]"
         )
-    return _Entry(kind, dims, dims[1] == 3)
+    return _IrInput(kind, dims, dims[1] == 3)
 
 
 def _size(
-    path: Path, entry: _Entry, size: tuple[int, int] | None, told: tuple[int, int] | None
+    path: Path, entry: _IrInput, size: tuple[int, int] | None, stated: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """(height, width). Raises ModelError where it is fixed and another one was asked for."""
+    """Return (height, width). Raises ModelError if it is fixed and another one was requested."""
     own = entry.dims[2:] if entry.planar else entry.dims[1:3]
     if -1 not in own:
         if size not in (None, own):
@@ -291,7 +290,7 @@ def _size(
                 "or with dynamic sizes"
             )
         return own[0], own[1]
-    if (chosen := size or told) is None:
+    if (chosen := size or stated) is None:
         raise ModelError(
             f"{path}: its input is {entry.describe()}, and the file does not give its training "
             "size; give it: --size 640 (or WIDTHxHEIGHT)"
@@ -303,7 +302,7 @@ def _size(
     return chosen
 
 
-def _shaped(path: Path, model: Any, entry: _Entry, size: tuple[int, int], batch: int) -> Any:
+def _shaped(path: Path, model: Any, entry: _IrInput, size: tuple[int, int], batch: int) -> Any:
     from openvino import PartialShape
 
     shape = [batch, 3, *size] if entry.planar else [batch, *size, 3]
@@ -331,7 +330,7 @@ def _describe(port: Any) -> str:
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
-    """What metadata.yaml beside the file says; without one, the labels in the file itself."""
+    """Return metadata.yaml next to the file; without one, the labels in the file itself."""
     file = path.with_name(METADATA)
     if not file.is_file():
         return {}

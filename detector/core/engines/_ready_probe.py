@@ -1,5 +1,5 @@
-"""A probe of a file that one engine built for itself: where its metadata does not prove a reading,
-its engine runs it once on a drawn picture."""
+"""Probe a file that one engine built for itself: if its metadata does not prove a reading, the
+engine runs it once on a drawn picture."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 
 def refuse_wrong_reading(
-    path: Path, network: Network, head: PlanHead, told: Metadata, engine: str, device: str = "auto"
+    path: Path,
+    network: Network,
+    head: PlanHead,
+    metadata: Metadata,
+    engine: str,
+    device: str = "auto",
 ) -> None:
-    """Raises ModelError where one inference shows that the outputs are not what the head reads."""
+    """Raise ModelError if one inference shows that the outputs are not what the head reads."""
     reading = head.bound.reading
-    proven = told.names is not None and told.stride is not None
-    if reading is None or (proven and head.bound.classes in (None, len(told.names or ()))):
+    proven = metadata.names is not None and metadata.stride is not None
+    if reading is None or (proven and head.bound.classes in (None, len(metadata.names or ()))):
         return
     options = EngineOptions(batch=network.batch, requests=1, device=device)
     try:
@@ -32,9 +37,9 @@ def refuse_wrong_reading(
             request.slot[:] = draw(network.input.height, network.input.width)
             outputs = [values[:1].copy() for values in request.infer(network.batch)]
     except EngineError:
-        return  # the run will say why
+        return  # the run will report why
     size = network.input.width, network.input.height
-    names = None if told.names is None else len(told.names)
+    names = None if metadata.names is None else len(metadata.names)
     if (doubt := doubt_outputs(outputs, reading, size, names)) is not None:
         shapes = ", ".join(
             f"{name} {list(shape)}"

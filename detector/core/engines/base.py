@@ -1,8 +1,7 @@
 """The contract of an engine: a graph goes in, float32 arrays come out.
 
-What the class says about itself can be read without importing its library; ``Engine(network,
-options)`` imports it and compiles the graph. An engine never resizes, decodes, draws, prints or
-reads a clock.
+A class's attributes need no import of its library; ``Engine(network, options)`` imports it and
+compiles the graph. An engine never resizes, decodes, draws, prints or reads a clock.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from detector.core.errors import DetectVideoError, EngineError, UsageError
@@ -26,15 +25,15 @@ if TYPE_CHECKING:  # numpy too: ``--help`` lists the engines, and should not wai
     from detector.core.models.base import Network
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # there is a GPU that CUDA can use
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # exists if there is a GPU that CUDA can use
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 BuildProgress = Callable[[str, int, int], bool]
 """(what is being done, steps done, steps in all) -> whether to go on."""
 
 
-class Request:
-    """A place for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows 0..n-1.
+class RawRequest:
+    """A slot for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows 0..n-1.
     ``device_ms``: of the last ``infer``, with upload and read-back; None if not reported."""
 
     slot: NDArray[np.uint8]
@@ -51,11 +50,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What the user may ask of any engine. 0 threads or concurrency: the engine chooses.
+    """Options for any engine. 0 threads or concurrency: the engine chooses.
 
-    ``precision``: as asked; the network is already the graph for it. ``device``: "auto", or one of
-    ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that ``Engine.artefact``
-    built. ``own``: options of this engine alone (``Engine.own_options``).
+    ``precision``: as requested; the network is already the graph for it. ``device``: "auto", or one
+    of ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that
+    ``Engine.artefact`` built. ``own``: options of this engine only (``Engine.own_options``).
     """
 
     batch: int = 1
@@ -71,9 +70,8 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
-    """One layer as the engine really ran it. ``precision``: of ``PRECISIONS``, or u8, int32 and
-    so on. ``nodes``: the graph's nodes that it is; empty for its namesake. ``view``: moves no
-    bytes."""
+    """One layer as the engine ran it. ``precision``: of ``PRECISIONS``, or u8, int32 and so on.
+    ``nodes``: its nodes in the graph; empty for the node of its name. ``view``: moves no bytes."""
 
     name: str
     type: str
@@ -85,10 +83,10 @@ class LayerExecution:
 
 class LayerProfiler(Protocol):
     def run(self, slot: NDArray[np.uint8]) -> None:
-        """One forward pass of pictures u8 RGB [B, H, W, 3]."""
+        """Run one forward pass on pictures u8 RGB [B, H, W, 3]."""
 
     def times(self) -> Sequence[tuple[LayerExecution, Sequence[float]]]:
-        """Every layer with the milliseconds of each run so far; called once."""
+        """Return every layer with the milliseconds of each run so far. Call it once."""
 
     def close(self) -> None: ...
 
@@ -99,26 +97,26 @@ class ArtefactBuilder:
     suffix: ClassVar[str]
 
     def is_wanted(self, options: EngineOptions) -> bool:
-        """Whether the engine runs a file with these options, and not the graph itself."""
+        """Return whether the engine runs a file with these options rather than the graph itself."""
         return True
 
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
-        """JSON values of all that would make another file necessary, with the library's version."""
+        """Return everything that requires another file, with the library's version, as JSON."""
         raise NotImplementedError
 
     def build(
         self, network: Network, options: EngineOptions, target: Path, progress: BuildProgress
     ) -> Mapping[str, Any]:
-        """Writes the file to ``target`` and returns facts for its manifest. Raises EngineError."""
+        """Write the file to ``target`` and return facts for its manifest. Raises EngineError."""
         raise NotImplementedError
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-        """Whether a file built for one key also serves another (a range of batches, say)."""
+        """Return whether a file built for one key also serves another (a range of batches, say)."""
         return built == wanted
 
 
 class AutoChoice(NamedTuple):
-    """How ``--engine auto`` sees it: highest rank first, 0 never. ``reason``: a phrase."""
+    """Its place in ``--engine auto``: highest rank first, 0 never. ``reason``: a phrase."""
 
     rank: int
     reason: str
@@ -134,18 +132,29 @@ class Offer(NamedTuple):
 
 
 class Engine:
-    """``refusal``, ``best_concurrency``, ``start``, ``layer_profiler`` may import the library. Runs
-    of other engines read ``library`` and ``model_*`` from the source, as literals on one line."""
+    """Runs one network: a graph goes in, ``requests`` infer batches. A subclass is one engine.
 
-    # ---- what the engine is
+    The caller fills a request's ``slot``, u8 RGB [B, H, W, 3], and ``infer`` returns the graph's
+    outputs, float32. ``refusal``, ``best_concurrency``, ``start`` and ``layer_profiler`` may import
+    the library. Runs of other engines read ``library`` and ``model_*`` from the source, as literals
+    on one line. Raises EngineError and UsageError.
+
+        >>> from detector.core import engines, models
+        >>> network = models.open_network(models.ModelRequest("street"))
+        >>> request = engines.open("null", network).requests[0]
+        >>> request.slot.shape, [output.shape for output in request.infer(1)]
+        ((1, 352, 608, 3), [(1, 7, 44, 76), (1, 7, 22, 38), (1, 7, 11, 19)])
+    """
+
+    # ---- Facts about the engine
     name: ClassVar[str]
-    """What ``--engine`` calls it: the name of its file."""
+    """Its name for ``--engine``, which is the name of its file."""
     library: ClassVar[str | None] = None
     """The module that must be importable; None for an engine that needs nothing."""
     install: ClassVar[str] = ""
     """The command that installs the library."""
     gain: ClassVar[str] = ""
-    """What it was measured to bring to runs on a CPU (docs/performance.md); "" for nothing."""
+    """Its measured gain for runs on a CPU (docs/performance.md); "" for none."""
     auto: ClassVar[AutoChoice] = AutoChoice(0, "")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
     """Precision -> what replaces ``auto`` for it."""
@@ -157,35 +166,35 @@ class Engine:
     precisions_on_cpu: ClassVar[Mapping[str, str]] = NONE
     """Precision -> what replaces ``precisions`` for it on a CPU."""
     devices: ClassVar[Sequence[str]] = ("cpu",)
-    """Where it can run: "cpu", "cuda", and of Intel "gpu" and "npu"."""
+    """Devices that it can use: "cpu", "cuda", and Intel's "gpu" and "npu"."""
     own_options: ClassVar[Mapping[str, str]] = NONE
-    """Options of this engine alone (``--engine-options NAME=VALUE``) -> what they do."""
+    """Options of this engine only (``--engine-options NAME=VALUE``) -> what they do."""
     artefact: ClassVar[ArtefactBuilder | None] = None
-    """Builds the file that the engine runs, where it needs one."""
+    """Builds the file that the engine runs, if it needs one."""
     builds_anywhere: ClassVar[bool] = False
     """Whether ``artefact`` also builds on a machine that cannot run the file."""
     model_suffixes: ClassVar[Sequence[str]] = ()
     """Suffixes of model files that only this engine reads and runs (``Network.plan``)."""
     model_kind: ClassVar[str] = ""
-    """What messages call these files."""
+    """The name of these files in messages."""
     model_front_end: ClassVar[str] = ""
     """The module whose FRONT_END (``models.base``) reads them."""
     not_timed: ClassVar[str] = "it has no profiler of its layers"
     """The reason to give if it has no ``layer_profiler``."""
 
-    # ---- what an open engine knows
-    requests: Sequence[Request]
-    """As many as were asked for; each holds a slot."""
+    # ---- Facts about an open engine
+    requests: Sequence[RawRequest]
+    """The requested number of requests; each holds a slot."""
     concurrency: int = 1
-    """How many requests may be inside ``infer`` at once, each from a thread of its own."""
+    """How many requests may be inside ``infer`` at once, each in its own thread."""
     precision: str = "fp32"
-    """What was asked for; ``execution`` tells what became of it."""
+    """As requested; ``execution`` returns what really ran."""
     threads: int = 1
     """CPU threads of one request."""
     device: str = "cpu"
-    """Where it runs: "cpu", "cuda:0", "gpu:1"."""
+    """The device in use: "cpu", "cuda:0", "gpu:1"."""
     device_name: str = ""
-    """The device's full name, where the library gives one."""
+    """The device's full name, if the library gives one."""
     notes: Sequence[str] = ()
     """Lines for the user."""
 
@@ -195,7 +204,7 @@ class Engine:
 
     @classmethod
     def absent(cls) -> str | None:
-        """Why the engine cannot be used here even with its library; it must not import it."""
+        """Return why the engine cannot be used here even with its library, without importing it."""
         return None
 
     @classmethod
@@ -208,27 +217,27 @@ class Engine:
 
     @classmethod
     def offers(cls) -> list[Offer]:
-        """What the library lists here besides the CPU and NVIDIA's GPUs, for ``doctor``."""
+        """Return what the library lists here besides the CPU and NVIDIA's GPUs, for ``doctor``."""
         return []
 
     @classmethod
     def unused_device(cls) -> str | None:
-        """A line on a device here that ``--device auto`` skips. Imports and starts nothing."""
+        """Return a line on a device that ``--device auto`` skips. Imports and starts nothing."""
         return None
 
     @classmethod
     def runs_on_gpu(cls, precision: str) -> bool:
-        """Whether ``--device auto`` means an NVIDIA GPU to it. May import its library."""
+        """Return whether ``--device auto`` selects an NVIDIA GPU. May import its library."""
         return False
 
     @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
-        """How many requests at once give the best throughput here, where the user does not say."""
+        """Return how many concurrent requests give the best throughput here."""
         return 1
 
     @classmethod
     def start(cls, network: Network, options: EngineOptions) -> Engine:
-        """The open engine; a separate file for long code, since every run imports this class."""
+        """Return the open engine. Put long code elsewhere: every run imports this class."""
         return cls(network, options)
 
     @classmethod
@@ -238,21 +247,21 @@ class Engine:
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> LayerProfiler:
-        """A request under the engine's profiler, with ``options``' threads, or EngineError."""
+        """Return a request under the engine's profiler, with ``options``' threads, or raise."""
         raise EngineError(f"engine {cls.name}: no layer times: {cls.not_timed}")
 
     def execution(self) -> list[LayerExecution]:
-        """Layers with the precision really executed; empty where the engine cannot tell."""
+        """Return layers with the precision really executed; empty if the engine cannot tell."""
         return []
 
     def device_ms(self) -> float | None:
         return None
 
     def close(self) -> None:
-        """Releases everything. May be called twice. Raises EngineError where the device refuses."""
+        """Release everything. May be called twice. Raises EngineError if the device refuses."""
 
     def close_after(self, error: BaseException) -> None:
-        """Closes because of an error, which is the one to report; closing's own becomes a note."""
+        """Close because of ``error``, which is reported; an error from closing becomes its note."""
         try:
             self.close()
         except Exception as late:
@@ -261,25 +270,20 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> Any:
         if error is None:
             self.close()
         else:
             self.close_after(error)
 
 
-# Where OpenVINO's source threw, and ONNX Runtime's code for it: neither helps the user.
+# The place in OpenVINO's source that threw, and ONNX Runtime's code: of no use to the user.
 SOURCE_PLACES = re.compile(r"Exception from \S+:\d+: |\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
 @contextmanager
 def translated(engine: str, doing: str) -> Iterator[None]:
-    """Turn whatever an engine's library raises into one line of ours; only where it is called."""
+    """Turn whatever an engine's library raises into a one-line EngineError."""
     try:
         yield
     except DetectVideoError:
@@ -289,11 +293,11 @@ def translated(engine: str, doing: str) -> Iterator[None]:
         raise EngineError(f"engine {engine}: failed to {doing}: {text}") from exc
 
 
-# ---- what several engines need: threads, streams, and which layers stay in fp32
+# ---- Shared by several engines: threads, streams, and which layers stay in fp32
 
 
 def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
-    """Threads of one request on a CPU: as asked, else its share of the cores."""
+    """Return the threads of one request on a CPU: as requested, else its share of the cores."""
     return options.threads or max(1, usable_cores() // max(1, concurrency or options.concurrency))
 
 
@@ -301,12 +305,12 @@ MAX_STREAMS = 8
 
 
 def best_streams(options: EngineOptions) -> int:
-    """How many requests of few threads fill the cores together, at most 8: threads wait for each
-    other at every layer, requests do not (docs/settings.md)."""
+    """Return how many requests of few threads fill the cores together, at most 8: threads wait for
+    each other at every layer, requests do not (docs/settings.md)."""
     return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 
 
-# An option of the engines that convert a graph to bf16 by themselves, and what it does.
+# An option of engines that convert a graph to bf16 themselves, and what it does.
 BF16_OPTION = {
     "bf16": "mixed (default): layers that bf16 hurts most stay fp32; all: every layer in bf16, "
     "faster but less exact"
@@ -314,7 +318,7 @@ BF16_OPTION = {
 
 
 def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
-    """Nodes that an engine with ``BF16_OPTION`` keeps in float32; none in other precisions."""
+    """Return the nodes that an engine with ``BF16_OPTION`` keeps in float32, if bf16."""
     chosen = options.own.get("bf16", "mixed")
     if chosen not in ("mixed", "all"):
         raise UsageError(f"--engine-options bf16={chosen}: give mixed or all")

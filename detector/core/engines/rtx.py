@@ -1,4 +1,4 @@
-"""TensorRT for RTX: GeForce and RTX GPUs. Builds its plans on any machine, also without a GPU."""
+"""Declares the engine rtx: TensorRT for RTX, for GeForce and RTX GPUs; builds without a GPU."""
 
 from __future__ import annotations
 

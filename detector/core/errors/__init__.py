@@ -1,4 +1,4 @@
-"""The one tree of errors, and the one table of exit codes.
+"""The tree of errors, and the table of exit codes.
 
     error                   code  meaning
                                0  done
@@ -12,7 +12,7 @@
                                7  done, but a part of a source was lost (``ReadCounts.damaged``):
                                   frames or files could not be read or came out damaged, or the
                                   file ended early; of a batch job: some items failed
-      GateError                8  a gate that was asked for has failed
+      GateError                8  a requested gate has failed
                              129  hung up: the terminal was closed
                              130  interrupted (Ctrl-C)
                              143  terminated
@@ -42,14 +42,21 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 STOPPED_CODES = (EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED)
 
-LOGGED = "traceback: "  # begins a note of an exception: the file that holds its traceback
+LOGGED = "traceback: "  # starts an exception's note that names the file with its traceback
 
 
 class DetectVideoError(Exception):
     """Base of all errors that the user sees: one line that says what is wrong and how to fix it.
 
-    Names of foreign files stand in messages. Here they lose what would move a terminal's cursor or
-    break the line, what is too long loses its middle, and secrets are hidden.
+    Messages quote names from untrusted files. The constructor escapes what would move a terminal's
+    cursor or break the line, cuts the middle out of long text, and hides secrets.
+
+        >>> from detector import Detector
+        >>> try:
+        ...     Detector("missing.onnx")
+        ... except DetectVideoError as error:
+        ...     print(type(error).__name__, error.exit_code)
+        ModelError 4
     """
 
     exit_code = EXIT_INTERNAL
@@ -83,7 +90,7 @@ class GateError(DetectVideoError):
 
 
 def error_of_code(exit_code: int) -> type[DetectVideoError]:
-    """Return the error that has this exit code: what another process told by its number."""
+    """Return the error class of an exit code, such as that of another process."""
     kinds = (UsageError, SourceError, ModelError, EngineError, OutputError, GateError)
     return next((kind for kind in kinds if kind.exit_code == exit_code), DetectVideoError)
 

@@ -1,8 +1,7 @@
-"""Protects files from being overwritten: those that a command reads, and those that a run keeps. A
-guard belongs to one command (``guarded``). Readers of user files ``keep`` them; the writers (of
-whole files, the sinks, the session) ask ``refuse_kept``. Files are compared by device and inode, so
-a link, a hard link, ``./x`` and ``a/../x`` are one file.
-"""
+"""Protect files from being overwritten: those that a command reads, and those that a run keeps. A
+guard belongs to one command (``guarded``). Readers of user files ``keep`` them; writers (of whole
+files, the sinks, the session) call ``refuse_kept``. Files are compared by device and inode, so a
+link, a hard link, ``./x`` and ``a/../x`` are one file."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ Paths = Callable[[], Iterable[str | Path]]
 
 
 class Guard:
-    """Files by identity, and names in folders that a run is going to write."""
+    """Protected files by identity, and names in folders that a run is going to write."""
 
     def __init__(self, outer: Guard | None = None) -> None:
         """Inherit from ``outer``: a run inside a command guards the command's files too."""
-        # Resolved when a writer first meets an existing file: mostly never.
+        # Resolved when a writer first meets an existing file, which is rare.
         self._waiting: list[tuple[str, Paths]] = [] if outer is None else list(outer._waiting)
         self._files: dict[Identity, tuple[str, str]] = {} if outer is None else dict(outer._files)
         self._names: dict[tuple[Identity, str], str] = {} if outer is None else dict(outer._names)
@@ -92,7 +91,7 @@ def keep(what: str, *paths: str | Path | None) -> None:
 
 
 def keep_listed(what: str, paths: Paths) -> None:
-    """As ``keep``, for files that take a while to list: they are listed when a writer asks."""
+    """Keep files that take a while to list: ``paths`` is called when a writer asks."""
     if (guard := _current.get()) is not None:
         guard.keep(what, paths)
 
@@ -110,13 +109,12 @@ def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> Non
 
 
 def refuse_folder_of_kept(folder: Path) -> None:
-    """Raise UsageError if a kept file is in ``folder``."""
     if (guard := _current.get()) is not None:
         guard.refuse_folder(folder)
 
 
 def _identity(path: str | Path) -> Identity | None:
-    """Identify a file or folder, links followed; None for anything else, or if absent."""
+    """Identify a file or folder, following links; None for anything else, or if absent."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""A file stays the same file while it is read, whatever happens to its name meanwhile.
+"""Keep reading the same file, whatever happens to its name meanwhile.
 
-A video is opened several times during a run, by decoders, for its sound, for its digest. A run
-would mix two files if another one moved to its name, so it is opened once (``hold``), and every
-other opening goes through that descriptor (``name_to_open``).
+A video is opened several times during a run: by decoders, for its sound, for its digest. If another
+file moved to its name, a run would mix the two. So it is opened once (``hold``), and every other
+opening goes through that descriptor (``name_to_open``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from detector.core.errors import DetectVideoError, OutputError
 from detector.core.errors.writing import temporary_folder
 
 READ_BYTES = 1 << 20
-OBJECT_BYTES = 1 << 16  # asked of an object at once; its blocks are larger
-DESCRIPTORS = Path("/proc/self/fd")  # where the system has it: each is a link to its open file
-LARGEST_HASHED = 2 << 30  # bytes; some two seconds of reading
+OBJECT_BYTES = 1 << 16  # requested from a store at once; its blocks are larger
+DESCRIPTORS = Path("/proc/self/fd")  # if the system has it: each entry links to an open file
+LARGEST_HASHED = 2 << 30  # bytes; takes about two seconds to read
 
 
 class HeldFile:
@@ -36,7 +36,7 @@ class HeldFile:
         self.fingerprint, self.suffix = _fingerprint(self.descriptor), suffix
         self.name = os.path.abspath(path)
         if link_folder is not None and DESCRIPTORS.is_dir() and not self._may_be_a_playlist():
-            # The suffix stays: FFmpeg guesses the format of raw streams by it.
+            # Keep the suffix: FFmpeg guesses the format of raw streams by it.
             suffix = Path(path).suffix if suffix is None else suffix
             link = str(link_folder / f"in{suffix if suffix.isascii() else ''}")
             with suppress(OSError):
@@ -44,12 +44,12 @@ class HeldFile:
                 self.name = link
 
     def _may_be_a_playlist(self) -> bool:
-        """Text may name other files, relative to its own folder: only its own name will do."""
+        """Return whether it may name files relative to its folder: then it needs its own name."""
         start = os.pread(self.descriptor, 64, 0)
         return not start or start.decode("ascii", "replace").replace("\n", "").isprintable()
 
     def sha256(self) -> str | None:
-        """Hex digest of what the file holds now; None over 2 GiB."""
+        """Return the hex digest of the current content; None above 2 GiB."""
         if os.fstat(self.descriptor).st_size > LARGEST_HASHED:
             return None
         digest, at = hashlib.sha256(), 0
@@ -62,7 +62,7 @@ class HeldFile:
         return digest.hexdigest()
 
     def changes(self) -> list[str]:
-        """Return what happened to the file since it was opened, as sentences for the user."""
+        """Describe what happened to the file since it was opened, in sentences for the user."""
         now, said = os.fstat(self.descriptor), []
         if now.st_size != self.before.st_size:
             did = "grew" if now.st_size > self.before.st_size else "shrank"
@@ -85,20 +85,19 @@ class HeldFile:
 
 
 class _Holders:
-    """The holders of one path. Another thread may be about to open the name that any of them got,
-    so all files are closed when the last holder leaves."""
+    """The holders of one path. Another thread may be about to open a name that one of them got, so
+    all files are closed when the last holder leaves."""
 
     def __init__(self) -> None:
         self.files: list[HeldFile] = []
         self.count, self.open = 0, ExitStack()
 
     def add(self, path: str, suffix: str | None) -> HeldFile | None:
-        """Return the file that is there now, opened once."""
         for held in self.files:
             if _fingerprint(path) == held.fingerprint and held.suffix == suffix:
                 return held
         folder = None
-        with suppress(OutputError):  # without one it is opened by its own name
+        with suppress(OutputError):  # without a link, its own name is opened
             folder = self.open.enter_context(temporary_folder())
         try:
             held = HeldFile(path, folder, suffix)
@@ -115,8 +114,8 @@ _entering = threading.Lock()
 
 @contextmanager
 def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
-    """Keep ``path`` open during the block. Yield None if it cannot be opened: its reader says why.
-    ``suffix``: of the name for libraries; None: its own."""
+    """Keep ``path`` open during the block. Yield None if it cannot be opened: its reader reports
+    why. ``suffix``: of the name for libraries; None: the file's own."""
     if not os.path.isfile(path):
         yield None
         return
@@ -136,16 +135,16 @@ def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
 
 
 def name_to_open(path: str) -> str:
-    """Return the name for libraries to open ``path``: the held file, else the absolute path, which
-    is never taken for a protocol ("clip:1.mp4" would be)."""
+    """Return the name by which libraries open ``path``: the held file's, or the absolute path,
+    which cannot be taken for a protocol ("clip:1.mp4" could)."""
     if (holders := _held.get(path)) is None or not holders.files:
         return os.path.abspath(path)
-    held = holders.files[-1]  # whose link may have been removed with TMPDIR
+    held = holders.files[-1]  # its link may have been removed with TMPDIR
     return held.name if os.path.lexists(held.name) else f"{DESCRIPTORS}/{held.descriptor}"
 
 
 class OpenObject(Protocol):
-    """One opening of an object in a store; ``name``: its address."""
+    """An object in a store, opened for reading; ``name``: its address."""
 
     name: str
 
@@ -155,7 +154,7 @@ class OpenObject(Protocol):
     def read(self, length: int = -1) -> bytes: ...
 
     def pread(self, length: int, start: int) -> bytes:
-        """Read like os.pread, but for the order of ``fd``."""
+        """Read like os.pread, with the arguments in this order."""
 
 
 _named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
@@ -163,9 +162,8 @@ _named: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 @contextmanager
 def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
-    """Give a name; who opens it during the block gets what ``what`` gives for it, or what PyAV
-    opens by these arguments. The name is the address, with a number where others hold that one:
-    queries are not part of it."""
+    """Yield a name; opening it during the block opens what ``what`` returns for it, or PyAV with
+    these arguments. The name is the address without its query, numbered if it is taken."""
     suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams by it
     names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))
     name = next(name for name in names if _named.setdefault(name, what) is what)
@@ -176,14 +174,14 @@ def hold_as(address: str, what: Callable[[str], OpenObject] | dict[str, Any]) ->
 
 
 def open_object(name: str) -> OpenObject | None:
-    """Open the held object of this name; None if there is none: it is a file's."""
+    """Open the held object of this name; None if the name is a file's."""
     what = _named.get(name)
     return what(name) if callable(what) else None
 
 
 def how_to_open(path: str) -> dict[str, Any]:
-    """Return the arguments for PyAV to open ``path``: a file's name, or a held object, for which
-    FFmpeg may open nothing that it names (HLS, concat)."""
+    """Return the arguments for PyAV to open ``path``: a file's name, or a held object, from which
+    FFmpeg may open no other address (HLS, concat)."""
     if isinstance(arguments := _named.get(path), dict):
         return dict(arguments)
     found = open_object(path)
@@ -193,8 +191,8 @@ def how_to_open(path: str) -> dict[str, Any]:
 
 
 def bad_tags() -> dict[str, str]:
-    """Return the argument for PyAV to replace invalid UTF-8 in tags. Since 19 it has none: such
-    bytes are surrogates there, which ``printable`` and encoders of text take."""
+    """Return the argument for PyAV to replace invalid UTF-8 in tags. Since PyAV 19 there is none:
+    such bytes become surrogates, which ``printable`` and text encoders handle."""
     import av
 
     return {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
@@ -205,8 +203,8 @@ _watched: ContextVar[dict[str, tuple[int, ...] | None] | None] = ContextVar("wat
 
 @contextmanager
 def unchanged(paths: Iterable[str | Path | None], error: type[DetectVideoError]) -> Iterator[None]:
-    """Raises ``error`` where one of the files is another one, or was written to, at the end of the
-    block: what was read may be half of each. ``watch`` adds files during the block."""
+    """Raise ``error`` at the end of the block if one of the files was replaced or written to: what
+    was read may mix both. ``watch`` adds files during the block."""
     token = _watched.set({})
     try:
         watch(*paths)
@@ -219,7 +217,7 @@ def unchanged(paths: Iterable[str | Path | None], error: type[DetectVideoError])
 
 
 def watch(*paths: str | Path | None) -> None:
-    """Files that are about to be read, inside a block of ``unchanged``; elsewhere does nothing."""
+    """Add files about to be read to the block of ``unchanged``; does nothing outside one."""
     if (watched := _watched.get()) is not None:
         for path in paths:
             if path is not None:

@@ -1,8 +1,8 @@
-"""The limits against damaged and hostile model files, and the one variable that raises them all.
+"""Limits against damaged and hostile model files, and the variable that raises them all.
 
-Each is at least ten times what the largest real file has (docs/models.md has the table).
+Each is at least ten times what the largest real file needs (docs/models.md has the table).
 DETECT_VIDEO_MODEL_LIMITS=10 makes all of them ten times as high, for a larger file that the user
-trusts. Limits of the format itself, or of the machine's memory, stay.
+trusts. Limits of the format itself, or of the machine's memory, remain.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ MOST = 1_000_000
 
 
 def raised(limit: int) -> int:
-    """Return the limit that is in force. Raises UsageError for a variable that holds no factor."""
+    """Return the limit in force. Raises UsageError if the variable is not a factor."""
     return limit * _factor()
 
 
 def how_to_raise() -> str:
-    """Return what to type where a file is beyond a limit, as the end of a message."""
     return f"if you trust the file, set {VARIABLE}={10 * _factor()} in the environment"
 
 

@@ -1,7 +1,6 @@
 """The resources that this process may use: cores, their instructions, and memory. Requests that can
-never fit are refused in advance. Linux promises more memory than it has and then ends the process
-without a word, so a MemoryError is not something to wait for.
-"""
+never fit are refused in advance: Linux promises more memory than it has and later kills the
+process, so no MemoryError would come."""
 
 from __future__ import annotations
 
@@ -13,20 +12,20 @@ from pathlib import Path
 
 GB = 1 << 30
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-# cv2 and FFmpeg have code of their own for it, which rounds pixels otherwise than on x86.
+# cv2 and FFmpeg have separate code for ARM, which rounds pixels differently from x86.
 ARM64 = platform.machine() in ("aarch64", "arm64")
 
-# x86: instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX
+# x86 instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX
 # Runtime and OpenVINO add pairs in 16 bits.
 EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-# Instructions that multiply bf16, of x86 and of ARM. Other CPUs convert it to fp32 and back.
+# Instructions that multiply bf16, on x86 and ARM. Other CPUs convert it to fp32 and back.
 BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# A worker of a cluster whose share of a node's cores is a number, and no cores in particular.
+# Set for a cluster worker whose share of a node is a number of cores, not particular ones.
 CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, which can be fewer than the computer has."""
+    """Return how many cores this process may use, perhaps fewer than the computer has."""
     there = len(os.sched_getaffinity(0))
     share = os.environ.get(CORES_VARIABLE, "")
     return min(there, max(1, int(share))) if share.isdecimal() else there
@@ -34,7 +33,7 @@ def usable_cores() -> int:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """What the CPU can do, as Linux names it: flags of x86, features of ARM. Empty elsewhere."""
+    """Return the CPU's abilities: flags on x86, features on ARM; empty except on Linux."""
     try:
         lines = (PROC / "cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -50,15 +49,15 @@ def adds_int8_in_16_bits() -> bool:
 
 @cache
 def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
-    """Return the memory of the computer, or of the container if that has less. Not what is free
-    now: what fits today must not be refused tomorrow because of a neighbour."""
+    """Return the memory of the computer, or of the container if less; not what is free, so that a
+    run that fits today is not refused tomorrow because of another program."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = container_limit(proc, root)
     return min(there, limit) if limit else there
 
 
 def resident_bytes(proc: Path = PROC) -> int | None:
-    """Physical memory that this process holds now. None where the system does not tell."""
+    """Return the physical memory that this process holds now; None if unknown."""
     try:
         return int((proc / "self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -66,8 +65,8 @@ def resident_bytes(proc: Path = PROC) -> int | None:
 
 
 def peak_memory_mb(proc: Path = PROC) -> float | None:
-    """Return the most that was resident at once in this process, in 10^6 bytes (on Linux; else
-    None). Not ``ru_maxrss``, which starts at the size of the process that made this one."""
+    """Return the peak resident memory of this process, 10^6 bytes; None except on Linux.
+    ``ru_maxrss`` would start at the size of the parent process."""
     try:
         found = (proc / "self/status").read_text().partition("VmHWM:")[2]
         return int(found.split()[0]) * 1024 / 1e6
@@ -76,7 +75,7 @@ def peak_memory_mb(proc: Path = PROC) -> float | None:
 
 
 def too_much(needed: int) -> str | None:
-    """A message if ``needed`` bytes exceed the memory or ``ulimit -v``; None if they fit."""
+    """Return a message if ``needed`` bytes exceed the memory or ``ulimit -v``; None if they fit."""
     there, whose = machine_bytes(), "this machine has"
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < there:
@@ -87,7 +86,7 @@ def too_much(needed: int) -> str | None:
 
 
 def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
-    """Bytes that the process may use by cgroup v2 or v1; None without a limit."""
+    """Return the bytes that the process may use under cgroup v2 or v1; None without a limit."""
     try:
         lines = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
     except OSError:
@@ -102,7 +101,7 @@ def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def _limits_up(root: Path, path: str, name: str) -> list[int]:
-    """The limits of the process's group and those above; a container may see its own as root."""
+    """Return the limits of the process's group and its parents; a container's may be the root."""
     place = root / path.lstrip("/")
     found = []
     for folder in {root, place, *place.parents}:

@@ -1,24 +1,26 @@
-"""The one way to parse a foreign text, JSON or YAML: depth, size and numbers are bounded.
+"""Parse untrusted JSON or YAML with limits on depth, size and numbers.
 
-A few hundred bytes of YAML can mean a billion names (aliases of aliases), a row of brackets ends
-Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with the file
-and the line number. Values are None, booleans, 64-bit integers, floats, text, lists and mappings.
+A few hundred bytes of YAML can expand to a billion names (aliases of aliases), a row of brackets
+exhausts Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with
+file and line number. Values are None, booleans, 64-bit integers, floats, text, lists, mappings.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import reprlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import too_much
 
-MAX_DEPTH = 64  # lists in lists; COCO has 5
+MAX_DEPTH = 64  # nested lists; COCO has 5
 LARGEST = (1 << 63) - 1
 TOO_DEEP = f"nested more than {MAX_DEPTH} lists deep"
-# Bytes that CPython needs at least for a list, a mapping, a number.
+# Least bytes that CPython needs for a list, a mapping, a number.
 LIST_BYTES, MAPPING_BYTES, ITEM_BYTES = 64, 192, 32
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -28,12 +30,12 @@ _short.maxstring, _short.maxlong, _short.maxother = 60, 40, 60
 
 
 def quote(value: object) -> str:
-    """A value of a file as it may stand in a message: it is short, however large the value is."""
+    """Return a value of a file for a message, shortened if it is long."""
     return _short.repr(value)
 
 
-class _RefusedError(ValueError):
-    """Something that JSON allows and we do not. ``found``: the text in question."""
+class _NotAllowedError(ValueError):
+    """JSON that we refuse although the format allows it. ``found``: the text in question."""
 
     def __init__(self, reason: str, found: str = "") -> None:
         super().__init__(reason)
@@ -70,7 +72,7 @@ def parse_json(
         where, reason = exc.lineno, exc.msg
     except RecursionError:
         where, reason = None, TOO_DEEP
-    except _RefusedError as exc:
+    except _NotAllowedError as exc:
         where, reason = _line_of(plain, exc.found), exc.reason
     else:
         return content
@@ -81,7 +83,7 @@ def parse_json(
 
 
 def _json_bytes(text: str) -> int:
-    """Return what the content needs at least; a guess, from the number of brackets and commas."""
+    """Estimate the least memory of the content, from the number of brackets and commas."""
     lists, mappings, items = (text.count(sign) for sign in "[{,")
     return lists * LIST_BYTES + mappings * MAPPING_BYTES + items * ITEM_BYTES
 
@@ -89,12 +91,12 @@ def _json_bytes(text: str) -> int:
 def _whole_number(text: str) -> int:
     number = int(text) if len(text) <= len(str(-LARGEST)) else LARGEST + 1
     if not -LARGEST <= number <= LARGEST:
-        raise _RefusedError(f"a whole number of {len(text)} digits is too large", text)
+        raise _NotAllowedError(f"a whole number of {len(text)} digits is too large", text)
     return number
 
 
 def _no_number(text: str) -> float:
-    raise _RefusedError(f"{text} is not a JSON number", text)
+    raise _NotAllowedError(f"{text} is not a JSON number", text)
 
 
 def _line_of(text: str, found: str) -> int | None:
@@ -103,7 +105,7 @@ def _line_of(text: str, found: str) -> int | None:
 
 
 def _check_depth(content: Any, texts: bool) -> None:
-    """Refuse what is nested too deep; with ``texts``, halves of characters too."""
+    """Refuse content nested too deep; with ``texts``, also lone surrogates."""
     level: list[Any] = [[content]]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
@@ -111,17 +113,28 @@ def _check_depth(content: Any, texts: bool) -> None:
             items = [*values, *values.values()] if isinstance(values, dict) else values
             inner += [item for item in items if type(item) is list or type(item) is dict]
             if texts and not all(is_text(item) for item in items if type(item) is str):
-                raise _RefusedError("a text contains half a character (a lone surrogate)")
+                raise _NotAllowedError("a text contains half a character (a lone surrogate)")
         if not inner:
             return
         level = inner
-    raise _RefusedError(TOO_DEEP)
+    raise _NotAllowedError(TOO_DEEP)
 
 
 def is_text(text: str) -> bool:
-    """Return whether it can be written: half a character, as JSON's escapes allow it, cannot."""
+    """Return whether the text can be encoded: JSON's escapes allow lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         return False
     return True
+
+
+def refuse_unknown(where: object, what: str, given: Iterable[object], known: Sequence[str]) -> None:
+    """Raise UsageError for the first unknown name. ``what``: such as "key"."""
+    for name in given:
+        if name not in known:
+            text = str(name)[:100]
+            near = difflib.get_close_matches(text, known, 1, 0.5)
+            hint = f"did you mean {near[0]}? " if near else ""
+            names = ", ".join(known)
+            raise UsageError(f"{where}: unknown {what} {quote(text)}; {hint}known: {names}")

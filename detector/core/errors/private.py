@@ -1,4 +1,4 @@
-"""Files of this account alone: made so, and not believed where another account could write them."""
+"""Files of this account alone: created private, not trusted if another account could write them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from contextlib import suppress
 from pathlib import Path
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
-ACL = "system.posix_acl_access"  # the extended attribute of a file with rights for single accounts
+ACL = "system.posix_acl_access"  # extended attribute of a file with rights for single accounts
 
 
 def user_cache() -> Path:
-    """``~/.cache/detect-video``. It begins with ``~`` where the account has no home."""
+    """Return ``~/.cache/detect-video``. It starts with ``~`` if the account has no home."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    with suppress(RuntimeError):  # no HOME, and a user id that no account has
+    with suppress(RuntimeError):  # no HOME, and no account has this user id
         home = home.expanduser()
     return home / "detect-video"
 
 
 def has_no_home(folder: Path) -> bool:
-    """Return whether it is below an unknown home, whose ``~`` must not become a folder here."""
+    """Return whether it is below an unknown home: its ``~`` must not become a folder here."""
     return folder.parts[:1] == ("~",)
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make ``folder``, and those above it that are not there, with mode 0700. Raises OSError."""
+    """Create ``folder`` and its missing parents with mode 0700. Raises OSError."""
     if has_no_home(folder):
         raise OSError("the home folder is unknown")
     if folder.is_dir():
@@ -39,7 +39,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def read_own(path: Path, limit: int) -> bytes:
-    """The content of a plain file, which is neither a link nor waited for. Raises OSError."""
+    """Return the content of a plain file. Raises OSError, also for a link; never waits."""
     with os.fdopen(open_own(path), "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -57,8 +57,8 @@ def open_own(path: Path) -> int:
 
 
 def who_else_may_write(path: Path) -> str | None:
-    """Which other account could change a file or folder, in words; None if none can, or it is
-    absent. A link is followed. Root may always: it could as well change the program."""
+    """Describe the other account that could change a file or folder; None if there is none, or if
+    it is absent. Follows links. Root does not count: it could also change the program."""
     try:
         about = path.stat()
     except OSError:
@@ -74,7 +74,7 @@ def who_else_may_write(path: Path) -> str | None:
 
 
 def is_roots(path: Path) -> bool:
-    """Return whether root owns it, and no other account may change it."""
+    """Return whether root owns it and no other account may change it."""
     try:
         return path.lstat().st_uid == 0 and who_else_may_write(path) is None
     except OSError:
@@ -82,7 +82,7 @@ def is_roots(path: Path) -> bool:
 
 
 def _is_of_one(gid: int, path: Path) -> bool:
-    """Return whether a group means this account or root alone. Many systems give every account a
+    """Return whether a group contains only this account or root. Many systems give every account a
     group of its own name and a umask of 002: only its account may write with such a group."""
     with suppress(OSError):
         if ACL in os.listxattr(path):

@@ -1,8 +1,7 @@
-"""The one way to read a text file that a user names: its size is bounded, and so is the wait for
-it.
+"""Read a text file that the user names, with limits on its size and on the wait for it.
 
-A name can mean anything: a file of 40 GB, ``/dev/zero``, a pipe without a writer. A pipe that ends
-is as good as a file (``--names <(sort a.txt)``); a signal still ends the wait for it.
+A name can refer to anything: a file of 40 GB, ``/dev/zero``, a pipe without a writer. A pipe that
+ends works like a file (``--names <(sort a.txt)``); signals interrupt the wait for it.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from pathlib import Path
 
 from detector.core.errors import DetectVideoError, UsageError
 
-SILENCE_S = 30.0  # how long a pipe may have nothing to read; the longest start of a `<(...)`
+SILENCE_S = 30.0  # how long a pipe may stay silent; covers the slowest start of a `<(...)`
 BLOCK_BYTES = 1 << 20
-TEXT_BYTES = 1 << 20  # what is written by hand: a configuration, a list of names
+TEXT_BYTES = 1 << 20  # enough for hand-written files: a configuration, a list of names
 
-# A pipe can be read once, and a run may need the same names twice. By device and inode.
+# Contents of pipes by device and inode: a pipe can be read once, and names may be needed twice.
 _pipes: dict[tuple[int, int], bytes] = {}
 
 
@@ -68,7 +67,7 @@ def read_bytes(
             f"{path}: this pipe sent nothing for {SILENCE_S:.0f} s; save {what} to a file "
             "and give that"
         ) from exc
-    except (OSError, ValueError) as exc:  # ValueError: a name with a NUL byte in it
+    except (OSError, ValueError) as exc:  # ValueError: the name contains a NUL byte
         reason = getattr(exc, "strerror", None) or str(exc)
         raise error(f"{path}: cannot be read: {reason}; {cure}") from exc
     if data is None:
@@ -89,7 +88,7 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
 
 
 def _read(file: int, limit: int) -> bytes | None:
-    """Read it; None above ``limit`` bytes. Raises OSError, and TimeoutError for a silent pipe."""
+    """Read it; None above ``limit`` bytes. Raises OSError, TimeoutError for a silent pipe."""
     about = os.fstat(file)
     if about.st_size > limit:
         return None
@@ -101,12 +100,12 @@ def _read(file: int, limit: int) -> bytes | None:
     blocks: list[bytes] = []
     length = 0
     while True:
-        # POLLHUP alone means that the last writer has left: the next read finds the end.
+        # POLLHUP alone means that the last writer is gone: the next read finds the end.
         if not ready.poll(SILENCE_S * 1000):
             raise TimeoutError
         try:
             block = os.read(file, min(BLOCK_BYTES, limit + 1 - length))
-        except BlockingIOError:  # somebody else took what there was
+        except BlockingIOError:  # another reader took the data
             continue
         if not block:
             break

@@ -1,8 +1,8 @@
-"""What must not be shown: user info of addresses, values of their queries, keys, passwords.
+"""What must not be shown: user info in addresses, values in their queries, keys, passwords.
 
 A secret is registered where it enters the program. Everything that leaves it (messages, logs,
-documents, pages) goes through ``redact``, which puts ``***`` in the place of every secret, in each
-of the forms that it takes on its way: percent signs done and undone, quoted, base64 with its user.
+documents, pages) goes through ``redact``, which replaces every secret with ``***``, in each form
+that it may take: percent-encoded and decoded, quoted, base64 with its user.
 
 A password that is an ordinary word ("street") hides that word everywhere.
 """
@@ -18,24 +18,25 @@ from collections.abc import Iterable
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 HIDDEN = "***"
-SHORTEST = 4  # characters: a shorter secret would blot out innocent text
-# A secret of fewer characters counts only where it stands alone: "main" is not in "domain".
+SHORTEST = 4  # characters: a shorter secret would hide innocent text
+# A shorter secret only counts as a whole word: "main" is not in "domain".
 WORD = 8
-TELLING = 6  # a value of a query that is shorter is hidden in its address alone: "main", "true"
-SECRET_PATHS = ("webhook",)  # options whose address is a secret from its first slash on
+TELLING = 6  # a shorter query value is hidden in its address only: "main", "true"
+SECRET_PATHS = ("webhook",)  # options whose address is secret from its first slash on
 _lock = threading.Lock()
 _secrets: set[str] = set()
 _pattern: re.Pattern[str] | None = None
 
 _ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _IN_TEXT = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
-# Values in paths: /user=admin&password=x, /cam;token=x. The names that tell a secret, anywhere.
+# Values in paths: /user=admin&password=x, /cam;token=x. Names that mark a secret anywhere.
 _IN_PATH = re.compile(
     r"(?P<name>user(?:name)?|login|pass(?:word|wd)?|pwd|token|key|secret|auth|sig(?:nature)?)"
     r"=(?P<value>[^&;/?#]+?)(?=$|[&;/?#]|_(?:channel|stream|password|pass|user)=)",
     re.IGNORECASE,
 )
-_KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")  # their last path part is a key
+# the last part of their path is a key
+_KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")
 
 
 def keep_secret(text: str) -> None:
@@ -64,17 +65,16 @@ def _alternative(secret: str) -> str:
 
 
 def redact(text: str) -> str:
-    """``text`` without the secrets that were registered."""
+    """Return the text with registered secrets hidden."""
     return text if _pattern is None else _pattern.sub(HIDDEN, text)
 
 
 def has_secrets() -> bool:
-    """Return whether there is anything to hide: an ordinary run has nothing."""
     return _pattern is not None
 
 
 class Address:
-    """A stream's address: as text it is ``shown``; only what opens it reads ``whole``.
+    """A stream's address. As text it is ``shown``; only the code that opens it reads ``whole``.
     ``hide_path``: the path is a secret too, as in a webhook's address."""
 
     __slots__ = ("shown", "whole")
@@ -96,7 +96,6 @@ class Address:
 
 
 def keep_command_line(words: Iterable[str]) -> None:
-    """Registers the secrets of all addresses in a command line."""
     option = ""
     for word in words:
         if word.startswith("--") and "=" in word:
@@ -108,13 +107,13 @@ def keep_command_line(words: Iterable[str]) -> None:
 
 
 def _show(whole: str, hide_path: bool) -> str:
-    """The address without its secrets, which are registered."""
+    """Return the address without its secrets, and register them."""
     match = _ADDRESS.match(whole)
     if match is None:
         return whole
     scheme, rest = match["scheme"], match["rest"]
     end = min((rest.find(sign) for sign in "/?#" if sign in rest), default=len(rest))
-    if "@" in rest and "@" not in rest[:end]:  # a password with a slash in it, badly written
+    if "@" in rest and "@" not in rest[:end]:  # a password that contains an unescaped slash
         end = _end_of_host(rest)
     place, tail = rest[:end], rest[end:]
     info, at, host = place.rpartition("@")
@@ -138,7 +137,7 @@ def _show(whole: str, hide_path: bool) -> str:
 
 
 def _end_of_host(rest: str) -> int:
-    """Return where the host ends, if everything before the last @ of the path is a login."""
+    """Return where the host ends if everything before the path's last @ is a login."""
     path = re.split(r"[?#]", rest)[0]
     at = path.rfind("@")
     if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host, port, path

@@ -1,10 +1,10 @@
-"""Text from outside on its way out: names of files, classes and layers, metadata, messages.
+"""Make untrusted text printable: names of files, classes and layers, metadata, messages.
 
-It is untrusted: control characters steer a terminal, a bidi override shows another
-name, and in a spreadsheet a text that begins with ``=`` is a formula. JSON documents keep it, with
-escapes of their own. Secrets are never shown (secrets.py).
+Control characters steer a terminal, a bidi override disguises a name, and a spreadsheet reads text
+that starts with ``=`` as a formula. JSON documents keep such text, with their own escapes. Secrets
+are never shown (secrets.py).
 
-Our own words about numbers are here too (``counted``).
+Also here: numbers in sentences (``counted``).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Iterable
 
 from detector.core.errors.secrets import redact
 
-# C0, DEL and C1; the separators of lines and paragraphs; what turns the direction of writing;
-# halves of surrogate pairs, which stand for the bytes of a file name that is no UTF-8.
+# C0, DEL and C1; separators of lines and paragraphs; characters that change the direction of
+# writing; surrogates, which stand for the bytes of a file name that is not UTF-8.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
-VERBS = {"is": "are", "was": "were", "has": "have"}  # of one -> of several
+VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
 
-# Prefixes that spreadsheets read as a formula. A quote before it makes it text. A text with such
-# quotes already gets one more, so that one can be removed again.
+# Prefixes that spreadsheets read as a formula. A leading quote makes it text. Text that starts with
+# such quotes gets one more, so that one can be removed.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
 def counted(count: int, noun: str, verb: str = "") -> str:
-    """``1 frame``, ``2 frames``, ``2 classes``; with a verb ``1 frame was``, ``2 frames were``."""
+    """Return ``1 frame``, ``2 frames``, ``2 classes``; with a verb ``2 frames were``."""
     if count == 1:
         return f"1 {noun} {verb}".rstrip()
     return f"{count} {_plural(noun)} {VERBS.get(verb, verb)}".rstrip()
@@ -45,7 +45,7 @@ _LETTER = re.compile(r'\\([,"])')
 
 
 def split_list(text: str) -> list[str]:
-    """``person, "couch, sofa",bus`` or ``person,couch\\, sofa,bus`` -> three names; [] of none."""
+    r"""Split ``person, "couch, sofa",bus`` or ``person,couch\, sofa,bus`` into three names."""
     items, at = [], 0
     while at < len(text):
         found = _ITEM.match(text, at)
@@ -57,7 +57,6 @@ def split_list(text: str) -> list[str]:
 
 
 def join_list(items: Iterable[str]) -> str:
-    """Return the text that ``split_list`` splits into these items."""
     return ",".join(map(_listed, items))
 
 
@@ -67,12 +66,12 @@ def _listed(item: str) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` on one line, with everything that steers a terminal as an escape: ``\\x1b``."""
+    r"""Return the text on one line, with escapes such as ``\x1b`` for what steers a terminal."""
     return _UNSAFE.sub(_escape, redact(text))
 
 
 def printable_page(text: str) -> str:
-    """A whole page of text: as ``printable``, but its lines and tabs stay."""
+    """Return text as ``printable`` does, but keep its lines and tabs."""
     return _UNSAFE_IN_PAGE.sub(_escape, redact(text))
 
 
@@ -86,5 +85,4 @@ def as_cell(text: str) -> str:
 
 
 def from_cell(field: str) -> str:
-    """Return the text that ``as_cell`` made this field of."""
     return field[1:] if field.startswith("'") and _FORMULA.match(field) else field

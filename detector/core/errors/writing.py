@@ -1,7 +1,7 @@
-"""The one way to write a file: under its name it is whole, or absent. Failures raise OutputError.
+"""Write files that are whole, or absent, under their names. Failures raise OutputError.
 
-That holds after a power loss too: the content is on the disk before the file gets its name, and the
-name is on the disk before it is reported (``put_in_place``).
+That also holds after a power loss: the content is on the disk before the file gets its name, and
+the name is on the disk before it is reported (``put_in_place``).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from detector.core.errors import OutputError
 from detector.core.errors.guard import refuse_kept
 from detector.core.errors.private import FILE_MODE, make_private_folder
 
-HIDDEN = ".detect-video-"  # eight hexadecimal digits and the suffix follow
+HIDDEN = ".detect-video-"  # followed by hexadecimal digits and the suffix
 PRIVATE = f"{HIDDEN}private-"
-MARK = "user.detect-video"  # how the names of our extended attributes begin
-# What file systems answer that have no locks, or cannot sync a folder.
+MARK = "user.detect-video"  # prefix of our extended attributes
+# Errors of file systems that have no locks, or cannot sync a folder.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -33,14 +33,14 @@ NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 def whole_file(
     target: Path, cure: str, *, ours: bool = False, private: bool = False
 ) -> Iterator[Path]:
-    """Give a path beside ``target``, which becomes ``target`` if the block ends well, else is
-    removed. A killed process leaves at most a hidden file. A link is followed, so that it outlives
-    the run; what is written to /dev/null is thrown away. The umask decides who may read the file,
-    or with ``private`` this account alone.
+    """Yield a temporary path next to ``target``; it becomes ``target`` if the block succeeds, and
+    is removed otherwise.
 
-    Raises OutputError for every OSError (``cure``: what the user can do), and UsageError if the
-    command reads ``target``, unless it is ``ours``: a name that the user did not choose, and whose
-    owner has checked it.
+    A killed process leaves at most a hidden file. Links are followed, so they remain links; what is
+    written to /dev/null is discarded. The umask decides who may read the file; with ``private``,
+    only this account. Raises OutputError for every OSError (``cure``: what the user can do), and
+    UsageError if the command reads ``target``, unless it is ``ours``: a name that the user did not
+    choose, and whose owner has checked it.
     """
     if not ours:
         refuse_kept(target, cure)
@@ -49,7 +49,7 @@ def whole_file(
             yield folder / target.name
         return
     real = Path(os.path.realpath(target))
-    # The name is known before the file is there: a signal may end the run at any moment between.
+    # The name exists before the file: a signal may end the run at any moment between.
     temporary = _hidden_name(real, PRIVATE if private else HIDDEN)
     try:
         _refuse_special(real)
@@ -66,7 +66,7 @@ def whole_file(
 
 @contextmanager
 def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
-    """``passing_folder`` among the temporary files. Raises OutputError if it cannot be made."""
+    """Make a ``passing_folder`` among temporary files. Raises OutputError if that fails."""
     with ExitStack() as stack:
         try:
             name = f"{prefix}{secrets.token_hex(8)}"
@@ -80,9 +80,9 @@ def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
 
 @contextmanager
 def passing_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder, and remove it with all that it holds when the block ends; unlike tempfile's,
-    also where a signal ends the run while it is removed. Where that is not permitted it stays:
-    tempfile recurses without end then (Python 3.11). Raises OSError."""
+    """Make a folder, and remove it with its content when the block ends, even if a signal arrives
+    during the removal (tempfile's would remain). It remains if removal is not permitted: tempfile
+    recurses without end then (Python 3.11). Raises OSError."""
     try:
         folder.mkdir(mode=0o700)
         yield folder
@@ -128,14 +128,14 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
-    """Return whether this process may open ``path`` so; by default, make files in that folder.
-    Asked for the effective account: access(2) of the real one ignores the capabilities that a
-    container or a service gave it."""
+    """Return whether this process may use ``path`` this way; by default, create files in that
+    folder. Checks the effective account: access(2) of the real one ignores capabilities that a
+    container or service granted."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def set_aside(path: Path) -> None:
-    """Rename what is in the way to ``NAME.replaced``, for it may be the user's."""
+    """Rename a file that is in the way to ``NAME.replaced``: it may be the user's."""
     number = 1
     while os.path.lexists(path):
         aside = path.with_name(f"{path.name}.replaced{'' if number == 1 else f'-{number}'}")
@@ -145,10 +145,10 @@ def set_aside(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs ``folder``, so that a rename in it outlives a crash."""
+    """Sync ``folder``, so that a rename in it survives a crash."""
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # a folder that one may write into and not list: the rename stands
+    except PermissionError:  # a folder that may be written but not listed: the rename is done
         return
     try:
         os.fsync(file)
@@ -160,14 +160,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_hidden_files(folder: Path) -> None:
-    """Remove leftovers of killed processes in our folder, while no other process writes there."""
+    """Remove leftovers of killed processes in our folder. No other process may be writing there."""
     for path in folder.glob(HIDDEN + "[0-9a-f]" * 8 + "*"):
         path.unlink(missing_ok=True)
 
 
 def take_lock(file: int) -> bool:
-    """Lock an open file until it is closed or the process dies; False if another has the lock. True
-    where the file system has no locks: a run goes on without one."""
+    """Lock an open file until it is closed or the process ends; False if another process holds the
+    lock. True if the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -179,7 +179,7 @@ def take_lock(file: int) -> bool:
 
 
 def is_null_device(path: str | Path) -> bool:
-    """Whether ``path`` is /dev/null, by any name: what is written there is meant to vanish."""
+    """Return whether ``path`` is /dev/null under any name: output there is meant to vanish."""
     try:
         about, null = os.stat(path), os.stat(os.devnull)
     except (OSError, ValueError):
@@ -205,7 +205,7 @@ def _hidden_name(target: Path, begins: str) -> Path:
 
 
 def is_output(path: str) -> bool:
-    """Return whether a run wrote or is writing this path, as far as the file system can tell."""
+    """Return whether a run wrote or is writing this path, as far as the file system records it."""
     try:
         return any(name.startswith(MARK) for name in os.listxattr(path))
     except OSError:
@@ -213,8 +213,8 @@ def is_output(path: str) -> bool:
 
 
 def utf8(text: str) -> bytes:
-    """The bytes of a text file of ours. A file name of undecodable bytes holds lone surrogates,
-    which UTF-8 cannot encode: they are written as ``\\udc80``, like JSON writes them."""
+    r"""Encode a text file of ours. A file name of undecodable bytes holds lone surrogates, which
+    UTF-8 cannot encode: they become ``\udc80``, as in JSON."""
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -1,7 +1,7 @@
-"""The one reader of YAML: PyYAML's loader, which counts what it composes and ends before it grows.
+"""Read YAML with PyYAML, and stop before the content grows beyond its limits.
 
-A date stays text. A repeated key is refused, since one of the two would be lost; so is a tag
-outside JSON's types (``!!python/...``, ``!!binary``).
+A date stays text. We refuse repeated keys, since one of the two would be lost, and tags outside
+JSON's types (``!!python/...``, ``!!binary``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.parsing import LARGEST, MAX_DEPTH, TOO_DEEP, is_text, quote
 
-MAX_NODES = 100_000  # values of a file, those behind aliases counted each time
+MAX_NODES = 100_000  # values of a file; those in aliases count each time
 MAX_DIGITS = 400  # characters of a number
 PREFIX = "tag:yaml.org,2002:"
-KEPT_LENGTH = 1 << 16  # characters of a text whose content is kept
+KEPT_LENGTH = 1 << 16  # longest text whose content is cached, characters
 KEPT_TEXTS = 64
 
 
@@ -35,7 +35,7 @@ def parse_yaml(
     try:
         plain = plain.removeprefix("\ufeff")
         return deepcopy(_load_kept(plain)) if len(plain) <= KEPT_LENGTH else _load(plain)
-    except yaml.reader.ReaderError as exc:  # a NUL byte, an escape character
+    except yaml.reader.ReaderError as exc:  # a NUL byte or an escape character
         line = plain.count("\n", 0, exc.position) + 1
         number = exc.character if isinstance(exc.character, int) else ord(exc.character)
         raise error(
@@ -54,18 +54,18 @@ def _load(text: str) -> Any:
     return yaml.load(text, Loader=BoundedLoader)
 
 
-# A run reads the packaged files several times, and a program many runs: the reader takes 15 ms for
-# the default configuration, a copy a hundredth of that.
+# A run reads the packaged files several times, and a program many runs: parsing the default
+# configuration takes 15 ms, a copy a hundredth of that.
 _load_kept = lru_cache(KEPT_TEXTS)(_load)
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """Counts what it composes, so that it ends before it grows."""
+    """A loader that counts the values it composes, and stops above the limit."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = self._count = self._deepest = 0
-        self._extent: dict[int, tuple[int, int]] = {}  # node -> its values, its depth
+        self._extent: dict[int, tuple[int, int]] = {}  # node -> number of its values, and its depth
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -148,7 +148,7 @@ BoundedLoader.yaml_constructors = {
     f"{PREFIX}map": SafeConstructor.construct_yaml_map,
     None: SafeConstructor.construct_undefined,
 }
-# A date stays text: PyYAML would make an object of it, or fail over a day 99.
+# A date stays text: PyYAML would make an object of it, or fail for a day 99.
 BoundedLoader.yaml_implicit_resolvers = {
     first: [(tag, word) for tag, word in words if tag != f"{PREFIX}timestamp"]
     for first, words in yaml.SafeLoader.yaml_implicit_resolvers.items()

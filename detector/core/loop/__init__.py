@@ -1,1 +1,1 @@
-"""Order, threads, spans. The loop is handed its parts and names none of them."""
+"""Order, threads, spans. The loop receives its parts and names none of them."""

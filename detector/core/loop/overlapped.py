@@ -1,13 +1,13 @@
-"""The threaded loop: reading, inference and writing at the same time, order kept.
+"""The threaded loop: reading, inference and writing at the same time, in order.
 
     reader thread          read, preprocess into a free request's slot      (1)
     worker threads         infer, head, nms                                 (engine's concurrency)
     the caller's thread    annotate, write, in the source's order
-    drawing threads        what annotate waits for, where ``Parts.drawers`` says so
+    drawing threads        what annotate waits for, if ``Parts.drawers`` is set
 
 Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
 that restores order. In steady state nothing is allocated per frame, and the pools bound the memory:
-requests x batch pictures and one batch. A stage that fails closes every queue; the threads end and
+requests x batch pictures and one batch. If a stage fails, every queue closes, the threads end and
 are joined, and the caller gets the stage's own error.
 """
 
@@ -35,7 +35,7 @@ from detector.core.loop.parts import (
     results_ahead,
     select,
 )
-from detector.core.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
+from detector.core.loop.queues import AnyTrack, ClosedError, InOrder, LendingPool, Queue
 from detector.core.timeline import ANNOTATE, OffTimeline, Timeline
 from detector.core.timeline.native import give_name
 from detector.core.types import Detections, Frame
@@ -49,7 +49,7 @@ def frames_overlapped(
 ) -> Generator[tuple[Frame, Detections], None, None]:
     """Yield each frame after its sinks have written it; the next one may reuse its picture. Closing
     the generator early stops and joins the threads."""
-    crew = _Crew(parts, timeline, progress)
+    crew = _LoopThreads(parts, timeline, progress)
     with timeline.track("writer") as track:
         try:
             crew.start()
@@ -63,20 +63,18 @@ def frames_overlapped(
         crew.raise_failure()
 
 
-class _Crew:
-    """The reader, the workers, and what they share."""
-
+class _LoopThreads:
     def __init__(self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress) -> None:
         self._parts, self._timeline, self._progress = parts, timeline, progress
         self.images = image_pool(parts)
-        self._requests: Pool[BatchRequest] = Pool("request", parts.requests)
+        self._requests: LendingPool[BatchRequest] = LendingPool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
-        # Workers without a batch. Only a reader that hands out fresh pictures waits for one.
-        self._free: Pool[None] = Pool("worker", [None] * parts.concurrency)
+        # Idle workers. Only a reader that hands out fresh pictures waits for one.
+        self._free: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
         self._channels = (self.images, self._requests, self._free, self._filled, self._done)
         self._failures: list[BaseException] = []
-        self._left = 0  # frames of the batch that the writer has taken
+        self._left = 0  # frames of the current batch that the writer has not taken
         self._drawers: Crew | None = None
         self._threads = [self._thread("reader", self._read)]
         self._threads += [self._thread(f"worker-{i}", self._work) for i in range(parts.concurrency)]
@@ -89,7 +87,7 @@ class _Crew:
                     job(track)
             except ClosedError:
                 pass
-            except BaseException as error:  # handed to the caller's thread, whatever it is
+            except BaseException as error:  # re-raised in the caller's thread, whatever it is
                 self._failures.append(error)
                 self._close()
 
@@ -101,7 +99,7 @@ class _Crew:
         if self._parts.drawers and not self._parts.timed:
             from detector.core.timeline.crew import Crew
 
-            with self._timeline.born(ANNOTATE):
+            with self._timeline.book_threads(ANNOTATE):
                 self._drawers = Crew("drawer", self._parts.drawers)
 
     def _read(self, track: AnyTrack) -> None:
@@ -151,8 +149,7 @@ class _Crew:
 
     def draw(self, track: AnyTrack) -> Pairs:
         """Annotate frames, as many at once as there are drawers, and yield them in order. A
-        finished frame never waits for one that has not arrived, nor is it lost with one that
-        fails."""
+        finished frame never waits for one that has not arrived, nor is it lost if that fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))
@@ -176,7 +173,7 @@ class _Crew:
         raise failure
 
     def _has_more(self) -> bool:
-        """Return whether the writer can take another frame at once."""
+        """Return whether the writer can take another frame without waiting."""
         batch = self._done.peek()
         return self._left > 0 or (batch is not None and batch.failure is None)
 

@@ -1,7 +1,7 @@
-"""What both loops share: the parts that they are handed, and the steps of a batch around inference.
+"""What both loops share: their parts, and the steps of a batch around inference.
 
-A batch is filled (read, preprocess), inferred, decoded (head) and selected (nms). What follows goes
-by the order of frames: stages that look at earlier ones, annotate and write.
+A batch is filled (read, preprocess), inferred, decoded (head) and selected (nms). Later steps
+follow the order of frames: stages that depend on earlier frames, annotate and write.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.loop.queues import AnyTrack, Pool
+from detector.core.loop.queues import AnyTrack, LendingPool
 from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WAIT_OUTPUT, WRITE
 from detector.core.timeline.order import longest_batch
 from detector.core.types import AnyPicture, Detections, Fit, Frame, FrameTimes, Image, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.stages.between import Schedule
+    from detector.core.stages.between.base import Schedule
     from detector.core.stages.still import Stillness
 
 Outputs = list[NDArray[np.float32]]
 Pairs = Iterator[tuple[Frame, Detections]]
 IMAGE_BYTES = 512 << 20
-SHAPE = "shape"  # what the reader waits for while an input of another shape is made
+SHAPE = "shape"  # what the reader waits for while an input of another shape is prepared
 
 
 class FrameSource(Protocol):
@@ -40,29 +40,29 @@ class BatchRequest(Protocol):
     @property
     def slot(self) -> NDArray[np.uint8]: ...
 
-    device_ms: float | None  # of the last infer, where the device tells
+    device_ms: float | None  # of the last infer, if the device reports it
 
     def infer(self, n: int) -> Outputs: ...
 
 
-class InputShapes(Protocol):
-    """The shapes that the network's input has, where each picture has its own (--rect)."""
+class ShapedInputs(Protocol):
+    """The input shapes of a network whose input fits each picture (--rect)."""
 
     def has(self, picture: AnyPicture) -> bool:
         """Return whether the shape for this picture is ready."""
 
     def prepare(self, picture: AnyPicture) -> None:
-        """Make it ready, which takes as long as loading a model."""
+        """Prepare the shape for this picture; takes as long as loading a model."""
 
     def give(self, request: Any, picture: AnyPicture) -> Callable[[Outputs], Any]:
-        """Give a free request of ``Parts`` the slot of that shape; return its outputs' head."""
+        """Set a free request's slot to that shape; return the head for its outputs."""
 
 
 class FrameInputs(Protocol):
-    """How many inputs of the network a frame is, where frames differ (--tiles auto of cameras)."""
+    """The number of network inputs of each frame, if frames differ (--tiles auto of cameras)."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
-        """Tell the request how many the frame in this row is; return what fills the row."""
+        """Set how many inputs the frame in this row has; return what fills the row."""
 
 
 class FrameStage(Protocol):
@@ -84,43 +84,43 @@ class Parts:
     source: FrameSource
     requests: Sequence[BatchRequest]
     concurrency: int
-    preprocess: Callable[[AnyPicture, Image], Fit]  # picture, row of the slot -> where it lies
+    # picture, row of the slot -> position in the row
+    preprocess: Callable[[AnyPicture, Image], Fit]
     head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
-    nms: Callable[[Any], Any]  # these -> Detections in network pixels, which the fit maps back
-    # Stages between nms and annotate, by name, in the order of their calls.
+    nms: Callable[[Any], Any]  # candidates -> Detections in network pixels, which the fit maps back
+    # Stages between nms and annotate by name, in the order of their calls.
     between: Mapping[str, FrameStage] = field(default_factory=dict)
-    # Draws into the frame's picture. None: no sink needs it.
+    # Draws into the frame's picture. None if no sink needs it.
     annotate: Callable[[Frame, Detections], None] | None = None
-    # Threads that draw ahead of the writer, where a frame's drawing depends on nothing else.
+    # Number of threads that draw ahead of the writer; 0 if drawing depends on earlier frames.
     drawers: int = 0
     sinks: Sequence[FrameSink] = ()
-    # Filled batches that may wait for a worker, and results that may wait for their turn.
+    # Limit of filled batches that wait for a worker, and of results that wait for their turn.
     queue_batches: int = 2
-    # All pictures in flight together. One batch and one picture are always allowed.
+    # Limit of all pictures in flight. One batch and one picture are always allowed.
     image_bytes: int = IMAGE_BYTES
-    # Hooks for cameras. All are None for sources that never make the loop wait.
-    #
-    # Waits for a picture: (track, its number in this run, row of the batch) -> whether ``read`` may
-    # be called. It returns within a second. False for the first row means "not yet": it is called
-    # again. False for a later row submits the batch unfilled.
+    # Hooks for cameras; None for sources that never make the loop wait. ``arrive`` waits for a
+    # picture: (track, its number in this run, row of the batch) -> whether ``read`` may be called.
+    # It returns within a second. False for the first row means "not yet", and the loop calls again;
+    # False for a later row submits the batch unfilled.
     arrive: Callable[[AnyTrack, int, int], bool] | None = None
     # Take pictures only when a worker is free for them, so that none goes stale in a queue.
     fresh: bool = False
-    # Frame, detections in source pixels -> the detections to keep; in the source's order.
+    # Frame, detections in source pixels -> the detections to keep. Called in the source's order.
     keep: Callable[[Frame, Detections], Detections] | None = None
-    # Decides whether ``annotate`` is called for this frame.
+    # Decides whether to call ``annotate`` for this frame.
     wanted: Callable[[Frame], bool] | None = None
-    # Gives the moments of a picture's way (``Arrival``), nanoseconds.
+    # Returns nanoseconds for the moments of a picture's ``Arrival``.
     clock: Callable[[], int] | None = None
-    # Which frames repeat the detections of the last one that was inferred.
+    # Decides which frames repeat the detections of the last inferred one.
     still: Stillness | None = None
-    # Which frames are inferred at all. The others get detections from the stages between.
+    # Decides which frames are inferred. The others get detections from the stages between.
     schedule: Schedule | None = None
-    # If set, each frame records its stages' times (``Frame.times``).
+    # Each frame records its stages' times (``Frame.times``).
     timed: bool = False
-    # Where pictures decide the input's shape; batches are of one picture then.
-    shapes: InputShapes | None = None
-    # Where frames are of several inputs, and not all of as many: takes the place of preprocess.
+    # Set if pictures decide the input's shape; batches then hold one picture.
+    shapes: ShapedInputs | None = None
+    # Set if frames have different numbers of inputs; replaces preprocess.
     inputs: FrameInputs | None = None
 
 
@@ -131,13 +131,13 @@ class Progress:
     read: int = 0
     written: int = 0
     reused: int = 0  # of the written frames
-    coasted: int = 0  # of the written frames
-    device_ms: float | None = None  # of all decoded batches; None if the device reports none
-    # When it is set, the loop ends after the frames that it has read.
+    coasted: int = 0
+    device_ms: float | None = None  # sum over decoded batches; None if the device reports no time
+    # When set, the loop ends after the frames already read.
     stop: threading.Event = field(default_factory=threading.Event)
 
     def add_device_ms(self, milliseconds: float | None) -> None:
-        """Add one batch's time. Called by the thread that decodes batches."""
+        """Add one batch's time. Call it from the thread that decodes batches."""
         if milliseconds is not None:
             self.device_ms = (self.device_ms or 0.0) + milliseconds
 
@@ -148,26 +148,27 @@ class Batch:
     first: int  # number of its first frame in this run
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Fit | None]  # the position of frames[i] in its row of the slot, if any
-    head: Callable[[Outputs], Any] | None = None  # in place of that of ``Parts``
-    rows: int = 0  # of the slot that are filled, and to be inferred
+    fits: list[Fit | None]  # position of frames[i] in its row of the slot, if it has one
+    head: Callable[[Outputs], Any] | None = None  # replaces the head of ``Parts``
+    rows: int = 0  # rows of the slot that are filled and need inference
     outputs: Outputs | None = None
-    device_ms: float | None = None  # of the infer that made the outputs
+    device_ms: float | None = None  # of the infer call that made the outputs
     found: list[Detections] = field(default_factory=list)  # of each frame, source pixels
-    failure: BaseException | None = None  # of head or nms: raised when it is this batch's turn
-    last: bool = False  # the source ended in it
+    # raised by head or nms; re-raised when it is this batch's turn
+    failure: BaseException | None = None
+    last: bool = False  # the source ended in this batch
 
 
-def image_pool(parts: Parts) -> Pool[Image | None]:
-    """Places for pictures in flight: empty (None) until the source makes one, then reused."""
-    return Pool("image", [None] * image_count(parts))
+def image_pool(parts: Parts) -> LendingPool[Image | None]:
+    """Make a pool for pictures in flight; entries are None until the source fills them."""
+    return LendingPool("image", [None] * image_count(parts))
 
 
 def image_count(parts: Parts) -> int:
     """Return how many pictures may be in flight: those of all requests and one batch being written,
     limited by ``image_bytes``, but at least one batch and one picture; plus those being drawn."""
     info, batch = parts.source.info, len(parts.requests[0].slot)
-    # A batch that is read, one that is written, and those in the engine.
+    # One batch being read, one being written, and those in the engine.
     ahead = 0 if parts.schedule is None else (parts.concurrency + 2) * parts.schedule.spared
     sizes = info.width, info.height, parts.image_bytes, ahead
     return places(batch, len(parts.requests), *sizes) + parts.drawers
@@ -188,7 +189,7 @@ def places(
 
 
 def results_ahead(parts: Parts) -> int:
-    """Return how many batches may be done ahead of the one that is written next."""
+    """Return how many batches may be finished ahead of the next one to write."""
     return parts.queue_batches + parts.concurrency
 
 
@@ -196,13 +197,13 @@ def fill(
     track: AnyTrack,
     parts: Parts,
     progress: Progress,
-    images: Pool[Image | None],
+    images: LendingPool[Image | None],
     request: BatchRequest,
     number: int,
 ) -> Batch | None:
     """Read and preprocess until the slot is full or the source ends; None if nothing was left. Rows
     keep the source's order; spans carry the frame's number in this run, from 0. Frames that are not
-    inferred take no row, and a batch of cameras does not wait for more because of them."""
+    inferred take no row, and do not make a batch of cameras wait for more."""
     batch, most = Batch(number, progress.read, request, [], []), len(request.slot)
     if parts.arrive is None:
         most = longest_batch(most, len(images))
@@ -245,9 +246,9 @@ def fill(
 
 
 def _fit_shape(
-    track: AnyTrack, shapes: InputShapes, request: BatchRequest, picture: AnyPicture, index: int
+    track: AnyTrack, shapes: ShapedInputs, request: BatchRequest, picture: AnyPicture, index: int
 ) -> Callable[[Outputs], Any]:
-    """Wait until there is an input of this picture's shape, and give it to the request."""
+    """Wait until there is an input of this picture's shape, and set the request to it."""
     if not shapes.has(picture):
         with track.span(SHAPE, index, WAIT_OUTPUT):
             shapes.prepare(picture)
@@ -260,9 +261,9 @@ def _note_times(track: AnyTrack, frame: Frame, *stages: str) -> None:
 
 
 def _has_arrived(
-    track: AnyTrack, parts: Parts, progress: Progress, images: Pool[Image | None], row: int
+    track: AnyTrack, parts: Parts, progress: Progress, images: LendingPool[Image | None], row: int
 ) -> bool:
-    """Wait for the picture of a row. False: submit the batch unfilled, or end the loop."""
+    """Wait for a row's picture. False: submit the batch unfilled, or end the loop."""
     if parts.arrive is None:
         return True
     while not parts.arrive(track, progress.read, row):
@@ -273,7 +274,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Run a batch through its request, and note on pictures of cameras when that was."""
+    """Run a batch through its request, and record the time on pictures of cameras."""
     if parts.clock is not None:
         began = parts.clock()
         for frame in batch.frames:
@@ -295,7 +296,7 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
 
 
 def decode(track: AnyTrack, parts: Parts, batch: Batch) -> list[Any]:
-    """The candidates of each inferred picture, as copies, so that the request may go back."""
+    """Copy the candidates of each inferred picture, so that the request can be reused."""
     decoded: list[Any] = []
     head, outputs, batch.outputs = batch.head or parts.head, batch.outputs or [], None
     for number, frame in enumerate(batch.frames, batch.first):
@@ -321,7 +322,7 @@ def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) 
 
 
 def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
-    """Take the frames of a batch, in the source's order, through what depends on earlier ones."""
+    """Run the stages that depend on earlier frames on a batch, in the source's order."""
     found = zip(batch.frames, batch.found, strict=True)
     for number, (frame, detections) in enumerate(found, batch.first):
         if parts.still is not None and frame.reused:
@@ -353,7 +354,7 @@ def draw(track: AnyTrack, parts: Parts, pairs: Pairs) -> Pairs:
 def deliver(
     track: AnyTrack, parts: Parts, progress: Progress, pairs: Pairs
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Hand each frame to the sinks, and then on."""
+    """Pass each frame to the sinks, then to the caller."""
     for number, (frame, detections) in enumerate(pairs):
         with track.span(WRITE, number):
             for sink in parts.sinks:

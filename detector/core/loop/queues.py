@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from detector.core.timeline import WAIT_INPUT, WAIT_OUTPUT, OffTrack, Track
+from detector.core.timeline import WAIT_INPUT, WAIT_OUTPUT, OffTrack, ThreadTrack
 
 T = TypeVar("T")
-AnyTrack = Track | OffTrack
+AnyTrack = ThreadTrack | OffTrack
 
 
 class ClosedError(Exception):
@@ -38,8 +38,8 @@ class _Channel:
             raise ClosedError
 
 
-class Pool(_Channel, Generic[T]):
-    """Items that are lent and given back. A thread that waits for one waits for the threads
+class LendingPool(_Channel, Generic[T]):
+    """A set of items that are lent and returned. A thread that waits for one waits for the threads
     downstream, so the wait is ``wait_output``."""
 
     def __init__(self, name: str, items: Iterable[T]) -> None:
@@ -48,7 +48,6 @@ class Pool(_Channel, Generic[T]):
         self._size = len(self._items)
 
     def __len__(self) -> int:
-        """Count all items, lent or not."""
         return self._size
 
     def get(self, track: AnyTrack, index: int) -> T:
@@ -68,7 +67,7 @@ class Pool(_Channel, Generic[T]):
 
 
 class Queue(_Channel, Generic[T]):
-    """First in, first out, at most ``capacity``; after ``finish`` the rest comes out, then None."""
+    """A first-in, first-out queue of at most ``capacity``; after ``finish`` it ends with None."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)
@@ -88,7 +87,7 @@ class Queue(_Channel, Generic[T]):
             self._changed.notify_all()
 
     def get(self, track: AnyTrack, index: int) -> T | None:
-        """The next item, or None when the queue is finished and empty."""
+        """Return the next item, or None when the queue is finished and empty."""
         with self._changed:
             if not self._items and not self._finished and not self._closed:
                 with track.span(self.name, index, WAIT_INPUT):
@@ -109,8 +108,8 @@ class Queue(_Channel, Generic[T]):
 
 
 class InOrder(_Channel, Generic[T]):
-    """Items arrive numbered, in any order, and leave as 0, 1, 2... At most ``capacity`` may arrive
-    ahead of the next one, which is always let in, so no deadlock is possible."""
+    """A queue that restores order: items arrive numbered, in any order, and leave as 0, 1, 2... At
+    most ``capacity`` arrive ahead of the next, which is always accepted: there is no deadlock."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)
@@ -147,7 +146,6 @@ class InOrder(_Channel, Generic[T]):
             return item
 
     def peek(self) -> T | None:
-        """The next item, if it is here."""
         with self._changed:
             return None if self._closed else self._items.get(self._next)
 
@@ -155,7 +153,7 @@ class InOrder(_Channel, Generic[T]):
         return self._closed or self._next == self._last or self._next in self._items
 
     def finish(self, count: int) -> None:
-        """Nothing follows after item ``count`` - 1."""
+        """Declare item ``count`` - 1 the last."""
         with self._changed:
             self._last = count
             self._changed.notify_all()

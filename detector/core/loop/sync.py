@@ -1,4 +1,4 @@
-"""The plain textbook loop: one thread, one batch at a time, every stage in turn."""
+"""The plain loop: one thread, one batch at a time, every stage in turn."""
 
 from __future__ import annotations
 

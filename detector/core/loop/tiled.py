@@ -1,11 +1,11 @@
-"""Requests whose rows are frames of several inputs each, for --tiles.
+"""Requests whose rows are frames with several inputs each, for --tiles.
 
-``TiledRequest``: all frames have as many. ``MixedRequest``: each row has its own number of them.
+``TiledRequest``: all frames have the same number of inputs. ``MixedRequest``: each row has its own
+number.
 
-The loop fills a row, infers rows and decodes them as ever: a row of the slot is [T, H, W, 3], a row
-of the outputs [T, ...]. If the engine's batch holds a frame's inputs, they are in one inference,
-together with those of ``batch`` // T frames; else the engine is called for one part of them after
-the other, within one ``infer``.
+The loop works as usual: a row of the slot is [T, H, W, 3], a row of the outputs [T, ...]. If the
+engine's batch holds a frame's inputs, they run in one inference, together with those of ``batch``
+// T frames; otherwise one ``infer`` calls the engine for one part after the other.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from detector.core.types import Image
 
 
 class TiledRequest:
-    """``tiles``: inputs of a frame. ``slot``: u8 RGB [frames, T, H, W, 3], ``device_ms``: of all
-    calls of the last ``infer`` together."""
+    """A request for frames of ``tiles`` inputs each. ``slot``: u8 RGB [frames, T, H, W, 3].
+    ``device_ms``: of all calls of the last ``infer`` together."""
 
     slot: Image
 
@@ -39,7 +39,7 @@ class TiledRequest:
         self._outputs: Outputs = []
 
     def infer(self, n: int) -> Outputs:
-        """Float32 [n, T, ...], valid until the next ``infer``."""
+        """Return float32 [n, T, ...], valid until the next ``infer``."""
         if self._fits:
             outputs = self._request.infer(n * self._tiles)
             self.device_ms = self._request.device_ms
@@ -69,16 +69,16 @@ class TiledRequest:
 
 
 class MixedRequest:
-    """Frames of 1 to ``most`` inputs each. ``slot``: u8 RGB [frames, most, H, W, 3]; row i holds
-    ``counts[i]``, set by ``give`` when it is filled. ``input_s``: seconds of one input in the last
-    ``infer``; 0 before the first."""
+    """A request for frames of 1 to ``most`` inputs each. ``slot``: u8 RGB [frames, most, H, W, 3];
+    ``give`` sets the number of inputs of row i, ``counts[i]``. ``input_s``: seconds per input in
+    the last ``infer``; 0 before the first."""
 
     def __init__(self, request: BatchRequest, most: int) -> None:
         self._request = request
         self.device_ms: float | None = None
         self.input_s = 0.0
         batch, *shape = request.slot.shape
-        # Unfilled memory is never touched, so the system does not allocate it.
+        # Unused memory is never touched, so the system does not allocate it.
         self.slot: Image = np.empty((batch, most, *shape), np.uint8)
         self.counts = np.ones(batch, np.int64)
         self._outputs: Outputs = []
@@ -103,8 +103,8 @@ class MixedRequest:
                     own[row, at] = one[place]
             times.append(request.device_ms)
         self.input_s = (time.perf_counter() - began) / len(filled)
-        told = [one for one in times if one is not None]
-        self.device_ms = sum(told) if len(told) == len(times) else None
+        known = [one for one in times if one is not None]
+        self.device_ms = sum(known) if len(known) == len(times) else None
         return [*(own[:n] for own in self._outputs), self.counts[:n].astype(np.float32)]
 
     def _make_outputs(self, found: Outputs) -> None:

@@ -1,3 +1,2 @@
-"""One run. Options become objects (plan.py); the loop runs, and outputs and session are written
-(detect.py). choose.py and prepare.py decide which engine runs, and with which graph.
-"""
+"""One run. Options become objects (plan.py), the loop runs, and outputs and session are written
+(detect.py). choose.py and prepare.py decide which engine runs which graph."""

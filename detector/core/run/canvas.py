@@ -1,13 +1,13 @@
-"""The canvas: the size of the network's input; and the network that has it.
+"""The canvas: the size of the network's input, and the network that has it.
 
-    --size 640x384   as it is said
+    --size 640x384   width and height as given
     --size 640       the longest side; the other one holds the first picture
-    --rect           as --size 640, for each picture anew: ``open_rect`` and shapes.py
-    no --size        the model's own. Where the model declares ``canvases`` (cfg/models), its input
+    --rect           like --size 640, but for each picture: ``open_rect`` and shapes.py
+    no --size        the model's own. If the model declares ``canvases`` (cfg/models), its input
                      takes the shape of the source, at about the area of its own
 
-``find_canvas`` is the rule. ``open_network``, the cameras and the batches ask it, with the picture
-that counts (``reading.Reading.picture_size``), or none if the model's own input is to stay.
+``find_canvas`` decides. ``open_network``, the cameras and the batches call it with the picture that
+counts (``SourceReading.picture_size``), or with None to keep the model's own input.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]
 
-LARGEST_SIDE = 8192  # pixels of a network's input
-STRIDE = 32  # of every network that declares canvases; a test holds their files against it
-SMALLER = 0.9  # of the area: a canvas above it is not worth an advice
+LARGEST_SIDE = 8192  # largest side of a network's input, pixels
+STRIDE = 32  # of every network that declares canvases; a test checks their files
+SMALLER = 0.9  # of the area: a larger canvas is not worth advising
 
 
 def follows_source(config: Config) -> bool:
-    """Whether the canvas has the shape of the source."""
     runtime = config.runtime
     return runtime.size is None and not runtime.rect and bool(declared_canvases(config))
 
 
 def find_canvas(config: Config, picture: Size | None) -> Size | None:
-    """(height, width) fitted to ``picture`` (width, height, upright), or None for the model's."""
+    """Return (height, width) for ``picture`` (width, height, upright); None: the model's."""
     if picture is None or not follows_source(config):
         return None
     declared = declared_canvases(config)
@@ -48,13 +47,13 @@ def find_canvas(config: Config, picture: Size | None) -> Size | None:
 
 
 def own_canvas(network: Network, config: Config) -> Size:
-    """(height, width) at which a model was timed and calibrated: its own, if it has canvases."""
+    """Return (height, width) at which a model was timed and calibrated."""
     declared = declared_canvases(config)
     return declared[0] if declared else (network.input.height, network.input.width)
 
 
 def smaller_canvas(network: Network, config: Config) -> Size | None:
-    """(height, width) of the next smaller input that the model was trained for, if any."""
+    """Return (height, width) of the next smaller input that the model was trained for, if any."""
     height, width = network.input.height, network.input.width
     below = [
         size for size in declared_canvases(config) if size[0] * size[1] < SMALLER * height * width
@@ -68,7 +67,7 @@ def smaller_canvas(network: Network, config: Config) -> Size | None:
 
 
 def shape_of(longest: int, network: Network, picture: Size) -> Size:
-    """(height, width) of the input of --rect for a picture (width, height)."""
+    """Return the (height, width) of --rect's input for a picture (width, height)."""
     from detector.core.stages.preprocess import smallest_input
 
     return smallest_input(longest, network.input.stride, *picture)
@@ -85,15 +84,12 @@ def declared_canvases(config: Config) -> tuple[Size, ...]:
     return canvases_of(config.network.model)
 
 
-# The network.
-
-
 def open_network(config: Config, picture: Size | None = None) -> Network:
-    """The network as the front end makes it, before it is converted for an engine.
+    """Return the network before it is converted for an engine.
 
-    Without ``--size`` its input is what ``find_canvas`` says. ``--size 640`` is the longest side:
-    the other is the smallest that holds ``picture`` (width, height), if the picture keeps its shape
-    (geometry "centre"), else a square. Raises UsageError and ModelError.
+    Without ``--size``, ``find_canvas`` chooses its input. ``--size 640`` is the longest side: the
+    other is the smallest that holds ``picture`` (width, height) if the picture keeps its shape
+    (geometry "centre"), otherwise the input is square. Raises UsageError and ModelError.
     """
     from detector.core import engines, models
     from detector.core.stages.preprocess import smallest_input
@@ -121,7 +117,7 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
 
 
 def open_rect(config: Config, picture: Size | None) -> Network:
-    """The network of --rect, with an input for ``picture`` (width, height), or its own if None."""
+    """Return the network of --rect, with an input for ``picture`` (width, height), if any."""
     from detector.core import engines, models
 
     runtime = config.runtime
@@ -144,7 +140,7 @@ def open_rect(config: Config, picture: Size | None) -> Network:
         )
     own = rules.height, rules.width
     shape = own if picture is None else shape_of(longest_side(network, config), network, picture)
-    # Where this one needs no other shape, the next one may: it is tried.
+    # This picture may need no other shape, but the next may, so we try one.
     tried = shape if shape != own else (rules.height + rules.stride, rules.width)
     try:
         other = models.open_network(replace(request, size=tried), engines.front_ends())
@@ -154,7 +150,7 @@ def open_rect(config: Config, picture: Size | None) -> Network:
 
 
 def refuse_rect(config: Config) -> None:
-    """For commands that measure one input. Raises UsageError."""
+    """Raise UsageError in commands that measure a single input shape."""
     if config.runtime.rect:
         raise UsageError("--rect: this command measures one input shape; use --size WxH instead")
 
@@ -170,7 +166,6 @@ def _why(network: Network, config: Config, picture: Size | None) -> str:
 
 
 def model_request(config: Config) -> ModelRequest:
-    """What the configuration says about the model. Raises UsageError."""
     from detector.core.engines._built import store
     from detector.core.models.base import ModelRequest
 
@@ -193,7 +188,7 @@ def model_request(config: Config) -> ModelRequest:
 
 
 def _height_and_width(size: str | None) -> Size | None:
-    """``416`` or ``640x384`` (width x height) -> (height, width)."""
+    """Parse ``416`` or ``640x384`` (width x height) to (height, width)."""
     if size is None:
         return None
     sides = size.lower().split("x")

@@ -1,5 +1,5 @@
-"""A process that this one starts, and the pipe to it: a worker of ``batch``, a variant of
-``compare``. It ends with its parent; what it prints goes to a file."""
+"""A child process and the pipe to it: a worker of ``batch``, a variant of ``compare``. It ends with
+its parent; its output goes to a file."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from typing import Any, TypeVar
 from detector.core.run.signals import ROOT, leave_unwanted
 from detector.core.session import codec
 
-GRACE_S = 5.0  # to leave in order before it is killed
+GRACE_S = 5.0  # time to exit on its own before it is killed
 MOST_BYTES = 64 << 20  # of a message
-LAST_WORDS = 300  # characters of what it printed, in a message
+LAST_WORDS = 300  # characters of its output that a message quotes
 
 Message = TypeVar("Message")
 
 
 class Child:
-    """``command``: of its end of the pipe. ``said``: the file for all that it prints."""
+    """A child process. ``command``: made from its end of the pipe. ``said``: file of its output."""
 
     def __init__(self, command: Callable[[int], list[str]], said: Path, **more: Any) -> None:
         self._said = said
@@ -41,7 +41,7 @@ class Child:
                 stdout=file,
                 stderr=file,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a Ctrl-C in the terminal reaches only the parent
+                start_new_session=True,  # otherwise a Ctrl-C in the terminal would reach it too
                 **more,
             )
 
@@ -52,7 +52,7 @@ class Child:
             return ""
 
     def describe_death(self, name: str, doing: str) -> str:
-        """``its worker was ended by signal 11 (SIGSEGV) while it loaded; the last that it ...``."""
+        """Return ``its worker was ended by signal 11 (SIGSEGV) while it loaded; the last ...``."""
         code = self.process.wait()
         how = f"was ended by {_name(-code)}" if code < 0 else f"ended with status {code}"
         text = f"{name} {how} {doing}"
@@ -63,7 +63,7 @@ class Child:
         return text
 
     def signal(self, number: int) -> None:
-        """To its process group: all that it has started, as long as any of that lives."""
+        """Send a signal to its process group, while any process in it lives."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -76,7 +76,7 @@ def _name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Ends processes in order, and kills those that do not leave within ``alone_s``."""
+    """End processes in order; kill those that do not exit within ``alone_s``."""
     _wait(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)
@@ -95,36 +95,36 @@ def _wait(children: Sequence[Child], seconds: float) -> None:
 
 
 def python(main: str, pipe: int, shared: Path | None, first: str = "") -> list[str]:
-    """A command that runs ``main``, a module, with its end of the pipe; it ends with this process,
-    and then removes ``shared``. ``first``: what it does before it imports anything."""
+    """Return a command that runs a module, ``main``, with its end of the pipe; it ends with this
+    process, and then removes ``shared``. ``first``: code to run before any import."""
     code = (
         f"import os, sys; sys.path.insert(0, {ROOT!r}); {first}"
         "from detector.core.run.signals import end_with_parent; "
         f"end_with_parent({os.getpid()}, {None if shared is None else str(shared)!r}); "
         f"from {main} import main; main({pipe})"
     )
-    # -P: a folder called detector in the current directory must not be taken for this package.
+    # -P: a folder called detector in the current directory must not replace this package.
     return [sys.executable, "-P", "-c", code]
 
 
-# ---- what they say to each other, as JSON: one of them may have read strangers' files
+# ---- Messages between the processes, as JSON: one of them may have read untrusted files
 
 
 def send(pipe: Connection, message: Any) -> None:
-    """A document, with all that is in it: nothing is hidden. Raises OSError."""
+    """Send a document unredacted. Raises OSError."""
     pipe.send_bytes(json.dumps(codec.to_builtins(message)).encode())
 
 
 def receive(pipe: Connection, kind: type[Message]) -> Message:
-    """Raises EOFError or OSError where the other is gone."""
+    """Receive a document. Raises EOFError or OSError if the other process is gone."""
     return codec.from_json(pipe.recv_bytes(MOST_BYTES), kind, "a message of another process")
 
 
-# ---- in the process
+# ---- In the child process
 
 
 def open_pipe(number: int) -> Connection:
-    """Its own end. ``number`` stays open until the process is really over. Not inherited."""
+    """Open the child's end, not inherited. ``number`` stays open until the process ends."""
     os.set_inheritable(number, False)
     return Connection(os.dup(number))
 
@@ -132,7 +132,7 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Gives the next message, in order. The process leaves where the pipe is closed early."""
+    """Return a function for the next message. The process exits if the pipe closes early."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def hear() -> None:

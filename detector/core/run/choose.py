@@ -1,15 +1,15 @@
-"""What ``auto`` takes for a run, and why: ``choose`` is the one answer.
+"""What ``auto`` chooses for a run, and why: ``choose`` decides.
 
-1. What ``compare --use`` or ``tune --use`` kept, whichever is newer. A row of a comparison replaces
-   the choice by rank only if its slowest round beat the fastest round of that choice, and if its
-   detections agree with those of fp32 within the budget. The options that a search found are taken
-   for the kind of source that it searched, and where the user named neither engine, precision nor
-   batch; an option of its own that the user names stays as named.
-2. The model's own timing at its first run here (``self_timing``), judged like a comparison, if it
-   makes inference at least 1.2 times as fast.
+1. What ``compare --use`` or ``tune --use`` saved, whichever is newer. A row of a comparison
+   replaces the choice by rank only if its slowest round beat the fastest round of that choice, and
+   if its detections agree with fp32 within the budget. The options that a search found apply to the
+   kind of source that it searched, if the user set neither engine, precision nor batch; other
+   options that the user sets take precedence.
+2. The model's timing at its first run on this machine (``self_timing``), judged like a comparison,
+   if it makes inference at least 1.2 times as fast.
 3. The first engine by rank that is usable here, and fp32.
 
-``measurements`` says which records count.
+``measurements`` decides which records count.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors import EngineError, UsageError
 from detector.core.run import measurements
+from detector.core.run.canvas import own_canvas
+from detector.core.run.measurements import Timing
 from detector.core.run.prepare import silent
 from detector.core.session.measured import Interval, Kind, MeasuredRow, Measurement
 from detector.core.types import Background
@@ -30,18 +32,17 @@ from detector.core.types import Background
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.models.base import Network
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
 
-# One decision: who names one of them has made it.
+# Options that are one decision: setting one of them decides all.
 ENCODING = ("quality", "preset", "crf", "encoder")
 UNDO = "detect-video tune --undo"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What a run takes. ``config``: with engine and precision, calibration, and ``tuned``, the
-    options that ``tune --use`` kept. ``reason``: a sentence, None if the user named both.
-    ``timed_s``: of the timing."""
+class EngineChoice:
+    """A decision. ``config``: with engine, precision, calibration. ``tuned``: options that ``tune
+    --use`` saved. ``reason``: a sentence, None if the user set both. ``timed_s``: of the timing."""
 
     config: Config
     reason: str | None
@@ -57,14 +58,14 @@ def choose(
     measured: bool = True,
     timed: bool = False,
     kind: Callable[[], str | None] | None = None,
-    ahead: tuple[Reading, Sequence[str]] | None = None,
+    ahead: tuple[SourceReading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
-) -> Choice:
-    """Engine and precision for ``auto``, and the options of a search.
+) -> EngineChoice:
+    """Choose engine and precision for ``auto``, and the options of a search.
 
-    ``measured``: False leaves aside what ``--use`` kept, as ``eval`` does. ``timed``: whether a
-    timing counts; it is made where there is none yet and nothing else decides. ``ahead``: what the
-    run reads. ``kind``: what the source is, for a search; None takes none.
+    ``measured``: False ignores what ``--use`` saved, as ``eval`` does. ``timed``: whether a timing
+    counts; it is made if there is none yet and nothing else decides. ``ahead``: what the run reads.
+    ``kind``: returns the kind of source, to find a search; None uses none.
     """
     notes = measurements.why_not_read(config) if measured or timed else []
     kept = measurements.find(config, network, ("compare", "tune")) if measured else []
@@ -75,7 +76,7 @@ def choose(
         config = _with(config, search, tuned)
         if "engine" in tuned:
             kept = []
-        # Without an engine of its own it was measured with what auto took then, and takes now.
+        # Without a named engine, it was measured with the choice of auto at that time, and now.
     by_rank, runtime = _by_rank(config), config.runtime
     free = runtime.engine in ("auto", "openvino")
     hint = engines.suggest_library(runtime.device) if free else None
@@ -83,10 +84,8 @@ def choose(
     judged = (_judge(record, config, by_rank) for record in comparisons)
     choice, timed_s, now = next(filter(None, judged), None), 0.0, False
     if choice is None and timed:
-        from detector.core.run import self_timing
-
         start = time.perf_counter()
-        timing = self_timing.find_or_make(network, config, ahead, progress)
+        timing = find_timing(network, config, ahead, progress)
         timed_s = time.perf_counter() - start
         if timing is not None:
             notes += filter(None, [timing.note])
@@ -96,26 +95,43 @@ def choose(
         notes.append(hint if now else Background(hint))
     choice = choice or by_rank
     reason = choice.reason if search is None else f"{describe(search)}; to undo: {UNDO}"
-    return Choice(choice.config, reason, tuned, tuple(notes), timed_s)
+    return EngineChoice(choice.config, reason, tuned, tuple(notes), timed_s)
 
 
-def _by_rank(config: Config) -> Choice:
+def find_timing(
+    network: Network,
+    config: Config,
+    ahead: tuple[SourceReading, Sequence[str]] | None = None,
+    progress: BuildProgress = silent,
+) -> Timing | None:
+    """The timing of this network on this machine, kept or made; None if it is not timed."""
+    if not measurements.may_time(config, network):
+        return None
+    kept = measurements.find(config, network, ["self-timing"], own_canvas(network, config))
+    if kept:
+        return Timing(kept[0])
+    from detector.core.run import self_timing
+
+    return self_timing.make(network, config, ahead, progress)
+
+
+def _by_rank(config: Config) -> EngineChoice:
     runtime = config.runtime
     engine, precision, why = runtime.engine, runtime.precision, None
     if precision == "auto":
         precision = "fp32"
     if engine == "auto":
         engine, why = engines.choose_by_rank(precision, runtime.device)
-    return Choice(config.with_options({"engine": engine, "precision": precision}), why)
+    return EngineChoice(config.with_options({"engine": engine, "precision": precision}), why)
 
 
-# ---- a comparison or a timing
+# ---- A comparison or a timing
 
 
 def _judge(
-    record: Measurement, config: Config, by_rank: Choice, now: bool = False
-) -> Choice | None:
-    """What it says; None if it lacks the choice by rank or rows. ``now``: it is printed now."""
+    record: Measurement, config: Config, by_rank: EngineChoice, now: bool = False
+) -> EngineChoice | None:
+    """Return the choice that a record supports, if any. ``now``: just made, so show its note."""
     asked, runtime = config.runtime, by_rank.config.runtime
     rows = [
         row
@@ -137,23 +153,23 @@ def _judge(
         return None
     speed, is_timing = _speed(default), record.kind == "self-timing"
     budget = config.calibration.budget
-    if is_timing and record.calibration.calibrate != PACKAGED:  # on a few frames
+    if is_timing and record.calibration.calibrate != PACKAGED:  # measured on a few frames
         budget = max(budget, measurements.SAFE)
     better = [row for row in allowed if _is_better(row, speed, budget)]
     if is_timing:
         better = [row for row in better if _speed(row).median >= measurements.WORTH * speed.median]
         if not better:
-            return None  # it says nothing that the rank does not
+            return None  # it confirms the choice by rank
     when = f"{record.kind}, {record.date}"
     if not better:
-        return Choice(
+        return EngineChoice(
             by_rank.config,
             f"engine {default.engine}, {default.precision}: nothing else measured on this "
             f"machine was faster within the budget ({when})",
         )
     best = max(better, key=lambda row: _speed(row).median)
     times = _speed(best).median / speed.median
-    return Choice(
+    return EngineChoice(
         _with(config, record, {"engine": best.engine, "precision": best.precision}),
         f"engine {best.engine}, {best.precision}: measured {times:.1f}x as fast as "
         f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32 "
@@ -163,12 +179,11 @@ def _judge(
 
 
 def _round_down(share: float) -> str:
-    """``0.97``, ``0.995``. Rounds down, so that only full agreement is shown as 1."""
+    """Format ``0.97``, ``0.995``. Rounds down, so that only full agreement is shown as 1."""
     return f"{int(share * 1000) / 1000:g}"
 
 
 def _speed(row: MeasuredRow) -> Interval:
-    """Rows that were kept have figures; a row without one is as slow as can be."""
     return row.fps["inference"] or Interval(0.0, 0.0, 0.0)
 
 
@@ -178,20 +193,20 @@ def _is_better(row: MeasuredRow, default: Interval, budget: float) -> bool:
 
 
 def _with(config: Config, record: Measurement, options: Mapping[str, Any]) -> Config:
-    """With the options of a record; int8 with the calibration that was measured."""
+    """Return the configuration with the options of a record; int8 with the calibration measured."""
     config = config.with_options(options)
     if options.get("precision") != "int8" or config.calibration.calibrate is not None:
         return config
     return replace(config, calibration=replace(config.calibration, **vars(record.calibration)))
 
 
-# ---- a search of tune
+# ---- A search of tune
 
 
 def _find_search(
     kept: Sequence[Measurement], config: Config, kind: Callable[[], str | None]
 ) -> Measurement | None:
-    """The newest search for this kind of source, unless a comparison is newer."""
+    """Return the newest search for this kind of source, unless a comparison is newer."""
     runtime = config.runtime
     if (runtime.engine, runtime.precision, runtime.batch) != ("auto", "auto", 1):
         return None
@@ -210,7 +225,7 @@ def _is_usable(search: Measurement) -> bool:
 
 
 def _options_of(search: Measurement, config: Config) -> dict[str, Any]:
-    """Those that nobody named. A file of another version may hold names that are none here."""
+    """Return the options that the user has not set; other versions' may be unknown."""
     plain = Config()
     encoded = any(config.value(name) != plain.value(name) for name in ENCODING)
     return {
@@ -223,7 +238,7 @@ def _options_of(search: Measurement, config: Config) -> dict[str, Any]:
 
 
 def describe(search: Measurement) -> str:
-    """``tuned for 1280x720 h264 (2026-11-22), 1.8 times the defaults: --engine ort``."""
+    """Return ``tuned for 1280x720 h264 (2026-11-22), 1.8 times the defaults: --engine ort``."""
     speeds = [row.fps.get("end_to_end") for row in search.rows]
     times = ""
     if len(speeds) == 2 and speeds[0] is not None and speeds[1] is not None:
@@ -233,7 +248,7 @@ def describe(search: Measurement) -> str:
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
-    """``--engine openvino --precision int8``: as it is typed."""
+    """Return options as they are typed: ``--engine openvino --precision int8``."""
     return " ".join(as_options(settings)) or "the defaults"
 
 
@@ -245,13 +260,14 @@ def as_options(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
-# ---- what is in force, for doctor and for the questions of commands
+# ---- What is in force, for doctor and for the questions of commands
 
 
 def list_in_force(config: Config) -> list[dict[str, Any]]:
-    """The records that change what ``auto`` takes here, the newest of each model and, of searches,
-    of each kind of source. ``undo``: what the user does against it."""
-    kinds: list[Kind] = ["self-timing", "compare", "tune"]  # a comparison goes before a timing
+    """Return the records that change what ``auto`` chooses here, the newest of each model and, for
+    searches, of each kind of source. ``undo``: how the user removes it."""
+    # a comparison takes precedence over a timing
+    kinds: list[Kind] = ["self-timing", "compare", "tune"]
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda one: kinds.index(one.kind)):
         taken = record.kind != "tune" or _is_usable(record)
@@ -277,7 +293,7 @@ def list_in_force(config: Config) -> list[dict[str, Any]]:
 
 
 def why_taken(record: Measurement, config: Config) -> str | None:
-    """The sentence of a record that changes the choice by rank; None where it changes nothing."""
+    """Return the reason of a record that changes the choice by rank; None if it changes nothing."""
     if record.kind == "tune":
         return describe(record)
     free = config.with_options({"engine": "auto", "precision": "auto"})

@@ -1,5 +1,5 @@
-"""One run of the command: every source through the loop, then its summary and session files. What
-cannot work is refused (``_resolve``) before anything is written."""
+"""One run of the command: every source through the loop, then its summary and session files.
+Impossible runs are refused (``_resolve``) before anything is written."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from detector.core import sources
 from detector.core.config.schema import Config
 from detector.core.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.guard import guarded
 from detector.core.errors.holding import HeldFile, hold
-from detector.core.run.disturbances import Watch
+from detector.core.run.disturbances import DisturbanceMonitor
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.limits import blas_threads, check_files, check_memory, check_threads
 from detector.core.run.loading import LoadedModel, PhaseTimer
 from detector.core.run.looping import RunClock
 from detector.core.run.outputs import OutputPlan, mark_settings, session_name, settings_of
-from detector.core.run.plan import Asked, Plan
+from detector.core.run.plan import Asked, RunPlan
 from detector.core.run.records import write_records
 from detector.core.run.signals import Stop, stop_on_signals
-from detector.core.sources._addresses import is_web
-from detector.core.sources.web import keeping
+from detector.core.sources._contents import PICTURE, kind_of
+from detector.core.sources._forms import STANDARD_INPUT, is_web
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Live(Protocol):
-    """Watches a run: reads ``progress`` and ``timeline`` at will, from a thread of its own."""
+    """A display that reads ``progress`` and ``timeline`` at any time, from its own thread."""
 
     def start(
         self,
@@ -60,7 +61,7 @@ class Live(Protocol):
 
 
 class Watcher(Protocol):
-    """Sees every detected frame in the writer's thread, drawn if ``wants_pictures`` is true."""
+    """Receives every detected frame in the writer's thread, drawn if ``wants_pictures`` is true."""
 
     def wants_pictures(self, camera: str) -> bool: ...
 
@@ -68,14 +69,14 @@ class Watcher(Protocol):
 
 
 @dataclass(slots=True)
-class Result:
-    """``summary`` as in summary.json; ``session``: its folder, None where no source was opened."""
+class RunResult:
+    """The result of a run. ``session``: its folder, None if no source was opened."""
 
     summary: Summary
     session: Path | None
     errors: list[DetectVideoError]
-    unread: bool = False  # the reader of -o - has left
-    told: bool = False  # what is wrong with each camera is what its last line of state said
+    unread: bool = False  # the reader of -o - has closed it
+    told: bool = False  # each camera's last state line already reported what is wrong with it
 
     @property
     def exit_code(self) -> int:
@@ -84,14 +85,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    loaded: Callable[[LoadedModel], None] | None = None  # once warm; may put another head on it
+    loaded: Callable[[LoadedModel], None] | None = None  # called once warm; may replace the head
     source: Callable[[str], Source] | None = None  # opens a spec in its own way
-    detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
-    frame_times: bool = False  # whether those frames have times, where the loop measures
-    watcher: Watcher | None = None  # sees each frame after ``detected``, drawn where it wants that
-    measured: bool = True  # whether auto takes what ``compare --use`` recorded
-    timed: bool = False  # whether it takes the default model's timing on this machine
-    tuned: bool = True  # whether it takes what ``tune --use`` kept
+    # called with each frame, after the sinks
+    detected: Callable[[Frame, Detections], None] | None = None
+    frame_times: bool = False  # whether those frames carry times, if the loop measures
+    watcher: Watcher | None = None  # receives each frame after ``detected``, drawn if it needs that
+    measured: bool = True  # whether auto uses what ``compare --use`` saved
+    timed: bool = False  # whether it uses the default model's timing on this machine
+    tuned: bool = True  # whether it uses what ``tune --use`` saved
 
 
 def detect(
@@ -104,22 +106,21 @@ def detect(
     building: BuildProgress | None = None,
     rows_to: int | None = None,
     timer: PhaseTimer | None = None,
-) -> Result:
-    """Runs every source in turn and writes its outputs and the session.
+) -> RunResult:
+    """Run every source in turn, and write its outputs and the session.
 
-    ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. Where its
-    reader leaves and no files are written beside, the run ends after the frames that it has read.
-
-    ``building`` is told of every step of a file that the engine must build first.
+    ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. If its reader
+    closes it and no other files are written, the run ends after the frames already read.
+    ``building`` receives every step of a file that the engine must build first.
 
     Raises DetectVideoError for what ends everything before the first frame: options, model, engine,
-    session folder. What happens to one source stands in ``Result.errors`` and in the summary; the
-    other sources go on, unless the engine failed. From the first source on, a signal lets the
-    frames finish that were read; the summary says so.
+    session folder. Errors of one source are in ``RunResult.errors`` and in the summary; the other
+    sources go on, unless the engine failed. From the first source on, a signal lets frames already
+    read finish, and the summary records it.
     """
     timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
-    with guarded(), keeping(specs):
+    with guarded(), sources.keep_open(specs):
         plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to)
         with plan.loaded, stop_on_signals() as stop:
             if hooks.loaded is not None:
@@ -127,9 +128,9 @@ def detect(
             name = session_name(specs[0], config.runtime.engine)
             session = _open_session(plan, outputs, name)
             stream = None if rows_to is None else _open_stream(rows_to, outputs, stop)
-            job = _Job(plan, outputs, session, timer, stop, live, hooks, stream=stream)
+            job = _RunJob(plan, outputs, session, timer, stop, live, hooks, stream=stream)
             with closing_session(session):
-                watch = Watch()
+                watch = DisturbanceMonitor()
                 with plan.loop.library_threads():
                     runs = _run_sources(job, specs)
                 with timer.phase("close"):
@@ -144,8 +145,8 @@ def _resolve(
     hooks: Hooks,
     building: BuildProgress | None,
     rows_to: int | None,
-) -> tuple[Plan, OutputPlan]:
-    """The door: what is refused is refused here, cheap things before a model is loaded."""
+) -> tuple[RunPlan, OutputPlan]:
+    """Make the plan, and refuse impossible runs: cheap checks come before a model is loaded."""
     asked, ours = Asked.of(config), hooks.source is None
     check_memory(config.runtime.engine)
     if ours:
@@ -160,7 +161,7 @@ def _resolve(
         )
     if ours:
         outputs.check_sources(asked.drawing.blur)
-    # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
+    # OpenCV has its own OpenBLAS; the loop has at least a reader and a worker.
     check_threads(blas_threads() + (0 if asked.loop.sync else 2))
     if ours:
         outputs.check_permission()
@@ -173,7 +174,7 @@ def _resolve(
         load = partial(load_after_look, asked, opens=hooks.source, looks_at=specs)
     plan = load(
         timer,
-        # Labelled pictures are judged: of them a size that is asked for counts alone.
+        # Labelled pictures are scored: only an explicit size counts for them.
         specs=specs if ours or asked.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -181,16 +182,16 @@ def _resolve(
         kind=partial(asked.reading.kind_of, specs[0]) if hooks.tuned and ours else None,
         chosen=partial(_refuse_being_written, outputs, specs, config),
     )
-    check_files(3)  # a source, the rows, and whatever is looked up while both are open
+    check_files(3)  # a source, the rows, and a file opened while both are open
     return plan, outputs
 
 
-def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
+def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
     from detector.core.session.store import Session
 
     session = Session.create(plan.writing["run_dir"], name, or_temporary=outputs.may_write())
     try:
-        outputs.check()  # again: the session's files are no outputs
+        outputs.check()  # again: the session's files are not outputs
     except BaseException:
         session.discard()
         raise
@@ -198,20 +199,15 @@ def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
 
 
 def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
-    """Imports what sources, stages, loop and outputs need, so that it is in no run's seconds."""
-    from detector.core import sources
-
+    """Import what sources, stages, loop and outputs need, so that no run's seconds include it."""
     modules = {
         f"detector.core.loop.{loop}",
-        "detector.core.sinks._naming",
-        "detector.core.sinks._only",
         "detector.core.sinks.jsonl",  # of every session
         "detector.core.stages.annotate",
-        "detector.core.stages.between",
         "detector.core.stages.nms",
     }
     for spec in specs:
-        with suppress(SourceError, UsageError):  # whoever opens it says what is wrong
+        with suppress(SourceError, UsageError):  # opening it reports the error
             source = sources.find_claiming(spec)
             modules.update(source.imports, outputs.imports(source.kind, spec))
     for module in sorted(modules):
@@ -229,17 +225,14 @@ def _open_stream(descriptor: int, outputs: OutputPlan, stop: Stop) -> RowStream 
 def _refuse_being_written(
     outputs: OutputPlan, specs: Sequence[str], config: Config, network: Network, _: Config
 ) -> None:
-    """Raises OutputError if another run is writing the same outputs, before the engine starts."""
-    with suppress(OSError):  # the current folder was deleted: what writes there says so
+    """Raise OutputError if another run is writing the same outputs, before the engine starts."""
+    with suppress(OSError):  # the current folder was deleted: writing there reports it
         outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:
-    """Raises SourceError if no source exists, UsageError if one can never be read; opens none."""
-    from detector.core import sources
-    from detector.core.sources._standard_input import SPEC
-
-    if list(specs).count(SPEC) > 1:
+    """Raise SourceError if no source exists, UsageError if one can never be read. Opens none."""
+    if list(specs).count(STANDARD_INPUT) > 1:
         raise UsageError("-: standard input can be read only once; give - once")
     missing = []
     for spec in specs:
@@ -253,7 +246,7 @@ def _refuse_missing(specs: Sequence[str]) -> None:
 
 def run_opened(
     spec: str,
-    plan: Plan,
+    plan: RunPlan,
     folder: Path,
     hooks: Hooks = Hooks(),
     *,
@@ -261,7 +254,7 @@ def run_opened(
     detected: Callable[[Frame, Detections], None] | None = None,
 ) -> SourceRun:
     """Run one source through a loaded model, which stays open, and write into ``folder``.
-    ``plain``: no source and engine in names. ``detected``: sees each frame."""
+    ``plain``: file names without source and engine. ``detected`` receives each frame."""
     from detector.core.session.store import Session
 
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
@@ -269,14 +262,14 @@ def run_opened(
     session = Session.create(str(folder / "session"), "")
     if detected is not None:
         hooks = replace(hooks, detected=detected)
-    job = _Job(plan, outputs, session, PhaseTimer(), Stop(), None, hooks, False)
+    job = _RunJob(plan, outputs, session, PhaseTimer(), Stop(), None, hooks, False)
     with closing_session(session):
         return _run_sources(job, [spec])[0]
 
 
 @contextmanager
 def closing_session(session: Session) -> Iterator[None]:
-    """Gives up the session's folder at the end. A bug's traceback stays in it."""
+    """Release the session's folder at the end. A bug's traceback is saved in it."""
     try:
         yield
     except DetectVideoError:
@@ -290,26 +283,25 @@ def closing_session(session: Session) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    plan: Plan
+class _RunJob:
+    plan: RunPlan
     outputs: OutputPlan
     session: Session
     timer: PhaseTimer
     stop: Stop
     live: Live | None
     hooks: Hooks
-    hashes: bool = True  # the sources, for session.json
-    stream: RowStream | None = None  # for -o -
+    hashes: bool = True  # whether session.json has the sources' digests
+    stream: RowStream | None = None  # with -o -
 
 
-def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
-    from detector.core import sources
+def _run_sources(job: _RunJob, specs: Sequence[str]) -> list[SourceRun]:
     from detector.core.session.outcome import SourceRun
 
     runs: list[SourceRun] = []
     for number, spec in enumerate(specs):
         timeline = job.plan.loop.timeline(job.plan.loaded.natives, folder=job.session.folder)
-        run = SourceRun(_text_of(spec), timeline)  # documents hold plain texts
+        run = SourceRun(_text_of(spec), timeline)  # documents hold plain text
         run.notes += filter(None, [sources.note_of(spec)])
         runs.append(run)
         with _held(job, spec) as held:
@@ -317,7 +309,8 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
                 _run_source(job, run, spec, number)
             except DetectVideoError as error:
                 run.error = error
-            job.timer.seconds["run"] += run.run_s  # the very seconds that end-to-end FPS are of
+            # the same seconds that end-to-end FPS is computed from
+            job.timer.seconds["run"] += run.run_s
             if held is not None and run.info is not None and job.hashes:
                 with job.timer.phase("close"):
                     run.sha256 = held.sha256()
@@ -328,7 +321,7 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
 
 
 def _text_of(spec: str) -> str:
-    """As documents hold it: a plain text, and an address without what is secret in it."""
+    """Return the source for documents: plain text, addresses without secrets."""
     if not is_web(spec):
         return str(spec)
     from detector.core.sources._web import WebPlace
@@ -337,28 +330,29 @@ def _text_of(spec: str) -> str:
 
 
 @contextmanager
-def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
-    """What knows the digest of the source, once it is read; None where nothing does."""
-    from detector.core.sources._standard_input import SPEC, standard_input
-
-    if spec != SPEC:
+def _held(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
+    """Yield an object that knows the source's digest once it is read; None if there is none."""
+    if spec != STANDARD_INPUT:
         with ExitStack() as stack:
             if is_web(spec):
                 from detector.core.sources import _web
 
-                stack.enter_context(_web.heeding(job.stop.is_set))
-            yield stack.enter_context(hold(spec))
+                stack.enter_context(_web.cut_when(job.stop.is_set))
+            once = not job.hashes and kind_of(spec) == PICTURE  # it is decoded at once
+            yield None if once else stack.enter_context(hold(spec))
         return
+    from detector.core.sources._standard_input import standard_input
+
     standard_input().stopped = job.stop.is_set
     yield standard_input()
 
 
-def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
+def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
     from detector.core.timeline import READ, WRITE
 
     plan, clock = job.plan, RunClock()
     try:
-        with run.timeline.born(READ):
+        with run.timeline.book_threads(READ):
             opened = (job.hooks.source or partial(_open_source, job))(spec)
         with opened as source:
             run.info = source.info
@@ -367,7 +361,7 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]
             job.session.begin()
-            with run.timeline.born(WRITE):
+            with run.timeline.book_threads(WRITE):
                 sinks = plan.open_sinks(paths, source.info)
             own = None
             try:
@@ -379,14 +373,14 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
                     sinks.insert(0, streamed)
                 _drive_loop(job, run, source, sinks, own, number)
             except BaseException:
-                for sink in sinks:  # what went wrong before the first frame leaves no partial file
+                for sink in sinks:  # a failure before the first frame leaves no partial file
                     sink.abort()
                 raise
         if replaced and settings:
             which = "" if len(replaced) == len(paths) else f": {', '.join(replaced)}"
             run.notes.append(f"replaced outputs of an earlier run{which}")
-        beside = [path for sink in sinks for path in sink.beside]
-        for path in [*map(Path, run.outputs.values()), *beside] if settings else ():
+        extra = [path for sink in sinks for path in sink.beside]
+        for path in [*map(Path, run.outputs.values()), *extra] if settings else ():
             mark_settings(path, settings)
         if job.stream is not None and not job.stream.is_read:
             run.notes.append("the reader of standard output closed it before the end")
@@ -399,8 +393,8 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
         clock.note(run)
 
 
-def _open_source(job: _Job, spec: str) -> Source:
-    """The variable is for measuring what planes are worth."""
+def _open_source(job: _RunJob, spec: str) -> Source:
+    """Open the source. An environment variable turns planes off, to measure what they gain."""
     pixels = os.environ.get("DETECT_VIDEO_PIXELS") or job.outputs.pixels(spec)
 
     @cache
@@ -408,30 +402,30 @@ def _open_source(job: _Job, spec: str) -> Source:
         is_seen = job.hooks.watcher is not None or job.outputs.shows(spec)
         return None if is_seen else job.plan.reduction()
 
-    def reduce(width: int, height: int) -> int:  # asked of pictures and MJPEG
+    def reduce(width: int, height: int) -> int:  # called for pictures and MJPEG
         return 1 if (part := reduction()) is None else part(width, height)
 
     return job.plan.reading.open(spec, pixels, reduce=reduce)
 
 
-def _settings(job: _Job, spec: str) -> str:
-    """What a later run tells by whether it may replace these outputs; "" in a folder of our own."""
+def _settings(job: _RunJob, spec: str) -> str:
+    """Return what a later run compares before it replaces these outputs; "" in our own folder."""
     if not job.hashes:
         return ""
     plan = job.plan
     return settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
 
 
-def _own_rows(job: _Job, number: int) -> Path:
-    """Where the session's rows of a source are written when the user did not ask for any."""
+def _own_rows(job: _RunJob, number: int) -> Path:
+    """Return where the session's rows of a source are written if the user asked for none."""
     name = f"source-{number}"
     return job.session.claim(f"{name}.jsonl", f"{name}.partial.jsonl")
 
 
 def _drive_loop(
-    job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
+    job: _RunJob, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
 ) -> None:
-    """Drives the loop to its end and closes the sinks, or aborts them. ``own``: the session's."""
+    """Run the loop to its end and close the sinks, or abort them. ``own``: the session's sink."""
     from detector.core.loop.parts import Progress
 
     plan, live, hooks = job.plan, job.live, job.hooks
@@ -470,9 +464,9 @@ def _drive_loop(
 
 
 def _end(
-    job: _Job, run: SourceRun, sink: Sink, own: Sink | None, number: int, *, written: bool
+    job: _RunJob, run: SourceRun, sink: Sink, own: Sink | None, number: int, *, written: bool
 ) -> None:
-    """Closes a sink; interrupted before the first frame, there is nothing to finish."""
+    """Close a sink, or abort it if the run was interrupted before the first frame."""
     if not written:
         sink.abort()
     elif (path := sink.close()) is not None and sink is not own:
@@ -482,15 +476,15 @@ def _end(
     run.notes += sink.notes
 
 
-def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
-    """How many frames the network did not see, and which outputs cannot mark them."""
+def _notes_of_spared(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
+    """Return notes about frames without inference, and outputs that cannot mark them."""
     kinds = {sink.name for sink in sinks}
     found = []
     if run.reused and (still := plan.reading.still) is not None:
         what = f"--skip-still {still[0]}", run.reused, "repeat the last detections"
         found.append((what, kinds - {"jsonl", "csv"}))
-    if run.coasted:
-        what = f"--infer-every {plan.following.text}", run.coasted, "have boxes moved by tracks"
+    if run.coasted and (spared := plan.spared) is not None:
+        what = spared.option, run.coasted, "have boxes moved by tracks"
         found.append((what, kinds & {"mot", "yolo"}))
     return [
         f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "
@@ -500,9 +494,9 @@ def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[
 
 
 def _write_session(
-    job: _Job, runs: list[SourceRun], command: Sequence[str], watch: Watch
-) -> Result:
-    """Writes summary and session files. Where no source could be opened, the session is removed."""
+    job: _RunJob, runs: list[SourceRun], command: Sequence[str], watch: DisturbanceMonitor
+) -> RunResult:
+    """Write summary and session files. If no source could be opened, the session is removed."""
     written = write_records(
         job.session,
         runs,
@@ -514,4 +508,4 @@ def _write_session(
     )
     failed = [run.error for run in runs if run.error is not None]
     unread = job.stream is not None and not job.stream.is_read
-    return Result(written.summary, written.folder, [*failed, *written.errors], unread)
+    return RunResult(written.summary, written.folder, [*failed, *written.errors], unread)

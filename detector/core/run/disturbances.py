@@ -1,4 +1,4 @@
-"""What disturbed a run from outside, as far as the system tells: swap, quota, heat, governor."""
+"""External disturbances of a run, if the system reports them: swap, quota, heat, governor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CGROUP = "/proc/self/cgroup"
 CGROUPS = "/sys/fs/cgroup"
 
 
-class Watch:
+class DisturbanceMonitor:
     def __init__(self) -> None:
         self._hot, self._throttled_us = _hot(), _throttled_us()
 
@@ -26,7 +26,7 @@ class Watch:
         return summary if found is None else replace(summary, disturbed=found)
 
     def end(self) -> Disturbances | None:
-        """None where nothing disturbed the run."""
+        """Return the disturbances since the start; None if there were none."""
         from detector.core.session.document import Disturbances
 
         governor = _text(GOVERNOR).strip()
@@ -47,7 +47,7 @@ def _text(path: str) -> str:
 
 
 def _hot() -> int:
-    """How often cores were slowed down because they were too hot, since the machine started."""
+    """Return how often cores were throttled for heat since the machine started."""
     counts = (_text(path).strip() for path in glob(HOT))
     return sum(int(count) for count in counts if count.isdigit())
 
@@ -57,7 +57,7 @@ def _swapped_kb() -> int:
 
 
 def _throttled_us() -> int:
-    """Microseconds in which this process's group had used up its quota (cgroup v2)."""
+    """Return the microseconds in which this process's group had exhausted its quota (cgroup v2)."""
     group = next((line[3:] for line in _text(CGROUP).splitlines() if line.startswith("0::")), "/")
     return _number(_text(f"{CGROUPS}{group.rstrip('/')}/cpu.stat"), "throttled_usec")
 

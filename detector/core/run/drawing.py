@@ -1,6 +1,6 @@
-"""What a run draws: how boxes and labels look, what is pixelated, and who has to see the picture.
+"""What a run draws: the style of boxes and labels, what is pixelated, and who needs the picture.
 
-``Drawing.of`` asks the options and opens the font, so a wrong one fails before a model loads.
+``Drawing.of`` reads the options and opens the font, so errors appear before a model loads.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MEANINGLESS = "random weights: boxes are meaningless"
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """``blur``: the classes of --blur, as they were given. ``blurred``: their ids; ``remark``: what
-    every picture must say. Both are known when the network is there (``with_network``)."""
+    """How a run draws. ``blur``: the classes of --blur as given; ``blurred``: their ids;
+    ``remark``: a text for every picture. The last two are set by ``with_network``."""
 
     line_width: int | None
     font_scale: float
@@ -45,7 +45,7 @@ class Drawing:
 
     @classmethod
     def of(cls, config: Config) -> Drawing:
-        """Raises UsageError for a font that cannot be read, and for trails of no tracks."""
+        """Raise UsageError for an unreadable font, and for trails without tracks."""
         given, tracking = config.drawing, config.tracking
         if tracking.trails is not None and tracking.track is None:
             raise UsageError("--trails needs --track")
@@ -60,7 +60,7 @@ class Drawing:
         )
 
     def with_network(self, network: Network, seen: tuple[int, ...] | None) -> Drawing:
-        """``seen``: ids of --classes, None: all. Raises UsageError if --blur would miss boxes."""
+        """Add the classes. ``seen``: ids, None: all. Raises UsageError if --blur misses boxes."""
         names = network.names
         wanted = class_ids("--blur", self.blur or None, names) or ()
         if wanted and network.random_seed is not None:
@@ -90,19 +90,19 @@ class Drawing:
         )
 
     def threads(self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None) -> int:
-        """How many threads may draw ahead: none where somebody sees or is asked for each frame."""
+        """Return how many threads may draw ahead: none if a viewer or decision needs each frame."""
         in_order = watched is not None or any(sink.pictures == "plain" for sink in sinks)
         return 0 if in_order else drawing_threads()
 
     def annotation(
         self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None, threads: int = 0
     ) -> Annotate | None:
-        """What happens to a picture before it is written; None where nobody needs it.
+        """Return the function that changes a picture before it is written; None if none is needed.
 
-        Sinks of plain pictures see it when all that must not be recognised is pixelated, and
-        nothing is drawn yet. Where a sink needs BGR, boxes are drawn into that. Planes into which
-        nothing would be drawn stay the decoder's: they are not copied. ``watched``, asked before
-        each frame, says whether somebody looks. ``threads``: that call it at once.
+        Sinks of plain pictures get them pixelated, before boxes are drawn. If a sink needs BGR,
+        boxes are drawn into that. Planes that would stay unchanged are not copied. ``watched`` is
+        called before each frame and returns whether there is a viewer. ``threads``: number of
+        concurrent callers.
         """
         from detector.core.sinks.base import DRAWN
 
@@ -120,7 +120,7 @@ class Drawing:
         easel, stays = Easel(bgr=bgr, threads=threads), not (bgr or style.remark)
 
         def show_and_draw(frame: Frame, detections: Detections) -> None:
-            looked_at = watched is not None and watched()  # to be asked of every frame
+            looked_at = watched is not None and watched()  # evaluate for every frame
             bare = not len(detections.shown) and detections.scene is None
             if stays and bare and isinstance(frame.picture, Planes):
                 return
@@ -130,7 +130,7 @@ class Drawing:
                 return
             pixelate(frame.picture, detections, style.blurred)
             if seeing and len(detections):
-                picture = frame.picture  # not ``image``, which would be kept and not show the boxes
+                picture = frame.picture  # not ``image``, which would be cached without the boxes
                 plain = picture.to_bgr() if isinstance(picture, Planes) else picture
                 for sink in seeing:
                     sink.see(plain, detections)
@@ -142,8 +142,7 @@ class Drawing:
     def label_notes(
         self, names: Sequence[str], sinks: Sequence[Sink], found: Iterable[int]
     ) -> list[str]:
-        """What the user should know of the labels of the classes that were ``found``, where any
-        were drawn; and whether there are boxes that --smooth could steady."""
+        """Return notes on drawn labels of ``found`` classes, and on boxes for --smooth."""
         from detector.core.sinks.base import DRAWN
 
         if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):

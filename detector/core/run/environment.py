@@ -11,7 +11,7 @@ from typing import Any
 from detector.core import __version__
 from detector.core.errors.machine import usable_cores
 
-# Distributions of what every run uses; those of the engines come from the engines.
+# Distributions that every run uses; the engines add their own.
 _LIBRARIES = (
     "numpy",
     "opencv-python-headless",
@@ -24,7 +24,7 @@ _LIBRARIES = (
 
 
 def environment() -> dict[str, Any]:
-    """CPU model, flags and cores, versions, GPU driver. None for what the system does not tell."""
+    """Return CPU model, flags and cores, versions, and GPU driver; None for what is unknown."""
     return {
         "detect_video": __version__,
         "python": platform.python_version(),
@@ -36,7 +36,7 @@ def environment() -> dict[str, Any]:
 
 
 def describe_cpu() -> dict[str, Any]:
-    """``model``, ``flags`` as Linux lists them, ``cores`` that this process may use."""
+    """Return ``model``, ``flags`` as Linux lists them, and ``cores`` that this process may use."""
     return {
         "model": _cpu("model name"),
         "flags": (_cpu("flags") or "").split(),
@@ -49,7 +49,7 @@ def gpu_driver() -> str | None:
 
 
 def process_age_s() -> float | None:
-    """Seconds since this process and its interpreter started, to 10 ms; None except on Linux."""
+    """Return seconds since this process started, to 10 ms; None except on Linux."""
     try:
         fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -70,7 +70,7 @@ def _cpu(key: str) -> str | None:
 
 
 def _list_libraries() -> list[str]:
-    """Distributions whose versions a session records. A GPU build may have a name of its own."""
+    """Return the distributions whose versions to record. GPU builds may have other names."""
     from detector.core import engines
 
     return [*_LIBRARIES, *(name for each in engines.libraries() for name in (each, f"{each}-gpu"))]

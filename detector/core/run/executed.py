@@ -1,5 +1,5 @@
-"""The layers that an engine ran, in which precision, and what each costs on the graph. An engine on
-a CPU tells the same of the same file, at a quarter second of every run, so it is kept beside it."""
+"""The layers that an engine ran, their precision, and their cost in the graph. An engine on a CPU
+reports the same for the same file, which takes a quarter second, so we store it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import ExecutedLayer
 
 SUFFIX = ".layers.json"
-KEPT = 16  # engines, precisions and versions of one file
-SCHEMA = 2  # 1: a quantised output's work stood with the DequantizeLinear behind it
+KEPT = 16  # engines, precisions and versions per file
+# in version 1 the work of a quantised output was listed at the DequantizeLinear after it
+SCHEMA = 2
 
 
 def find_layers(
@@ -34,14 +35,14 @@ def find_layers(
     own: Mapping[str, str],
     ran: Network | None = None,
 ) -> tuple[ExecutedLayer, ...]:
-    """``executed_layers``, or what it gave before. ``path``: of the exported graph, if any."""
+    """Return ``executed_layers``, or its stored result. ``path``: of the exported graph."""
     if path is None or engine.device != "cpu":
         return executed_layers(network, engine, ran)
     file, key = Path(path).with_suffix(SUFFIX), _key(engine, own)
     if (known := _read(file).get(key)) is not None and (layers := _layers(known)) is not None:
         return layers
     layers = executed_layers(network, engine, ran)
-    # Built files make later runs quicker; nothing else depends on where they lie.
+    # Stored results only make later runs faster; nothing else depends on them.
     with suppress(OutputError):
         _keep(file, key, layers)
     return layers
@@ -50,17 +51,17 @@ def find_layers(
 def executed_layers(
     network: Network, engine: Engine, ran: Network | None = None
 ) -> tuple[ExecutedLayer, ...]:
-    """Each with the cost of the nodes that it stands for. ``network``: before conversion; ``ran``:
-    the converted one. Added layers are omitted."""
+    """Return each layer with the cost of the nodes that it represents. ``network``: before
+    conversion; ``ran``: the converted one. Added layers are omitted."""
     from detector.core.models.graph.build import node_costs
     from detector.core.models.graph.qdq import original_names
     from detector.core.session.outcome import ExecutedLayer
 
-    told = engine.execution()
-    costs = node_costs(network.graph) if told and network.plan is None else {}
+    reported = engine.execution()
+    costs = node_costs(network.graph) if reported and network.plan is None else {}
     renamed = original_names(ran.graph) if ran is not None and costs else {}
     layers = []
-    for layer in told:
+    for layer in reported:
         names = [renamed.get(name, name) for name in layer.nodes or (layer.name,)]
         known = [costs[name] for name in names if name in costs]
         if known:
@@ -92,7 +93,6 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _layers(known: object) -> tuple[ExecutedLayer, ...] | None:
-    """None for what is no list of layers."""
     from detector.core.session.outcome import ExecutedLayer
 
     try:

@@ -1,14 +1,14 @@
-"""--tiles auto: a look at the source before its run decides how many tiles there are.
+"""--tiles auto: inspect the source before its run to choose the number of tiles.
 
-A few frames go through the network whole and in 2x2 tiles, so that what only tiles show is seen
-too. Objects are small where a quarter of them have a side (the root of the box's area) below
-``SMALL`` pixels of the input of the whole picture: COCO's border of small objects. Then the run
+A few frames go through the network whole and in 2x2 tiles, so that objects visible only in tiles
+count too. Objects are small if a quarter of them have a side (the root of the box's area) below
+``SMALL`` pixels of the input of the whole picture: COCO's limit for small objects. The run then
 gets the finest of ``GRIDS`` that
 
-    brings the side up to ``SMALL``, or is the finest there is,
-    enlarges nothing: no tile has fewer pixels than the network's input,
-    leaves the inference of the run within its budget: as long as the video plays, ``BUDGET_S`` at
-    least. The look times one input.
+- brings the side up to ``SMALL``, or is the finest available,
+- enlarges nothing: no tile has fewer pixels than the network's input,
+- keeps the run's inference within its budget: as long as the video plays, but at least
+  ``BUDGET_S``. We time one input for that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from detector.core.errors.text import counted
-from detector.core.run.plan import Asked, Plan
+from detector.core.run.plan import Asked, RunPlan
 from detector.core.run.sampling import sample
 from detector.core.run.tiling import NONE, Tiling
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 SMALL = 32.0  # network pixels
 GRIDS = ((2, 2), (3, 3))
 BUDGET_S = 600.0
-SURE = 0.25  # the least score of an object to decide by, where a command wants lower ones
+SURE = 0.25  # least score of an object that counts, if a command keeps lower ones
 
 
 @dataclass(slots=True)
-class Seen:
-    """``sides``: of objects, in pixels of the whole picture's input; ``input_s``: a median."""
+class FirstLook:
+    """Objects seen. ``sides``: pixels of the whole picture's input. ``input_s``: median time."""
 
     info: SourceInfo
     frames: int
@@ -51,12 +51,11 @@ class Seen:
 
 
 def small_side(sides: Sequence[float]) -> float:
-    """The largest of the smallest quarter."""
     return sorted(sides)[len(sides) // 4]
 
 
 def sides_of(found: Detections, picture: tuple[int, int], network: Network) -> list[float]:
-    """Of each object, in pixels of the whole picture's input. ``picture``: height and width."""
+    """Return objects' sides in pixels of the whole picture's input. ``picture``: height, width."""
     import numpy as np
 
     rules = network.input
@@ -75,7 +74,7 @@ def tell_size(sides: Sequence[float], frames: int) -> str:
 def useful_grids(
     side: float, picture: tuple[int, int], network: Network
 ) -> tuple[list[Tiling], str]:
-    """Grids for objects of such a side, coarsest first, and why there is no finer one."""
+    """Return grids for objects of such a side, coarsest first, and why there is no finer one."""
     grids: list[Tiling] = []
     for grid in GRIDS:
         if side >= SMALL or (grids and side * GRIDS[len(grids) - 1][0] >= SMALL):
@@ -94,13 +93,13 @@ def load_after_look(
     opens: Callable[[str], Source] | None = None,
     looks_at: Sequence[str] = (),
     **words: Any,
-) -> Plan:
-    """As ``Asked.load``, with what the look decided. ``opens``: a command's own source."""
+) -> RunPlan:
+    """Load the plan with the tiles that the look chose. ``opens``: how a command opens a source."""
     whole = Asked.of(asked.config.with_options({"tiles": NONE}))
     plan = whole.load(timer, specs=specs, **words)
     if opens is None:
         tiling, why = choose_tiles(plan, specs)
-    else:  # such a command may score boxes that nobody would call found
+    else:  # such a command keeps scores too low to count as found
         sure = plan.selecting(max(plan.selection.conf, SURE), None)
         tiling, why = choose_tiles(sure, looks_at, opens)
     plan.loaded.notes.append(why)
@@ -109,9 +108,9 @@ def load_after_look(
 
 
 def choose_tiles(
-    plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+    plan: RunPlan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
 ) -> tuple[Tiling, str]:
-    """What --tiles auto is for these sources, and a line that says why."""
+    """Return the tiling that --tiles auto chooses for these sources, and a line with the reason."""
     seen = look(plan, specs, opens)
     if seen is None:
         return Tiling(), _line(NONE, "no frame could be read")
@@ -132,13 +131,13 @@ def _line(chosen: str, why: str) -> str:
     return f"--tiles auto: {chosen}: {why}"
 
 
-def _budget(plan: Plan, info: SourceInfo) -> float:
+def _budget(plan: RunPlan, info: SourceInfo) -> float:
     duration = plan.reading.duration_s or info.duration_s or 0.0
     return max(BUDGET_S, float(duration))
 
 
-def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
-    """Of the inference of the run; None where nobody knows how many frames there are."""
+def _seconds(plan: RunPlan, seen: FirstLook, tiling: Tiling) -> float | None:
+    """Return the run's seconds of inference; None if the number of frames is unknown."""
     frames = plan.reading.frames_ahead(seen.info)
     if frames is None:
         return None
@@ -147,17 +146,17 @@ def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
 
 
 def look(
-    plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
-) -> Seen | None:
-    """The first source that opens, by a few of its frames (``sampling.sample``)."""
+    plan: RunPlan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> FirstLook | None:
+    """Inspect a few frames (``sampling.sample``) of the first source that opens."""
     taken = sample(plan.reading, specs, opens=opens)
     return None if taken is None else _look_at(plan, taken.pictures, taken.info)
 
 
-def _look_at(plan: Plan, frames: Sequence[Picture], info: SourceInfo) -> Seen:
+def _look_at(plan: RunPlan, frames: Sequence[Picture], info: SourceInfo) -> FirstLook:
     from detector.core.types import size_of
 
-    seen = Seen(info, len(frames))
+    seen = FirstLook(info, len(frames))
     for tiling in (Tiling(), Tiling(GRIDS[0])):
         looking = replace(plan, tiling=tiling)
         preprocess, head, nms = looking.stages()

@@ -1,4 +1,4 @@
-"""The font of the labels: --font, and what is said where a class name cannot be written."""
+"""The font of the labels (--font), and notes on class names that cannot be written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from detector.core.errors.reading import check_regular, read_bytes
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-# Noto and Source Han of all languages and weights in one TTC, the largest fonts, have 130 MB.
+# The largest fonts have 130 MB: Noto and Source Han of all languages and weights in one TTC.
 FONT_BYTES = 256 << 20
 INSTALL = "pip install 'detect-video[font]'"
-NAMED = 3  # class names in a note; the others are counted
+NAMED = 3  # class names listed in a note; the rest are counted
 
 
 def open_font(path: str | None) -> Font | None:
@@ -30,7 +30,7 @@ def open_font(path: str | None) -> Font | None:
 
 
 def _state(path: str) -> tuple[int, int, int] | None:
-    """Another one where the file is another one; None where it is absent: reading says so."""
+    """Return a value that changes with the file; None if it is absent, which reading reports."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):
@@ -38,7 +38,7 @@ def _state(path: str) -> tuple[int, int, int] | None:
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
-@lru_cache(maxsize=2)  # `compare` and the Python API ask for the same one again
+@lru_cache(maxsize=2)  # `compare` and the Python API open the same font again
 def _read_font(path: str, state: tuple[int, int, int] | None) -> Font:
     data = read_bytes(path, "a font file", limit=FONT_BYTES, cure="give --font FILE")
     try:
@@ -49,7 +49,7 @@ def _read_font(path: str, state: tuple[int, int, int] | None) -> Font:
         ) from error
     try:
         return Font(data)
-    # What FreeType refuses is an OSError; a damaged table can be any of the others.
+    # FreeType raises OSError for a font that it refuses; damaged tables raise any of the others.
     except (OSError, ValueError, ArithmeticError, MemoryError) as error:
         raise UsageError(
             f"{path}: not a usable font ({error}); give --font a TTF, OTF or TTC file"
@@ -57,7 +57,7 @@ def _read_font(path: str, state: tuple[int, int, int] | None) -> Font:
 
 
 def note_names(names: Sequence[str], found: Iterable[int], font: Font | None) -> list[str]:
-    """Notes about names of found classes that labels replace by numbers (``labels.drawable``)."""
+    """Return notes on found classes whose labels are numbers (``labels.drawable``)."""
     from detector.core.stages.labels import reason_against
 
     behind: dict[str, list[str]] = {}

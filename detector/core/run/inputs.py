@@ -1,4 +1,4 @@
-"""Which files a run reads, as far as they are known before it opens the first one. They are kept
+"""The files that a run reads, as far as known before it opens the first one. They are protected
 from being overwritten (``errors.guard``)."""
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.guard import keep_listed
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import is_output
-from detector.core.sources._addresses import is_web
-from detector.core.sources._unclaimed import is_live
+from detector.core.sources._forms import is_live, is_web
 
 
 def gather_sources(specs: Sequence[str]) -> list[str]:
-    """As ``sources.gather``, without videos that runs wrote. Raises SourceError."""
+    """List sources like ``sources.gather``, without videos that runs wrote. Raises SourceError."""
     gathered = sources.gather(specs, is_output)
     for spec in gathered if len(gathered) > 1 else ():
-        if not (is_live(spec) or is_web(spec)):  # these answer when they are opened
+        if not (is_live(spec) or is_web(spec)):  # opening these checks them
             sources.find_claiming(spec)
     return gathered
 
 
 def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
-    """Guards sources, the model's files and the calibration. Raises UsageError for a camera."""
+    """Guard sources, the model's files and the calibration. Raises UsageError for a camera."""
     from detector.core import models
     from detector.core.run.canvas import model_request
 
@@ -39,12 +38,12 @@ def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
     if calibrate is not None:
         listed = partial(sources.files_of, calibrate)
         keep_listed("the calibration", listed)
-    with suppress(DetectVideoError):  # whoever opens the model says what is wrong
+    with suppress(DetectVideoError):  # opening the model reports the error
         models.keep_files(model_request(config))
 
 
 def refuse_cameras(specs: Sequence[str]) -> None:
-    """Raises UsageError for a camera, where only files will do: they end, and can be read again."""
+    """Raise UsageError for a camera in a command whose sources must end, or be read again."""
     for spec in specs:
         if is_camera(spec):
             raise UsageError(
@@ -54,14 +53,14 @@ def refuse_cameras(specs: Sequence[str]) -> None:
 
 
 def is_camera(spec: str) -> bool:
-    """A webcam, an address but of a file, or a list of cameras. Raises UsageError."""
+    """Return whether it is a webcam, a stream, or a list of cameras. Raises UsageError."""
     if is_web(spec):
         from detector.core.sources._answers import is_file
 
         return not is_file(spec)
     if is_live(spec):
         return True
-    if not spec.lower().endswith((".yaml", ".yml")):  # whoever reads it imports more
+    if not spec.lower().endswith((".yaml", ".yml")):  # reading the file imports more
         return False
     try:
         return sources.find_claiming(spec).arrives

@@ -1,9 +1,8 @@
-"""Limits of the system: memory, cores, threads, open files, the size of a file, lost folders.
-Nothing heavy is imported here: this may be all that still fits."""
+"""Limits of the system: memory, cores, threads, open files, file sizes, deleted folders. Imports
+nothing heavy: there may be no memory for more."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -23,28 +22,30 @@ NO_FILE = ("Too many open files",)
 
 
 class Least(NamedTuple):
-    """What no run of an engine did without, in MB (10^6 bytes)."""
+    """The least memory that a run of an engine needed, in MB (10^6 bytes)."""
 
-    address_mb: int  # of address space: most of it is never touched
-    anonymous_mb: int  # resident memory that no file backs, so that it cannot be dropped
+    address_mb: int  # of address space, most of it never touched
+    anonymous_mb: int  # resident memory not backed by a file, so it cannot be dropped
 
 
 # The smallest `ulimit -v` and the largest RssAnon of: street, 640x384, one thread, --sync,
 # --no-video, OPENBLAS_NUM_THREADS=1; found by bisection on Linux x86-64 in November 2026 with the
-# versions of constraints.txt. They were 525 and 75, 628 and 103, 812 and 109, 1146 and 253 MB. What
-# stands here is less, because other versions and models may take less.
+# versions of constraints.txt: 525 and 75, 628 and 103, 812 and 109, 1146 and 253 MB. The table has
+# lower values, because other versions and models may need less.
 LEAST = {
     "null": Least(450, 50),
     "ort": Least(540, 70),
     "openvino": Least(700, 75),
     "torch": Least(980, 170),
 }
-LEAST_FILES = 5  # beside the standard streams; no run worked with 4
-FEW_CORES = 2  # more were not measured: there OpenCV keeps its threads
-DRAWING_THREADS = 2  # the most; drawing 19 boxes has Python's lock for nearly all of its 1 ms
-OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it when it is imported
-BLAS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")  # first wins
-BLAS_THREADS = 64  # the most that the wheels' OpenBLAS is built for
+LEAST_FILES = 5  # besides the standard streams; no run worked with 4
+FEW_CORES = 2  # larger machines were not measured: OpenCV keeps its threads there
+# at most; drawing 19 boxes takes 1 ms and holds Python's lock for nearly all of it
+DRAWING_THREADS = 2
+OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it on import
+# the first one that is set wins
+BLAS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+BLAS_THREADS = 64  # maximum of the OpenBLAS in wheels
 NO_MEMORY = (
     "Cannot allocate memory",
     "cannot allocate memory",
@@ -55,7 +56,7 @@ NO_MEMORY = (
 
 
 def blame_limit(error: BaseException) -> DetectVideoError | None:
-    """Return an error that says what to do if a limit caused ``error``, else None."""
+    """Return an error that explains what to do if a limit caused ``error``; None otherwise."""
     code = error.errno if isinstance(error, OSError) else None
     where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     text = str(error)
@@ -88,7 +89,7 @@ def blame_limit(error: BaseException) -> DetectVideoError | None:
 
 
 def folder_is_gone() -> bool:
-    """Whether the current folder was deleted: then every path without a leading / means nothing."""
+    """Return whether the current folder was deleted: then every relative path is meaningless."""
     try:
         os.getcwd()
     except OSError:
@@ -97,8 +98,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(wanted: int) -> None:
-    """Raises EngineError if ``wanted`` more threads cannot run at once: it starts them, because all
-    limits count. OpenBLAS would answer with SIGINT."""
+    """Raise EngineError if ``wanted`` more threads cannot run at once. It starts them, so that
+    every limit counts. OpenBLAS would react with SIGINT."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -115,7 +116,7 @@ def check_threads(wanted: int) -> None:
 
 
 def check_memory(engine: str) -> None:
-    """Raises EngineError if a limit leaves less memory than this engine's smallest run took."""
+    """Raise EngineError if a limit leaves less memory than this engine's smallest run took."""
     least = LEAST.get(engine, LEAST["null"])
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < least.address_mb * 1e6:
@@ -133,7 +134,7 @@ def check_memory(engine: str) -> None:
 
 
 def container_memory(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
-    """Bytes that the process may use by its cgroup, and all swap; None without a limit."""
+    """Return the bytes that the process's cgroup allows, and all swap; None without a limit."""
     if (limit := container_limit(proc, root)) is None:
         return None
     try:
@@ -152,13 +153,16 @@ def keep_blas_alone() -> None:
 
 
 def trim_heap() -> None:
-    """Return to the system what was freed: 8 MB after the default model was loaded."""
+    """Return freed memory to the system: 8 MB after the default model was loaded."""
+    # Not before closed standard streams are replaced: libffi 3.5 keeps a file open.
+    import ctypes
+
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def blas_threads() -> int:
-    """The threads that OpenBLAS starts when it is imported."""
+    """Return how many threads OpenBLAS starts when it is imported."""
     for name in BLAS_SETTINGS:
         if (value := os.environ.get(name, "")).isdecimal() and int(value):
             return min(int(value), usable_cores()) - 1
@@ -167,9 +171,9 @@ def blas_threads() -> int:
 
 @contextmanager
 def opencv_threads(overlapped: bool) -> Iterator[None]:
-    """Keep OpenCV to the calling thread in the overlapped loop on at most two cores, where its
-    second thread makes the reader wait at every resize (docs/settings.md). A number in
-    OPENCV_FOR_THREADS_NUM stands."""
+    """Keep OpenCV to the calling thread in the overlapped loop on at most two cores: its second
+    thread would make the reader wait at every resize (docs/settings.md). A number in
+    OPENCV_FOR_THREADS_NUM takes precedence."""
     import cv2
 
     before = cv2.getNumThreads()
@@ -182,13 +186,13 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
 
 
 def drawing_threads() -> int:
-    """How many threads draw ahead of the writer; 0: it draws itself. Reader, workers and encoder
-    fill two cores, and a thread more only takes turns with them."""
+    """Return how many threads draw ahead of the writer; 0: it draws itself. Reader, workers and
+    encoder fill two cores, and another thread would only compete with them."""
     return max(0, min(DRAWING_THREADS, usable_cores() - FEW_CORES))
 
 
 def check_files(wanted: int) -> None:
-    """Raises EngineError where so many files cannot be open at once, beside those that are."""
+    """Raise EngineError if so many more files cannot be open at once."""
     opened: list[int] = []
     try:
         while len(opened) < wanted:

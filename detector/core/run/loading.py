@@ -1,5 +1,5 @@
-"""Network and engine of a run: chosen, opened, built where something lacks, and warmed up, once for
-all sources. Libraries are imported late, so that a run can time its imports apart."""
+"""The network and engine of a run, loaded once for all sources: chosen, opened, built if needed,
+and warmed up. Libraries are imported late, so that a run can time its imports separately."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
     from detector.core.loop.parts import Outputs
     from detector.core.models.base import Network
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
     from detector.core.run.shapes import Shapes
     from detector.core.session.outcome import ExecutedLayer, SourceRun
     from detector.core.timeline import Natives
@@ -27,51 +26,46 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LoadedModel:
-    """A network on an engine, warmed up: all that the sources of a run share."""
+    """A network on a warm engine, shared by all sources of a run."""
 
     network: Network
     engine: Engine
-    engine_reason: str | None  # why this engine; None where the user named it
+    engine_reason: str | None  # why this engine; None if the user named it
     notes: list[str]
-    build_s: float = 0.0  # spent on building in this run; part of the load
-    artefact_s: float = 0.0  # what building took, in this run or in an earlier one
+    build_s: float = 0.0  # building in this run; part of the load
+    artefact_s: float = 0.0  # time to build, in this run or an earlier one
     options: EngineOptions | None = None  # what the engine was opened with
-    # As the engine ran them: ``read_layers`` asks. Empty where it cannot tell.
+    # As the engine ran them: call ``read_layers`` first. Empty if the engine does not report them.
     layers: tuple[ExecutedLayer, ...] = ()
-    original: Network | None = None  # before any conversion: the layers' costs are of its nodes
-    natives: Natives | None = None  # knows the engine's threads
-    tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` kept
-    # As asked for, with what ``auto`` took (engine, precision, calibration) and with ``tuned``.
+    original: Network | None = None  # before any conversion: layers' costs refer to its nodes
+    natives: Natives | None = None  # observes the engine's threads
+    tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` saved
+    # The configuration as ``auto`` resolved it (engine, precision, calibration), with ``tuned``.
     config: Config | None = None
-    shapes: Shapes | None = None  # of --rect: the others beside this one
-    # What ``change_network`` made of the network; the others are changed alike.
+    shapes: Shapes | None = None  # with --rect: the inputs of other shapes
+    # What ``change_network`` applied to the network; it applies to the other shapes too.
     change: Callable[[Network], Network] = lambda network: network
     closed: bool = False
 
     def __enter__(self) -> Engine:
         return self.engine
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.shapes is not None:
             self.shapes.close()
         if not self.closed:
             self.engine.__exit__(kind, error, trace)
 
     def change_network(self, change: Callable[[Network], Network]) -> None:
-        """Puts another head on it, whatever its input's shape."""
+        """Change the network (its head) for every input shape."""
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. A device's first error is the one to report."""
+        """Close the engine after its last source. A device's first error is the one reported."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
-        # A broken device may answer anything; of a sound one, only our errors are expected.
+        # A broken device may raise anything; from a healthy one we expect only our errors.
         with suppress(Exception if failed else EngineError):
             self.read_layers()
             if self.shapes is not None:
@@ -87,7 +81,7 @@ class LoadedModel:
                 runs[-1].error = runs[-1].error or late
 
     def read_layers(self) -> None:
-        """Ask the open engine how it runs each layer; it may not answer."""
+        """Ask the open engine how it runs each layer; it may not tell."""
         if self.layers or self.original is None:
             return
         from detector.core.run.executed import find_layers
@@ -100,7 +94,7 @@ class LoadedModel:
 
 
 class PhaseTimer:
-    """Adds up the seconds of each phase of a run, and tells ``ended`` that it is over."""
+    """Adds up the seconds of each phase of a run, and reports finished phases to ``ended``."""
 
     def __init__(self, ended: Callable[[str], None] = lambda name: None) -> None:
         self._ended = ended
@@ -127,22 +121,21 @@ def load_model(
     measured: bool = True,
     timed: bool = False,
     kind: Callable[[], str | None] | None = None,
-    ahead: tuple[Reading, Sequence[str]] | None = None,
+    ahead: tuple[SourceReading, Sequence[str]] | None = None,
     opened: Callable[[Network], None] = lambda network: None,
     chosen: Callable[[Network, Config], None] = lambda network, config: None,
     natives: Natives | None = None,
 ) -> LoadedModel:
-    """Chooses the engine, opens the network, builds what the engine lacks, and warms it up.
+    """Choose the engine, open the network, build what the engine lacks, and warm it up.
 
     ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
     for each result, so one request should have all threads. ``picture``: width and height of the
-    first source, which the input is fitted to (``canvas.open_network``); None where the model's own
-    is to stay. ``progress`` is told of every step of a build; when it answers False, the build
-    ends. ``measured``, ``timed``, ``kind`` and ``ahead``: what ``auto`` may take (``choose``).
-    ``opened`` is told the network, and ``chosen`` the network and the configuration without any
-    ``auto``, before the slow part; both may refuse. ``natives``: knows the threads of the run that
-    this belongs to.
-    Raises UsageError, ModelError, EngineError.
+    first source, to which the input is fitted (``canvas.open_network``); None keeps the model's own
+    input. ``progress`` receives every step of a build, and ends it by returning False.
+    ``measured``, ``timed``, ``kind`` and ``ahead``: what ``auto`` may use (``choose``). ``opened``
+    receives the network, and ``chosen`` the network and the configuration without any ``auto``,
+    before the slow part; both may refuse. ``natives`` observes the threads of the run. Raises
+    UsageError, ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
     with timer.phase("import"):
@@ -154,7 +147,8 @@ def load_model(
         config, reason = _with_engine_of_the_file(config)
         asked = config.runtime.engine
         own = engines.only_engine(config.network.model) == asked and engines.is_installed(asked)
-        if asked != "auto" and not own:  # a file of its own has a front end that says what it needs
+        # a file of the engine's own format has a front end that states its needs
+        if asked != "auto" and not own:
             engines.check_installed(asked)
     with timer.phase("load"):
         network = open_network(config, picture)
@@ -171,15 +165,15 @@ def load_model(
         config = choice.config
         if "batch" in choice.tuned:  # it is part of the graph
             network = open_network(config, picture)
-    timer.seconds["load"] -= choice.timed_s  # no part of this run's figures
+    timer.seconds["load"] -= choice.timed_s  # not part of this run's figures
     name = config.runtime.engine
     check_memory(name)
     chosen(network, config)
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):
-        # The same number of spare requests for both loops. --sync has one request at a time by its
-        # nature and gives it all threads.
+        # The same number of spare requests for both loops. --sync runs one request at a time and
+        # gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
         ready = prepare_network(
             network,
@@ -190,12 +184,12 @@ def load_model(
             one_at_a_time,
         )
         natives = natives or Natives()
-        with natives.born(INFER):
+        with natives.book_threads(INFER):
             engine = engines.open(name, ready.network, ready.options)
         trim_heap()
-    with timer.phase("warmup"), natives.born(INFER):
-        # On a CPU requests share what is made at the first inference, so as many as run at once are
-        # enough: each costs a start as much as a frame. On a GPU each has a context of its own.
+    with timer.phase("warmup"), natives.book_threads(INFER):
+        # On a CPU requests share what the first inference sets up, so it is enough to warm as many
+        # as run at once: each costs a frame's time. On a GPU each has its own context.
         alike = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if alike else engine.requests
         first, *_ = [request.infer(network.batch) for request in warm]
@@ -231,7 +225,7 @@ def load_model(
 
 
 def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> Config:
-    """``config`` with ``auto`` replaced by the engine, precision and calibration of a run."""
+    """Return ``config`` with ``auto`` replaced by a run's engine, precision and calibration."""
     from detector.core.run.choose import choose
 
     config, _ = _with_engine_of_the_file(config)
@@ -239,7 +233,7 @@ def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> C
 
 
 def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
-    """A line for a network whose numbers overflow, or were never numbers: it detects nothing."""
+    """Return a warning if the network's numbers overflow, or are NaN: it detects nothing."""
     import numpy as np
 
     if not any(np.isnan(output).any() for output in outputs):
@@ -251,7 +245,7 @@ def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
 
 
 def _with_engine_of_the_file(config: Config) -> tuple[Config, str | None]:
-    """A file that only one engine runs (a TensorRT plan) decides ``--engine auto``; and why."""
+    """Set ``--engine auto`` to the only engine for this file (a TensorRT plan); return why."""
     from detector.core import engines
 
     asked, model = config.runtime.engine, config.network.model
@@ -263,4 +257,4 @@ def _with_engine_of_the_file(config: Config) -> tuple[Config, str | None]:
         return replace(config, runtime=runtime), f"engine {only}: the only one that runs {model}"
     if asked in engines.names():
         raise EngineError(engines.plan_refusal(asked, model))
-    return config, None  # a name that is no engine: loading it says so
+    return config, None  # unknown engine: loading it reports the error

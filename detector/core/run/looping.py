@@ -1,4 +1,4 @@
-"""One run of the loop: what measures it, what bounds it, and whether it is threaded."""
+"""One run of the loop: what measures it, what limits it, and whether it is threaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Loop:
         return cls(given.sync, given.queue_batches, given.nvtx, given.instruments)
 
     def timeline(self, natives: Natives | None, **kept: Any) -> Timeline | OffTimeline:
-        """The timeline of one run of the loop. ``kept``: ``Timeline``'s options on rows."""
+        """Return the timeline of one run of the loop. ``kept``: ``Timeline``'s options on rows."""
         from detector.core.timeline import OffTimeline, Timeline
 
         if not self.instruments:
@@ -43,7 +43,7 @@ class Loop:
         return Timeline(process_clock=process_clock, nvtx=self.nvtx, natives=natives, **kept)
 
     def bounds(self, parts: Parts) -> LoopSizes:
-        """What limits the loop, and explains its waits: requests, pictures and queue places."""
+        """Return what limits the loop and explains its waits: requests, pictures, queue places."""
         from detector.core.loop.parts import image_count, results_ahead
 
         return {
@@ -59,7 +59,7 @@ class Loop:
     def frames(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """Yields every frame with its detections, after the sinks have it."""
+        """Yield every frame with its detections, after the sinks have it."""
         if self.sync:
             from detector.core.loop.sync import frames_in_turn as frames
         else:
@@ -69,13 +69,13 @@ class Loop:
     def marked(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """``frames``, within a run's mark in a profiler's recording, which explains the waits."""
+        """Yield ``frames`` inside a profiler's mark for the run, which explains the waits."""
         label = "loop " + " ".join(f"{key}={value:d}" for key, value in self.bounds(parts).items())
         with timeline.run(label), closing(self.frames(parts, timeline, progress)) as frames:
             yield from frames
 
     def lost_ranges(self) -> list[str]:
-        """A line where a profiler is attached that would record nothing of this run."""
+        """Return a line if an attached profiler would record nothing of this run."""
         from detector.core.timeline.nvtx_ranges import attach, warning_of
 
         if not (self.nvtx and self.instruments):
@@ -94,7 +94,7 @@ class Loop:
         progress: Progress,
         seen: Seen = lambda frame, detections: None,
     ) -> None:
-        """Takes one source through the loop and counts into ``run``, even if a stage raises."""
+        """Run one source through the loop and count into ``run``, even if a stage raises."""
         run.loop = self.bounds(parts)
         try:
             with closing(self.marked(parts, run.timeline, progress)) as frames:
@@ -117,14 +117,14 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
-    """The moment at which the run of a source began, on the clock and in CPU seconds."""
+    """The start of a source's run, as clock and CPU seconds."""
 
     started: float = field(default_factory=time.perf_counter)
     cpu: float = field(default_factory=time.process_time)
     main_cpu: float = field(default_factory=time.thread_time)
 
     def note(self, run: SourceRun) -> None:
-        """What it took until now. To be called in the thread that made the clock."""
+        """Store the time until now. Call it in the thread that made the clock."""
         run.run_s = time.perf_counter() - self.started
         run.process_cpu_s = time.process_time() - self.cpu
         run.main_thread_cpu_s = time.thread_time() - self.main_cpu

@@ -1,4 +1,4 @@
-"""What an engine and a precision lose of a network's detections: known, or measured on frames."""
+"""The detections that an engine and a precision lose: known, or measured on frames."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from detector.core.run.sampling import Ahead
     from detector.core.types import Detections, Picture
 
-LIMIT_S = 3.0  # of a timing
-SHARE = 0.05  # of a run whose length is known
-LEAST_S = 0.3  # what one engine takes; a shorter timing opens none
-CORE_FLOPS = 1e11  # of fp32 in a second and core: about the most
-OBJECTS = 10  # that the threshold must leave in the frames
+LIMIT_S = 3.0  # longest timing
+SHARE = 0.05  # share of a run of known length that a timing may take
+LEAST_S = 0.3  # time that one engine needs; a shorter timing opens none
+CORE_FLOPS = 1e11  # of fp32 per second and core, roughly the maximum
+OBJECTS = 10  # objects that the threshold must leave in the frames
 THRESHOLDS = (0.25, 0.1, 0.05)  # of scores
-NOISE = 0.1  # over the signal of a raw output, squared: more is no rounding
+NOISE = 0.1  # noise over signal of a raw output, squared: more is not rounding
 
 
 class Losses(Protocol):
-    """``precisions``: those worth opening, or pairs of engine and precision."""
+    """What precisions lose. ``precisions``: those worth opening, or (engine, precision)."""
 
     are_known: ClassVar[bool]
 
@@ -38,27 +38,27 @@ class Losses(Protocol):
     def precisions(self) -> Collection[object]: ...
 
     def limit_s(self, frame_s: float) -> float:
-        """Seconds that the timing may take where fp32 takes ``frame_s`` seconds for a frame."""
+        """Return the timing's limit in seconds if fp32 takes ``frame_s`` per frame."""
 
     def agreement(self, engine: Engine, name: str, precision: str) -> float | None:
-        """With fp32, which is the first that is asked; None if nothing can be compared."""
+        """Return the agreement with fp32, which must come first; None if not comparable."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Of a model with a packaged calibration, whose int8 and bf16 were measured with it."""
+class KnownLosses:
+    """Losses of a model with a packaged calibration, which records them for int8 and bf16."""
 
     are_known: ClassVar[bool] = True
     by_precision: dict[str | tuple[str, str], float]
 
     @staticmethod
-    def of(calibration: Calibration) -> Known:
+    def of(calibration: Calibration) -> KnownLosses:
         from detector.core.models.graph.int8 import FRONT
         from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
 
         known = {kind: result.agreement for kind, result in calibration.result.items()}
         found: dict[str | tuple[str, str], float] = {"fp32": 1.0}
-        if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
+        if cpu_flags() & BF16:  # otherwise OpenVINO runs fp32 whatever was requested
             found["bf16"] = known.get("bf16", 0.0)
         if cpu_flags() & EXACT_INT8:
             found["int8"] = min(known["int8-u8"], known["int8-s8"])
@@ -68,7 +68,7 @@ class Known:
             found["openvino", "int8"] = by_openvino
         elif adds_int8_in_16_bits() and NARROW in known:
             found["int8"] = known[NARROW]
-        return Known(found)
+        return KnownLosses(found)
 
     @property
     def precisions(self) -> Collection[object]:
@@ -82,8 +82,8 @@ class Known:
 
 
 @dataclass(slots=True)
-class Looked:
-    """Measured on some frames of the run's sources, at a lower threshold for few ``OBJECTS``."""
+class MeasuredLosses:
+    """Losses measured on frames of the sources, at a lower threshold for few ``OBJECTS``."""
 
     are_known: ClassVar[bool] = False
     network: Network
@@ -96,11 +96,11 @@ class Looked:
     _expected: list[Detections] = field(default_factory=list)
 
     @staticmethod
-    def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> Looked | None:
-        """None for a run that is surely too short to pay for a timing, or of addresses alone."""
+    def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> MeasuredLosses | None:
+        """Measure on a sample; None for addresses, and for a run too short to repay a timing."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
-        found = Looked(network, ahead, ahead.count_frames(), precisions)
+        found = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)
         if found.frames == 0:
             return None
         frame_s = 0.0 if on_gpu else 2 * network.macs / (CORE_FLOPS * cores)
@@ -126,11 +126,11 @@ class Looked:
             return None
         outputs = self._infer(engine)
         if not all(noise <= NOISE for noise in search.noise_over_signal(self._outputs, outputs)):
-            return 0.0  # also for NaN
+            return 0.0  # also catches NaN
         return agreement(self._expected, search.detections(self.network, outputs, self._conf)).share
 
     def _infer(self, engine: Engine) -> list[Outputs]:
-        """Of each picture, on as many requests at once as a run has."""
+        """Return the outputs of each picture, with as many concurrent requests as in a run."""
         from concurrent.futures import ThreadPoolExecutor
 
         requests = engine.requests[: engine.concurrency]

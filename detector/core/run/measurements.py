@@ -1,23 +1,27 @@
-"""engines/measured.json: what was measured on this machine. The only reader and writer of it.
+"""engines/measured.json: measurements on this machine. The only code that reads and writes it.
 
 ``compare --use``, ``tune --use`` and the self-timing each ``make`` one record and ``keep`` it, the
-newest last. A record counts only if model, input, machine and settings are those of now, and a row
-of it only if its engine is here in the version that was measured (``can_run``).
+newest last. A record counts only if model, input, machine and settings are the current ones, and a
+row of it only if its engine is installed in the measured version (``can_run``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config
+from detector.core.engines import base
 from detector.core.engines._built import store
-from detector.core.errors import UsageError
+from detector.core.errors import EngineError, UsageError
 from detector.core.errors.writing import set_aside
 from detector.core.run.environment import describe_cpu, gpu_driver
 from detector.core.session.codec import from_builtins, from_json, to_builtins, to_json
@@ -39,8 +43,18 @@ FILE = "measured.json"
 KEPT = 200  # records
 ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
 TIMED = ("ort", "openvino")  # without torch, which is slower everywhere, and seconds to import
+ON_GPU = ("ort", "torch")  # without those that would build a plan for minutes
+SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns the timing off
 SAFE = 0.98  # agreement with fp32 that a timing on frames of the run must find for that
 WORTH = 1.2  # times as fast: what a timing that nobody asked for must find to change anything
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A timing. ``note``: a line for the user if it was just made; None if it was saved."""
+
+    measurement: Measurement
+    note: str | None = None
 
 
 # ---- the writer
@@ -55,7 +69,7 @@ def make(
     comparable: bool | None = True,
     **about: Any,
 ) -> Measurement:
-    """A record of today, this machine and these settings. ``about``: fields of ``Measurement``."""
+    """Return a record for this machine and these settings. ``about``: more of its fields."""
     return Measurement(
         kind=kind,
         date=date.today().isoformat(),
@@ -82,7 +96,6 @@ def row(
 
 
 def keep(record: Measurement, config: Config) -> Path:
-    """Adds a record to the file, and returns its path. Raises OutputError."""
     folder = store.choose_folder(config.runtime.engines_dir)
 
     def add(before: bytes | None) -> bytes:
@@ -95,7 +108,7 @@ def keep(record: Measurement, config: Config) -> Path:
 
 
 def forget(config: Config, kind: Kind) -> list[Measurement]:
-    """Removes and returns this machine's records of a kind that we can read. Raises OutputError."""
+    """Remove and return this machine's readable records of a kind. Raises OutputError."""
     machine = this_machine()
 
     def is_dropped(record: Measurement | None) -> bool:
@@ -113,7 +126,7 @@ def forget(config: Config, kind: Kind) -> list[Measurement]:
     return dropped
 
 
-# ---- the reader
+# ---- Reading
 
 
 def path(config: Config) -> Path:
@@ -128,7 +141,7 @@ def read(config: Config) -> list[Measurement]:
 def find(
     config: Config, network: Network, kinds: Collection[Kind], shape: tuple[int, int] | None = None
 ) -> list[Measurement]:
-    """The records that count for a run, the newest first. ``shape``: height and width."""
+    """Return the records that count for a run, the newest first. ``shape``: height and width."""
     shape = shape or (network.input.height, network.input.width)
     return [
         record
@@ -140,7 +153,7 @@ def find(
 
 
 def counts(record: Measurement, config: Config) -> bool:
-    """Whether it was measured well, on this machine, with the settings of now."""
+    """Return whether it was measured well, on this machine, with the current settings."""
     return (
         record.comparable is True
         and record.rounds >= ENOUGH_ROUNDS
@@ -149,8 +162,27 @@ def counts(record: Measurement, config: Config) -> bool:
     )
 
 
+def may_time(config: Config, network: Network) -> bool:
+    """Whether a run of these settings is one that timing could speed up."""
+    runtime = config.runtime
+    if not runtime.self_timing or os.environ.get(SWITCH) == "0" or network.random_seed is not None:
+        return False
+    if "auto" not in (runtime.engine, runtime.precision) or runtime.batch != 1:
+        return False
+    if runtime.engine not in ("auto", *TIMED):
+        return False
+    if runtime.threads or runtime.concurrency or runtime.engine_options:
+        return False
+    if runtime.device not in ("auto", "cpu"):
+        return False
+    timed = ON_GPU if base.NVIDIA_DRIVER.exists() else TIMED
+    with suppress(EngineError, UsageError):
+        return engines.choose_by_rank("fp32", runtime.device)[0] in timed
+    return False
+
+
 def can_run(row: MeasuredRow, record: Measurement) -> bool:
-    """Whether the engine still runs this, in the measured version; int8 needs its calibration."""
+    """Return whether the engine still runs it in that version; int8 needs its calibration."""
     name, calibrate = row.engine, record.calibration.calibrate
     return (
         name in engines.names()
@@ -166,7 +198,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
 
 
 def why_not_read(config: Config) -> list[str]:
-    """A line where the file is there, and was written by another account or another version."""
+    """Return why an existing file is ignored: another account or another version wrote it."""
     reason = store.why_not_kept(store.choose_folder(config.runtime.engines_dir), FILE)
     content = _content(config)
     if reason is None and content is not None and _entries(content) is None:
@@ -179,7 +211,7 @@ def _content(config: Config) -> bytes | None:
 
 
 def _entries(content: bytes | None) -> list[Any] | None:
-    """What the file lists; None where it is absent, or not of this version."""
+    """Return the entries of the file; None if it is absent, or of another version."""
     try:
         document = from_json(content or b"{}", dict[str, Any], FILE)
     except UsageError:
@@ -199,11 +231,10 @@ def _document(entries: list[Any]) -> bytes:
     return to_json({"schema": SCHEMA, "measurements": entries}).encode()
 
 
-# ---- what a record is of
+# ---- What a record applies to
 
 
 def library_version(engine: str) -> str | None:
-    """Version of the engine's library: "onnxruntime 1.31.1"."""
     name = engines.find(engine).library
     for distribution in (name, f"{name}-gpu", f"{name}-openvino") if name else ():
         try:
@@ -220,7 +251,7 @@ def this_machine() -> MeasuredMachine:
 
 
 def _settings_of(config: Config, kind: Kind) -> dict[str, Any]:
-    """The settings that change the speed of all rows; of a timing also what it could choose."""
+    """Return settings that change the speed of all rows; of a timing also its choices."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
     found: dict[str, Any] = {name: getattr(runtime, name) for name in names}

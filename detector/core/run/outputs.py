@@ -1,5 +1,5 @@
-"""Where a source's results go: names and folders, settled before anything is written. Which outputs
-there are is declared by the sinks themselves (``sinks.base.Sink``)."""
+"""Where a source's results go: names and folders, decided before anything is written. The sinks
+declare which outputs exist (``sinks.base.Sink``)."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from detector.core.errors.guard import refuse_kept
 from detector.core.errors.writing import MARK, has_permission, is_null_device
 from detector.core.sinks._partial import refuse_being_written
 from detector.core.sinks.base import DRAWN, Sink
-from detector.core.sources._addresses import is_address, is_web
-from detector.core.sources._specs import NamedPictures, is_numbered
-from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+from detector.core.sources._forms import STANDARD_INPUT, NamedPictures, is_live, is_web
 from detector.core.types import SourceInfo
 
-SETTINGS = f"{MARK}.settings"  # attribute of an output
-LONGEST_STEM = 200  # bytes of a source's name in that of its session
+SETTINGS = f"{MARK}.settings"  # extended attribute of an output
+LONGEST_STEM = 200  # bytes of a source's name in its session's name
 MOST_NAMES = 10_000  # X, X-2, X-3...
 
 
 def stem_of(spec: str) -> str:
-    """The IN of IN-detected: a file's stem, or the name of a folder (or a glob's)."""
+    """Return the IN of IN-detected: a file's stem, or the name of a folder (or a glob's)."""
     if spec == STANDARD_INPUT:
         return "stdin"
     if is_web(spec):
         return Path(_name_of_file(spec)).stem
     path = Path(spec)
-    if not os.path.exists(path) and (any(sign in spec for sign in "*?[") or is_numbered(spec)):
-        path = path.parent
+    if not os.path.exists(path):
+        from detector.core.sources._specs import is_numbered
+
+        if any(sign in spec for sign in "*?[") or is_numbered(spec):
+            path = path.parent
     if os.path.isdir(path):  # Path.is_dir raises where a name is too long
         return path.resolve().name or "root"
     return path.stem or "input"
 
 
 def _name_of_file(spec: str) -> str:
-    """Of an address of a web server, what a file is called that comes from there."""
     if not is_web(spec):
         return spec
     from detector.core.sources._web import WebPlace
@@ -55,7 +55,7 @@ def _name_of_file(spec: str) -> str:
 
 
 def session_name(spec: str, engine: str) -> str:
-    """IN, or IN-ENGINE if the user named the engine; a long IN is cut to fit into 255 bytes."""
+    """Return IN, or IN-ENGINE if the user named it; a long IN is cut to fit into 255 bytes."""
     stem = stem_of(spec)
     while len(os.fsencode(stem)) > LONGEST_STEM:
         stem = stem[:-1]
@@ -63,12 +63,11 @@ def session_name(spec: str, engine: str) -> str:
 
 
 def of_engine(engine: str) -> str:
-    """What names tell of the engine, as it was asked for."""
     return "" if engine == "auto" else f"-{engine}"
 
 
 def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha256: str) -> str:
-    """A digest of the source, the model and the options that decide what the outputs hold."""
+    """Return a digest of source, model and options that decide what the outputs hold."""
     deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
     runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
     if options["runtime"]["rect"]:
@@ -85,12 +84,12 @@ def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha25
         written["save_times"] = True
     if options["tracking"]["track"]:
         written["tracking"] = options["tracking"]
-    source = spec if is_address(spec) else os.path.realpath(spec)
+    source = spec if is_live(spec) else os.path.realpath(spec)
     precision = options["runtime"]["precision"]
     document = [source, model_sha256, precision, deciding, runtime, written]
-    if isinstance(spec, NamedPictures):  # the text of this one is their folder
+    if isinstance(spec, NamedPictures):  # its text is the common folder
         document.append([os.path.realpath(path) for path in spec.paths])
-    if spec == STANDARD_INPUT:  # nobody knows whether the same will come again
+    if spec == STANDARD_INPUT:  # the same data may not come again
         document.append(secrets.token_hex(8))
     if precision in ("auto", "int8"):
         document.append(options["calibration"])
@@ -99,20 +98,20 @@ def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha25
 
 
 def mark_settings(path: Path, settings: str) -> None:
-    """Leaves ``settings`` in an extended attribute of an output, where the file system has them."""
+    """Store ``settings`` in an extended attribute of an output, if the file system has them."""
     with suppress(OSError, AttributeError):
         os.setxattr(path, SETTINGS, settings.encode())
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Whether the name is free, a run of these settings wrote it, or the disk has no attributes."""
+    """Return whether a path is free, from a run with these settings, or without attributes."""
     if not os.path.lexists(path):
         return True
     try:
         return os.getxattr(path, SETTINGS).decode(errors="replace") == settings
     except OSError as error:
         return error.errno != errno.ENODATA
-    except AttributeError:  # not on every system
+    except AttributeError:  # not every system has it
         return True
 
 
@@ -122,8 +121,8 @@ def choose_names(
     settings: str,
     given: Path | None = None,
 ) -> dict[str, Path]:
-    """Names that nobody gave: the first of ``name("")``, ``name("-2")``... in which none is
-    ``taken`` and all may be replaced (``settings``; "" replaces any). Raises OutputError."""
+    """Choose default names: the first of ``name("")``, ``name("-2")``... of which none is ``taken``
+    and all may be replaced (``settings``; "" replaces any). Raises OutputError."""
     for number in range(1, MOST_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
@@ -136,7 +135,7 @@ def choose_names(
 
 
 class OutputPlan:
-    """Hands out the paths of each source, never the same one twice. Refuses an impossible -o."""
+    """Assigns the paths of each source's outputs, each only once. Refuses an impossible -o."""
 
     def __init__(
         self,
@@ -148,12 +147,12 @@ class OutputPlan:
         plain: bool = False,
         brought: Sequence[str] = (),
     ) -> None:
-        """``engine``: as it was asked for, for names. ``streams``: whether -o - is possible.
-        ``plain``: the source has a folder of its own: video.mp4. ``brought``: further sinks."""
+        """``engine``: as requested, for names. ``streams``: whether -o - is possible. ``plain``:
+        names such as video.mp4, in the source's own folder. ``brought``: further sinks."""
         self._of_engine = of_engine(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
-        # The sink that writes to standard output (-o -); None where none does.
+        # The sink that writes to standard output (-o -), if any.
         self.streamed: str | None = None
         if config.output == "-":
             alone = config.save == ("video",)
@@ -163,10 +162,10 @@ class OutputPlan:
         self._streams = streams
         self._specs = specs
         self._taken: set[Path] = set()
-        # As with ffmpeg: everything runs, and what would be written vanishes.
+        # As with ffmpeg: everything runs, and the output is discarded.
         self._nowhere = config.output is not None and is_null_device(config.output)
         self._file = self._target_file()
-        # The sink that writes the file of -o; None where -o is no file.
+        # The sink that writes the file of -o; None if -o is not a file.
         self._file_sink = (
             None
             if self._file is None
@@ -178,7 +177,6 @@ class OutputPlan:
         self.check()
 
     def _target_file(self) -> Path | None:
-        """-o as a file, or None where it is a folder or not given."""
         output = self._output
         if output == "-" and not self._streams:
             raise UsageError(
@@ -266,7 +264,7 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuses outputs of the source's own pictures with ``blur``, or without a fit source."""
+        """Refuse outputs with the source's own pixels for ``blur``, or unfit for the source."""
         for name in self._save or ():
             sink = sinks.find(name)
             if not sink.untouched:
@@ -282,11 +280,10 @@ class OutputPlan:
 
     @property
     def beside_stream(self) -> bool:
-        """Whether files are written beside the rows of -o -."""
+        """Whether files are written besides the rows of -o -."""
         return self._save is not None and bool({*self._save} - {"jsonl", "csv", self.streamed})
 
     def may_write(self) -> bool:
-        """Whether somebody may write in the folder of the outputs, as far as permissions tell."""
         save, streamed = self._save, self.streamed
         rows_alone = streamed is not None and not {*(save or ())} - {streamed}
         if self._nowhere or rows_alone or save == ():
@@ -294,7 +291,7 @@ class OutputPlan:
         return has_permission(self._nearest_folder())
 
     def check_permission(self) -> None:
-        """Raises OutputError if a folder's permissions forbid writing, before a model is loaded."""
+        """Raise OutputError if a folder's permissions forbid writing, before a model is loaded."""
         try:
             allowed = self.may_write()
         except FileNotFoundError:
@@ -308,7 +305,7 @@ class OutputPlan:
             )
 
     def _nearest_folder(self) -> Path:
-        """The folder of the outputs; where it is not there yet, the one in which it is made."""
+        """Return the folder of the outputs, or the existing one in which it will be made."""
         output = self._output
         place = Path() if output is None or self.streamed is not None else Path(output)
         if self._file is not None:
@@ -319,13 +316,13 @@ class OutputPlan:
         return place
 
     def _refuse_many(self) -> None:
-        """Refuses a file of one picture (-o out.jpg) for a video, or for several pictures."""
+        """Refuse a file of one picture (-o out.jpg) for a video, or for several pictures."""
         if self._file is None or self._file_sink is None:
             return
         if self._file.suffix.lower() not in self._file_sink.one_picture:
             return
         (spec,) = self._specs
-        with suppress(SourceError):  # whoever opens it says what is wrong
+        with suppress(SourceError):  # opening it reports the error
             pictures = sources.pictures_of(spec)
             if pictures is not None and len(pictures) == 1:
                 return
@@ -337,7 +334,7 @@ class OutputPlan:
             )
 
     def check(self) -> None:
-        """Refuse an impossible -o; called again when the folder of the session is known."""
+        """Refuse an impossible -o; called again when the session's folder is known."""
         if self._output in (None, "-") or self._nowhere:
             return
         assert self._output is not None
@@ -351,7 +348,7 @@ class OutputPlan:
             return
         refuse_kept(output)
         real = Path(os.path.realpath(output))
-        run_dir = self._run_dir  # not there yet, it is made in time
+        run_dir = self._run_dir  # missing folders are made later
         if not real.parent.is_dir() and (
             run_dir is None or real.parent not in Path(os.path.realpath(run_dir), "x").parents
         ):
@@ -366,11 +363,10 @@ class OutputPlan:
             )
 
     def paths(self, spec: str, info: SourceInfo, settings: str = "") -> dict[str, Path]:
-        """Output name -> final path, in the order in which the sinks are to be opened.
+        """Return output name -> final path, in the order in which sinks are opened.
 
-        A name that nobody gave is taken where it is free, or where a run of the same ``settings``
-        wrote it ("": any). Raises UsageError where a path is a file that the command reads, or of
-        its session.
+        A default name is used if it is free, or if a run with the same ``settings`` wrote it ("":
+        any). Raises UsageError for a file that the command reads, or of its session.
         """
         if self._nowhere:
             self._choose_sinks(info.kind, info.path)
@@ -378,7 +374,7 @@ class OutputPlan:
         paths = self._name_paths(spec, info.kind, info.path, settings)
         place, _ = self._place(spec)
         folders = {path.parent for path in paths.values()}
-        # That of -o FILE is there: ``check`` has asked.
+        # The folder of -o FILE exists: ``check`` made sure.
         self._make_folders(folders | {self._folder()} if self._file is None else folders - {place})
         self._taken.update(paths.values())
         for path in paths.values():
@@ -386,7 +382,7 @@ class OutputPlan:
         return paths
 
     def refuse_being_written(self, settings: str) -> None:
-        """Raises OutputError if another run is writing the outputs of the only source."""
+        """Raise OutputError if another run is writing the outputs of the only source."""
         if len(self._specs) != 1 or self._nowhere:
             return
         (spec,) = self._specs
@@ -398,7 +394,7 @@ class OutputPlan:
     def _name_paths(
         self, spec: str, kind: str, path_of_source: str, settings: str
     ) -> dict[str, Path]:
-        """``paths``, with nothing made and nothing taken."""
+        """Return ``paths`` without making or reserving anything."""
         chosen = self._choose_sinks(kind, path_of_source)
         folder, stem = self._place(spec)
         given = None if self._file is None else self._file_sink
@@ -417,40 +413,39 @@ class OutputPlan:
         return choose_names(named, self._taken, settings, self._file)
 
     def pixels(self, spec: str) -> str:
-        """What a source should give: "bgr" where an output of it needs that, else "yuv420p"."""
+        """Return the format wanted of a source: "bgr" if an output needs it, else "yuv420p"."""
         try:
             chosen = self._choose_sinks("video", spec)
-        except UsageError:  # said when its outputs are named
+        except UsageError:  # reported when its outputs are named
             return "bgr"
         return "bgr" if any(sink.pictures == "bgr" for sink in chosen) else "yuv420p"
 
     def shows(self, spec: str) -> bool:
-        """Whether an output of pictures shows any of their pixels."""
         chosen: list[type[Sink]] = []
         for kind in ("pictures", "video"):
-            with suppress(UsageError):  # said when its outputs are named
+            with suppress(UsageError):  # reported when its outputs are named
                 chosen += self._choose_sinks(kind, spec)
         return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
 
     def imports(self, kind: str, spec: str) -> list[str]:
-        """The modules that the outputs of a video, or of pictures, will import."""
+        """Return the modules that the outputs of a video, or of pictures, will import."""
         try:
             chosen = self._choose_sinks(kind, spec)
-        except UsageError:  # said when its outputs are named
+        except UsageError:  # reported when its outputs are named
             return []
         if self.streamed == "video":
             return [*sinks.find("video").imports, "detector.core.sinks.video.piped"]
         return [module for sink in chosen for module in sink.imports]
 
     def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
-        """Those of --save, else the default of this kind of source, in the order of opening."""
+        """Return the sinks of --save, else the defaults of this kind, in opening order."""
         drawn = not self._no_video
         if self._save is None:
             wanted = {sink.name for sink in self._default_sinks(kind)}
         else:
             wanted = set(self._save) - {self.streamed}
-        beside = set() if self.streamed else set(self._brought)
-        chosen = sinks.in_order(wanted | beside)
+        extra = set() if self.streamed else set(self._brought)
+        chosen = sinks.in_order(wanted | extra)
         streamed = () if self.streamed is None else (sinks.find(self.streamed),)
         for sink in (*chosen, *streamed):
             if kind not in sink.kinds:
@@ -493,11 +488,11 @@ class OutputPlan:
         return self._folder(), f"{stem_of(spec)}{self._of_engine}"
 
     def _dataset_name(self, stem: str, added: str) -> str:
-        """The folder of outputs that make one dataset: IN-dataset, IN-dataset-2..."""
+        """Return the folder of outputs that form one dataset: IN-dataset, IN-dataset-2..."""
         return "dataset" if self._plain else f"{stem}-dataset{added}"
 
     def _default_name(self, spec: str, stem: str, sink: type[Sink], added: str) -> str:
-        """IN-detected.mp4, IN-detected-2.mp4..."""
+        """Return IN-detected.mp4, IN-detected-2.mp4..."""
         if self._plain:
             return _plain_name(sink, _suffix_for(sink, spec))
         ending = sink.ending if self._file is None else ""
@@ -505,7 +500,7 @@ class OutputPlan:
 
 
 def _plain_name(sink: type[Sink], suffix: str) -> str:
-    """detections.jsonl, detections.coco.json, video.mp4, overlay.mkv; folders: labels, crops."""
+    """Return detections.jsonl, video.mp4, overlay.mkv; folders: labels, crops."""
     if not suffix.startswith("."):
         return suffix.removeprefix("-") or sink.name
     of_rows = sink.pictures == "none" and not sink.untouched
@@ -513,13 +508,13 @@ def _plain_name(sink: type[Sink], suffix: str) -> str:
 
 
 def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
-    """Why no such output can be made of a source; None where it can, or cannot be read at all."""
+    """Return why the source cannot have such an output; None if it can, or is unreadable."""
     if spec == STANDARD_INPUT:
         return UsageError(
             f"--save {sink.name}: needs a file, but standard input can be read only once; "
             "save it first: ffmpeg -i IN -c copy clip.mkv"
         )
-    if is_address(spec):
+    if is_live(spec):
         return UsageError(
             f"--save {sink.name}: needs a local file; download the address first (curl -O), "
             "or use --save video"
@@ -530,13 +525,13 @@ def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
         sink.check_source(spec)
     except UsageError as error:
         return error
-    except DetectVideoError:  # whoever opens it says what is wrong
+    except DetectVideoError:  # opening it reports the error
         pass
     return None
 
 
 def _suffix_for(sink: type[Sink], spec: str) -> str:
-    """What a default name ends in. One picture makes one file in its own format, not a folder."""
+    """Return a default name's suffix: one picture makes a file in its format, not a folder."""
     if not sink.one_picture or not (os.path.isfile(spec) or is_web(spec)):
         return sink.suffixes[0]
     if sources.pictures_of(spec) is None:

@@ -1,12 +1,12 @@
-"""One run, resolved: what its options decide is decided here, once, before the first frame.
+"""One run, resolved: everything that its options decide, decided once before the first frame.
 
-    Asked.of     options alone   -> reading (sources), drawing, loop, what outputs are told
-    Asked.load   and a network   -> Plan: network and engine with their reasons, what is kept of
-                                    detections, and all of the above
+    Asked.of     options alone   -> reading (sources), drawing, loop, settings of outputs
+    Asked.load   and a network   -> RunPlan: network and engine with their reasons, what is kept
+                                    of detections, and all of the above
 
-Each part is made by its own file from its own options, and refuses what is wrong with them.
-Whoever has a ``Plan`` asks it, and no option any more: ``detect`` (detect.py) for the command, the
-live wing for cameras, ``Detector`` (api/) for Python, and what measures runs.
+Each file makes its own part from its own options, and refuses errors in them. Code with a
+``RunPlan`` reads no options: ``detect`` (detect.py) for the command, the live wing for cameras,
+``Detector`` (api/) for Python, and code that measures runs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config, OutputConfig, RuntimeConfig
 from detector.core.errors import UsageError
-from detector.core.errors.guard import keep
 from detector.core.run.canvas import smaller_canvas
 from detector.core.run.drawing import Drawing
-from detector.core.run.following import Following
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
-from detector.core.run.reading import Reading
+from detector.core.run.reading import SourceReading
 from detector.core.run.selection import Selection
 from detector.core.run.tiling import Tiling
 
@@ -36,7 +34,8 @@ if TYPE_CHECKING:
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
-    from detector.core.stages.between import Stage, Wanted
+    from detector.core.stages.between import ChosenStage
+    from detector.core.stages.between.base import Spared, Stage
     from detector.core.types import AnyPicture, Candidates, Detections, Image, Letterbox, SourceInfo
 
     Preprocess = Callable[[AnyPicture, Image], Letterbox]
@@ -46,22 +45,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the options say by themselves. ``wanted``: the stages between nms and annotate;
-    ``writing``: what sinks are told."""
+    """What the options decide without a network. ``wanted``: the stages between nms and annotate;
+    ``writing``: settings of sinks."""
 
     config: Config
     model_file: str
-    reading: Reading
+    reading: SourceReading
     drawing: Drawing
     loop: Loop
     tiling: Tiling
-    following: Following
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[ChosenStage, ...]
     writing: Mapping[str, Any]
 
     @classmethod
     def of(cls, config: Config) -> Asked:
-        """Raises UsageError."""
         from detector.core import __version__
         from detector.core.stages import between
 
@@ -69,27 +66,25 @@ class Asked:
             raise UsageError("--track: no tracker here; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times and --no-instruments contradict each other; omit one")
-        following, model_file = Following.of(config), Path(config.network.model).name
-        keep("the lines and zones", config.tracking.zones)
-        wanted = between.wanted(config.as_dict())
+        model_file, wanted = Path(config.network.model).name, between.wanted(config.as_dict())
         brought = tuple(name for stage in wanted for name in stage.kind.brings)
         _refuse_unfilled(config, brought)
-        reading = Reading.of(config)
+        reading = SourceReading.of(config)
         writing = {
             **asdict(config.output),
             "program": f"detect-video {__version__}",
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
             "brought": brought,
-            "coasts": following.every != 1,
+            "coasts": _spared_by(wanted) is not None,
             "at_once": reading.choice.at_once,
             "one_class": len(config.selection.classes or ()) == 1,
         }
-        parts = Drawing.of(config), Loop.of(config), Tiling.of(config), following
+        parts = Drawing.of(config), Loop.of(config), Tiling.of(config)
         return cls(config, model_file, reading, *parts, wanted, writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
-        """What options mean for the classes of a network. Raises UsageError."""
+        """Resolve options that depend on the network's classes. Raises UsageError."""
         selection = Selection.of(self.config, network.names)
         for one in self.wanted:
             one.kind.check(one.settings, network.names)
@@ -103,20 +98,20 @@ class Asked:
         picture: tuple[int, int] | None = None,
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
         **words: Any,
-    ) -> Plan:
-        """``specs``: sources, of which the first that opens decides the network's input where a
-        source decides it; ``picture``: width and height that decide it instead. ``chosen`` and
-        ``words``: of ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
+    ) -> RunPlan:
+        """Load the network. ``specs``: sources; the first that opens decides the network's input if
+        it depends on the source. ``picture``: width and height that decide it instead. ``chosen``,
+        ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         self.tiling.refuse_auto()
 
-        shown = None  # by a source; what somebody else says of cameras is a guess
+        shown = None  # cameras are not opened here: their size would be a guess
         if picture is None:
             picture = shown = self.reading.picture_size(specs)
         if self.tiling.grid is not None and specs:
             shown = shown or self.reading.first_size(specs)
 
         def opened(network: Network) -> None:
-            self.with_network(network)  # raises where a class is not there
+            self.with_network(network)  # raises for a class that the network lacks
             self.tiling.check(shown, network)
 
         def refuse(network: Network, settled: Config) -> None:
@@ -137,21 +132,19 @@ class Asked:
         )
         kept = _of_the_run(loaded.tuned)
         asked = Asked.of(self.config.with_options(kept)) if kept else self
-        asked = replace(asked, tiling=self.tiling)  # cameras have decided on their own
+        asked = replace(asked, tiling=self.tiling)  # cameras have their own decision
         loaded.notes += asked.loop.lost_ranges()
         return asked.on(loaded)
 
-    def on(self, loaded: LoadedModel) -> Plan:
-        """The plan of a run on a model that is loaded already. Raises UsageError."""
+    def on(self, loaded: LoadedModel) -> RunPlan:
         self.tiling.refuse_auto()
         selection, drawing = self.with_network(loaded.network)
-        return Plan(
+        return RunPlan(
             self.reading,
             selection,
             drawing,
             self.loop,
             self.tiling,
-            self.following,
             self.wanted,
             self.config.output,
             self.writing,
@@ -163,7 +156,7 @@ class Asked:
 
 
 def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
-    """Raises UsageError for an output into which nothing of this run would go."""
+    """Raise UsageError for an output that would stay empty in this run."""
     from detector.core import sinks
 
     for name in config.output.save or ():
@@ -172,30 +165,33 @@ def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
             raise UsageError(f"--save {name} needs {needs}")
 
 
-def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Plan:
+def _spared_by(wanted: Sequence[ChosenStage]) -> Spared | None:
+    found = (one.kind.spares(one.settings) for one in wanted)
+    return next(filter(None, found), None)
+
+
+def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> RunPlan:
     return Asked.of(config).load(timer, **words)
 
 
 def _of_the_run(tuned: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the options of the engine, which has them: the session keeps what was asked for."""
+    """Drop the engine's options, which it already has: the session records the requested ones."""
     runtime = {one.name for one in fields(RuntimeConfig)}
     return {name: value for name, value in tuned.items() if name not in runtime}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """``output``: which outputs there are and where (``OutputPlan``); ``writing``: what they are
-    told. ``smaller_input``: height and width of the next smaller input that the model was trained
-    for, if any. ``as_asked``: the options as they were asked for; documents keep them, and nothing
-    else reads them."""
+class RunPlan:
+    """The resolved run. ``output``: which outputs, and where; ``writing``: their settings.
+    ``smaller_input``: height and width of the next smaller input that the model was trained for, if
+    any. ``as_asked``: the options as requested, only for documents."""
 
-    reading: Reading
+    reading: SourceReading
     selection: Selection
     drawing: Drawing
     loop: Loop
     tiling: Tiling
-    following: Following
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[ChosenStage, ...]
     output: OutputConfig
     writing: Mapping[str, Any]
     model_file: str
@@ -207,16 +203,21 @@ class Plan:
     def network(self) -> Network:
         return self.loaded.network
 
-    def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> Plan:
-        """With another threshold and other classes; None keeps what is there. Raises UsageError."""
+    @property
+    def spared(self) -> Spared | None:
+        """Which frames the network does not see; None where it sees each."""
+        return _spared_by(self.wanted)
+
+    def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> RunPlan:
+        """Return a copy with another threshold and classes; None keeps them. Raises UsageError."""
         selection = self.selection.changed(conf, classes, self.network.names)
         return replace(self, selection=selection)
 
-    # What the loop calls.
+    # Parts that the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
-        """Of this network's outputs, with --conf. ``lowest_conf``: of the boxes that a stage behind
-        it wants; it takes those below --conf out."""
+        """Return the network's head with --conf. ``lowest_conf``: lower scores that a stage after
+        it wants; that stage removes boxes below --conf."""
         head, conf = network.head, min(self.selection.conf, lowest_conf)
         if network.watched:
             from detector.core.stages.doubt import watched
@@ -225,7 +226,7 @@ class Plan:
         return lambda outputs: head(outputs, conf)
 
     def stages(self, lowest_conf: float = 1.0) -> tuple[Preprocess, Head, Nms]:
-        """preprocess, head and nms with their options bound. ``lowest_conf``: as of ``head``."""
+        """Return preprocess, head and nms with options bound. ``lowest_conf``: see ``head``."""
         from detector.core.stages.nms import nms
         from detector.core.stages.preprocess import letterbox
 
@@ -253,34 +254,32 @@ class Plan:
         )
 
     def shapes(self, lowest_conf: float = 1.0) -> ShapesOfRun | None:
-        """The inputs of --rect with their heads."""
         if self.loaded.shapes is None:
             return None
         change = self.loaded.change
         return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
 
     def reduction(self) -> Callable[[int, int], int] | None:
-        """To which part of its width and height a picture may be decoded that no output shows; None
-        where each pixel is wanted all the same."""
+        """Return a function from a picture's size to the fraction at which it may be decoded if no
+        output shows it; None if every pixel is needed."""
         if self.reading.full_decode or self.wanted:
             return None
         return self.tiling.reduction(self.network, turns=self.loaded.shapes is not None)
 
     @property
     def requests(self) -> Sequence[BatchRequest]:
-        """The engine's, as the loop fills them: a row is a frame."""
+        """The engine's requests as the loop fills them: a row is a frame."""
         return self.tiling.requests(self.loaded.engine.requests)
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:
-        """The stages between nms and annotate that the options ask for, for one source."""
         names, conf = self.network.names, self.selection.conf
         return {one.name: one.kind(one.settings, info, names, conf) for one in self.wanted}
 
     def parts(
         self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
     ) -> Parts:
-        """What the loop needs for one source. Frames are annotated only where a sink shows them, or
-        where ``watched``, asked before each frame, says that somebody looks."""
+        """Return the loop's parts for one source. Frames are annotated only if a sink shows them,
+        or if ``watched``, called before each frame, says that there is a viewer."""
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)
@@ -291,7 +290,7 @@ class Plan:
         annotate = self.drawing.annotation(sinks, watched, drawers)
         requests = self.requests if shapes is None else shapes.requests
         schedule = next((one.schedule for one in between.values() if one.schedule), None)
-        if schedule is not None:  # what it waits for must not lie in the batch that it fills
+        if schedule is not None:  # a frame must not wait for another in the same batch
             schedule.ahead = max(schedule.ahead, len(requests[0].slot))
         return Parts(
             source=source,
@@ -310,21 +309,21 @@ class Plan:
             schedule=schedule,
         )
 
-    # Where results go.
+    # Sinks.
 
     def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:
         return open_sinks(paths, info, self.writing, self.drawing)
 
     def open_rows(self, path: Path, info: SourceInfo) -> Sink:
-        """A row of JSONL for every frame, whatever --only-detections leaves out elsewhere."""
+        """Open the JSONL sink that gets a row for every frame, even with --only-detections."""
         from detector.core import sinks
 
-        told = {"remark": self.drawing.remark, "save_times": self.writing["save_times"]}
-        (opened,) = sinks.open_all({"jsonl": path}, info, told)
+        options = {"remark": self.drawing.remark, "save_times": self.writing["save_times"]}
+        (opened,) = sinks.open_all({"jsonl": path}, info, options)
         return opened
 
     def open_stream(self, stream: RowStream, name: str, info: SourceInfo) -> Sink:
-        """What -o - writes: the video, or rows in the format of the sink ``name``."""
+        """Open the output of -o -: the video, or rows in the format of the sink ``name``."""
         from detector.core import sinks
 
         if name == "video":
@@ -333,12 +332,14 @@ class Plan:
             piped = PipedVideo(stream, **{key: self.writing[key] for key in PipedVideo.options})
             piped.open(info)
             return piped
-        from detector.core.sinks._only import only_detections
         from detector.core.sinks._rows import RowsSink
         from detector.core.sinks._stream import StreamedRows
+        from detector.core.sinks.base import only_detections
 
-        told = {**self.writing, "remark": self.drawing.remark}
-        rows = sinks.open(name, Path("-"), **{key: told[key] for key in sinks.find(name).options})
+        options = {**self.writing, "remark": self.drawing.remark}
+        rows = sinks.open(
+            name, Path("-"), **{key: options[key] for key in sinks.find(name).options}
+        )
         assert isinstance(rows, RowsSink)
         fewer = self.writing["only_detections"]
         kind = only_detections(StreamedRows) if fewer else StreamedRows
@@ -350,12 +351,13 @@ class Plan:
 def open_sinks(
     paths: Mapping[str, Path], info: SourceInfo, writing: Mapping[str, Any], drawing: Drawing
 ) -> list[Sink]:
-    """Opened sinks, in the order of ``paths``. Each takes the options that it declares."""
+    """Open sinks in the order of ``paths``. Each takes the options that it declares."""
     from detector.core import sinks
 
     options = {**writing, "remark": drawing.remark}
     kinds = [sinks.find(name) for name in paths]
-    if drawing.blurred and any(kind.untouched for kind in kinds):  # whoever asked before or not
+    # whether or not it was checked earlier
+    if drawing.blurred and any(kind.untouched for kind in kinds):
         raise UsageError("--blur: an output shows the source's own pictures, unblurred")
     if any("style" in kind.options for kind in kinds):
         options["style"] = drawing.style

@@ -1,4 +1,4 @@
-"""A network as an engine wants it: converted or quantised, exported, built into a file."""
+"""Prepare a network for an engine: convert or quantise it, export it, build the engine's file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class PreparedNetwork:
     """A network ready for ``engines.open``.
 
     ``build_s``: seconds that this run spent on converting the graph and building missing files;
-    ``artefact_s``: with the build time of files that an earlier run built. ``exported``: the
-    graph's file. ``built``: the engine's own file, where it runs one.
+    ``artefact_s``: including the build time of files from earlier runs. ``exported``: the graph's
+    file. ``built``: the engine's own file, if it uses one.
     """
 
     network: Network
@@ -51,15 +51,15 @@ def prepare_network(
     progress: BuildProgress = silent,
     one_at_a_time: bool = False,
 ) -> PreparedNetwork:
-    """Does everything that comes before ``engines.open``.
+    """Do everything that comes before ``engines.open``.
 
     ``requests``: concurrency -> how many requests the caller wants. ``one_at_a_time``: a request
-    gets all threads unless the user says otherwise. Raises UsageError and EngineError for a
-    precision or device that is not here, and OutputError.
+    gets all threads unless the user sets otherwise. Raises UsageError and EngineError for an
+    unavailable precision or device, and OutputError.
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
-    if network.plan is not None:  # it was built elsewhere and runs as it is
+    if network.plan is not None:  # built elsewhere, and runs unchanged
         alone = one_at_a_time or config.loop.sync
         plan = store.Artefact(str(network.plan), False, ())
         return PreparedNetwork(
@@ -78,7 +78,7 @@ def prepare_network(
     except OutputError:
         if own is not None or store.is_writable(folder):
             raise
-    # Built files make later runs start sooner; nothing else depends on where they lie.
+    # Built files make later runs start sooner; nothing else depends on them.
     ready = prepare_in(store.temporary_folder())
     note = (
         f"{folder} is not writable, so this run builds in a temporary folder; choose another "
@@ -121,7 +121,7 @@ def _prepare_in(
 
 
 def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOptions) -> None:
-    """Raises UsageError for too many requests, ModelError for too large a network."""
+    """Raise UsageError for too many requests, ModelError for too large a network."""
     values = sum(4 * math.prod(shape) for shape in network.output_shapes)
     each = math.prod(network.input_shape) + values
     if (size := too_much(options.requests * each)) is not None:
@@ -132,7 +132,7 @@ def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOption
         )
     on_gpu = engine == "trt" or options.device.startswith("cuda")
     if on_gpu or (options.device == "auto" and NVIDIA_DRIVER.exists()):
-        return  # its memory is not the machine's
+        return  # the device has its own memory
     peak = 0 if engine == "null" else _peak_bytes(network)
     if (size := too_much(peak + 4 * network.parameters)) is not None:
         width, height = network.input.width, network.input.height
@@ -151,7 +151,6 @@ def _peak_bytes(network: Network) -> int:
 
 
 def convert_network(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
-    """Convert or quantise the network to what the engine wants; returns it with notes."""
     return _variant(
         network, wanted, config, store.choose_folder(config.runtime.engines_dir), silent
     )
@@ -195,7 +194,7 @@ def own_options(config: Config) -> dict[str, str]:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    """NAME=VALUE; a NAME alone means NAME=1."""
+    """Parse NAME=VALUE; NAME alone means NAME=1."""
     name, _, value = text.partition("=")
     return name.strip(), value.strip() or "1"
 

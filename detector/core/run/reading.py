@@ -1,4 +1,4 @@
-"""How a run reads its sources: decoder, stride, window of time, track, rate, stillness."""
+"""How a run reads its sources: decoder, stride, time window, track, rate, stillness."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.machine import too_much, usable_cores
 from detector.core.run.canvas import follows_source
+from detector.core.sources._forms import STANDARD_INPUT, is_live
 from detector.core.sources.base import Choice, parse_grey_range, parse_rate
 
 if TYPE_CHECKING:
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
     from detector.core.stages.still import Stillness
     from detector.core.types import SourceInfo
 
-# Seconds alone, or [HH:]MM:SS, where minutes behind hours and seconds behind minutes are below 60.
+# Seconds alone, or [HH:]MM:SS, where minutes after hours and seconds after minutes are below 60.
 TIME = re.compile(
     r"(?:(?:([0-9]{1,4}):(?=[0-5]?[0-9]:))?([0-9]{1,4}):(?=[0-5]?[0-9](?:\.|$)))?"
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 )
-# Of a pixel of a frame, while it is decoded: measured 7 for a GIF, which keeps what it draws upon.
+# Bytes per pixel of a frame while it is decoded; 7 were measured for a GIF, which keeps its canvas.
 DECODER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """``start_s`` and ``duration_s``: exact seconds, None where they are not given. ``still``: the
-    text and the share of --skip-still. ``batch``: frames that are in flight at least. ``shaped``:
-    whether the network's input takes the shape of a video; ``longest``: whether its longest side
-    alone is asked for. ``live``: how a source that arrives is read."""
+class SourceReading:
+    """Reading options. ``start_s`` and ``duration_s``: exact seconds, None if not given. ``still``:
+    text and share of --skip-still. ``batch``: least number of frames in flight. ``shaped``: whether
+    the network's input takes the shape of a video; ``longest``: whether only its longest side is
+    given. ``live``: options of live sources."""
 
     decoder: str
     stride: int
@@ -53,7 +54,7 @@ class Reading:
     live: LiveConfig
 
     @classmethod
-    def of(cls, config: Config) -> Reading:
+    def of(cls, config: Config) -> SourceReading:
         given, size = config.input, config.runtime.size
         if config.runtime.rect and given.skip_still is not None:
             raise UsageError("--rect is for pictures, --skip-still for videos; omit one")
@@ -86,10 +87,8 @@ class Reading:
         )
 
     @property
-    def whole(self) -> Reading:
+    def whole(self) -> SourceReading:
         return replace(self, start_s=None, duration_s=None)
-
-    # One source.
 
     def open(
         self,
@@ -99,10 +98,9 @@ class Reading:
         as_camera: bool = False,
         reduce: Callable[[int, int], int] | None = None,
     ) -> Source:
-        """The frames of one SOURCE. ``pixels``: "yuv420p" asks for planes. ``as_camera``: an
-        address is a camera's, whatever its server gives. Raises SourceError and UsageError."""
+        """Open one SOURCE. ``pixels``: "yuv420p" requests planes. ``as_camera``: an address is a
+        camera's, whatever its server sends. Raises SourceError and UsageError."""
         from detector.core import sources
-        from detector.core.sources._unclaimed import is_live
 
         live = self.looped or (as_camera and is_live(spec))
         kind = sources.find_arriving() if live else sources.find_claiming(spec)
@@ -127,7 +125,7 @@ class Reading:
         return source
 
     def frames_ahead(self, info: SourceInfo) -> int | None:
-        """About how many frames are read of a source; None where nobody knows."""
+        """Estimate how many frames are read of a source; None if unknown."""
         left = info.frames_declared
         if left is not None and self.start_s is not None:
             left -= math.ceil(self.start_s * info.fps)
@@ -140,46 +138,44 @@ class Reading:
         return min(limits, default=None)
 
     def stillness(self, info: SourceInfo) -> Stillness | None:
-        """Of --skip-still; None without it, and for pictures, which do not follow each other."""
+        """Return the --skip-still detector; None without it, and for pictures, not a sequence."""
         if self.still is None or info.kind == "pictures":
             return None
         from detector.core.stages.still import Stillness
 
         return Stillness(self.still[1])
 
-    # What a source says before it is run.
+    # Facts about a source before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
-        """(width, height) of the first source that opens if the input follows it, else None."""
+        """Return (width, height) of the first source that opens, if the input follows it."""
         from detector.core.sources import find_claiming
 
         if not (self.shaped or self.longest):
             return None
-        with suppress(DetectVideoError):  # whoever opens it says what is wrong
+        with suppress(DetectVideoError):  # opening it reports the error
             if self.shaped and all(find_claiming(spec).kind == "pictures" for spec in specs):
                 return None
         info = self._first_info(specs)
         if info is None or (self.shaped and info.kind == "pictures"):
-            return None  # pictures have a shape of their own, each
+            return None  # pictures have different shapes
         return info.width, info.height
 
     def first_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
-        """Width and height of the first source that opens; None where none does."""
+        """Return width and height of the first source that opens; None if none does."""
         info = self._first_info(specs)
         return None if info is None else (info.width, info.height)
 
     def _first_info(self, specs: Sequence[str]) -> SourceInfo | None:
         for spec in specs:
-            # What is wrong with a source is reported when it is run.
-            with suppress(DetectVideoError), self.whole.open(spec) as source:
+            # What is wrong with a source is reported when it is run; planes need no conversion.
+            with suppress(DetectVideoError), self.whole.open(spec, "yuv420p") as source:
                 return source.info
         return None
 
     def kind_of(self, spec: str) -> str | None:
-        """What decides how fast a source is read: "1280x720 h264", "pictures"; or None."""
-        from detector.core.sources._standard_input import SPEC
-
-        if spec == SPEC:
+        """Return what decides how fast a source is read: "1280x720 h264", "pictures"; or None."""
+        if spec == STANDARD_INPUT:
             return None
         with suppress(DetectVideoError), self.whole.open(spec) as source:
             info = source.info
@@ -189,7 +185,7 @@ class Reading:
 
 
 def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
-    """Raises SourceError where the frames in flight can never fit into memory."""
+    """Raise SourceError if the frames in flight can never fit into memory."""
     size, pixels = f"{info.width}x{info.height}", info.width * info.height
     if (needed := too_much(pixels * (3 * (batch + 1) + DECODER_BYTES))) is not None:
         cure = "use a smaller --batch" if batch > 1 else "use a smaller picture"
@@ -197,7 +193,7 @@ def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
 
 
 def time_window(start: str | None, duration: str | None) -> tuple[Fraction | None, Fraction | None]:
-    """--start and --duration as exact seconds; None if not given. Raises UsageError."""
+    """Parse --start and --duration as exact seconds; None if not given. Raises UsageError."""
     start_s = None if start is None else _seconds("--start", start)
     duration_s = None if duration is None else _seconds("--duration", duration)
     if duration_s == 0:

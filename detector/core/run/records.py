@@ -1,4 +1,4 @@
-"""What a run leaves of itself: summary.json, session.json, spans.npz."""
+"""The records of a run: summary.json, session.json, spans.npz."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from detector.core.errors.machine import usable_cores
 from detector.core.run.environment import environment
 
 if TYPE_CHECKING:
-    from detector.core.run.plan import Plan
+    from detector.core.run.plan import RunPlan
     from detector.core.session.document import SessionDocument, Summary
-    from detector.core.session.outcome import RunFacts, SourceRun
+    from detector.core.session.outcome import RunSettings, SourceRun
     from detector.core.session.store import Session
 
 
 @dataclass(slots=True)
 class Written:
-    """``folder``: of the session; None if no source opened. ``errors``: unwritten files."""
+    """Records of a run. ``folder``: None if no source opened. ``errors``: unwritten files."""
 
     summary: Summary
     folder: Path | None
@@ -33,17 +33,16 @@ class Written:
 def write_records(
     session: Session,
     runs: list[SourceRun],
-    plan: Plan,
+    plan: RunPlan,
     command: Sequence[str],
     *,
     seconds: dict[str, float],
     stop_code: int | None,
     finish: Callable[[Summary], Summary] = lambda summary: summary,
 ) -> Written:
-    """Writes summary and session files; removes the session if no source opened.
+    """Write summary and session files; remove the session if no source opened.
 
-    ``seconds``: of each phase. ``stop_code``: the exit code of an interruption. ``finish`` adds to
-    the summary.
+    ``seconds``: of each phase. ``stop_code``: if interrupted. ``finish`` adds to the summary.
     """
     from detector.core.analysis.summary import summarize
     from detector.core.session.codec import from_builtins
@@ -81,11 +80,10 @@ def write_records(
 def _write_spans(
     session: Session,
     runs: list[SourceRun],
-    plan: Plan,
+    plan: RunPlan,
     command: Sequence[str],
     unwritten: list[DetectVideoError],
 ) -> Callable[..., SessionDocument]:
-    """Writes the spans. Returns ``session_document`` without its summary and environment."""
     from detector.core.analysis.summary import session_document
     from detector.core.session.document import Clocks, SpanCounts
 
@@ -108,21 +106,21 @@ def _write_spans(
 
 @contextmanager
 def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
-    """Keeps an OutputError for later: an unwritable session must not hide what the run found."""
+    """Collect OutputErrors: an unwritable session must not hide what the run found."""
     try:
         yield
     except OutputError as error:
         errors.append(error)
 
 
-def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
+def _run_facts(plan: RunPlan, more_notes: Sequence[str]) -> RunSettings:
     from detector.core.analysis.verdict import given_encoding
-    from detector.core.session.outcome import RunFacts
+    from detector.core.session.outcome import RunSettings
 
     loaded, network, engine = plan.loaded, plan.network, plan.loaded.engine
     shapes = None if loaded.shapes is None else loaded.shapes.figures()
     said = [] if loaded.shapes is None or shapes is None else [loaded.shapes.describe(shapes)]
-    return RunFacts(
+    return RunSettings(
         model=network.name,
         family=network.family,
         engine=engine.name,

@@ -1,4 +1,4 @@
-"""A few frames of a source, read before its run: what is decided by them is decided for the run."""
+"""Sample a few frames of a source before its run, to decide settings for the whole run."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from detector.core.errors import DetectVideoError
-from detector.core.sources._standard_input import SPEC
+from detector.core.sources._forms import STANDARD_INPUT
 
 if TYPE_CHECKING:
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
     from detector.core.sources.base import Source
     from detector.core.types import Frame, Picture, SourceInfo
 
 FRAMES = 12
-PLACES = (0.1, 0.5, 0.9)  # of a video, at which the frames lie
+PLACES = (0.1, 0.5, 0.9)  # positions of the frames in a video
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """``pictures``: copies, of any size. ``info``: of the source that they are from."""
+class SourceSample:
+    """Sampled frames. ``pictures``: copies, of any size. ``info``: of their source."""
 
     pictures: list[Picture]
     info: SourceInfo
 
 
 def sample(
-    reading: Reading, specs: Sequence[str], opens: Callable[[str], Source] | None = None
-) -> Sample | None:
-    """Up to ``FRAMES`` frames of the first source that opens, no pipe."""
+    reading: SourceReading, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> SourceSample | None:
+    """Sample up to ``FRAMES`` frames of the first source that opens; pipes are skipped."""
     for spec in specs:
-        if spec == SPEC:
+        if spec == STANDARD_INPUT:
             continue
         with suppress(DetectVideoError):
             with (opens or reading.open)(spec) as source:
@@ -43,26 +43,26 @@ def sample(
             if seeks:
                 taken = _from_places(reading, spec, info)
             if taken:
-                return Sample(taken, info)
+                return SourceSample(taken, info)
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a run is going to read: a sample of it, and about how much. Addresses are not opened."""
+    """A sample of what a run is going to read, and its estimated length. Opens no addresses."""
 
-    reading: Reading
+    reading: SourceReading
     specs: Sequence[str]
 
     @property
     def _files(self) -> list[str]:
         return [spec for spec in self.specs if "://" not in spec]
 
-    def sample(self) -> Sample | None:
+    def sample(self) -> SourceSample | None:
         return sample(self.reading, self._files)
 
     def count_frames(self) -> int | None:
-        """As if all sources had as many as the first file that opens; None if unknown."""
+        """Estimate the frames as if all sources were like the first file that opens; or None."""
         for spec in self._files:
             with suppress(DetectVideoError), self.reading.open(spec) as source:
                 frames = self.reading.frames_ahead(source.info)
@@ -70,13 +70,13 @@ class Ahead:
         return 0
 
 
-def _from_places(reading: Reading, spec: str, info: SourceInfo) -> list[Picture]:
+def _from_places(reading: SourceReading, spec: str, info: SourceInfo) -> list[Picture]:
     begin = float(reading.start_s or 0)
     length = float(reading.duration_s or (info.duration_s or 0.0) - begin)
     taken: list[Picture] = []
     for share in (*PLACES, 0):
         if taken and not share:
-            break  # the beginning must do where a stated duration is too long
+            break  # the stated duration is too long: use the beginning
         at = replace(reading, start_s=_exact(begin + share * length), duration_s=None)
         with suppress(DetectVideoError), at.open(spec) as source:
             taken += _first(source, FRAMES // len(PLACES))

@@ -1,4 +1,4 @@
-"""What a run keeps of what its network finds: thresholds, and classes by name or id."""
+"""The detections that a run keeps: thresholds, and classes by name or id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.errors.text import join_list
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """``classes``: ids of --classes; None: all."""
+    """Thresholds and classes. ``classes``: ids of --classes; None: all."""
 
     conf: float
     iou: float
@@ -24,7 +24,7 @@ class Selection:
 
     @classmethod
     def of(cls, config: Config, names: Sequence[str]) -> Selection:
-        """``names``: of the network's classes. Raises UsageError for a class that it lacks."""
+        """Resolve classes. ``names``: the network's. Raises UsageError for an unknown class."""
         given = config.selection
         return cls(
             conf=given.conf,
@@ -37,7 +37,7 @@ class Selection:
     def changed(
         self, conf: float | None, classes: Sequence[str | int] | None, names: Sequence[str]
     ) -> Selection:
-        """A copy; None keeps what is there. Raises UsageError for a wrong value."""
+        """Return a copy; None keeps the current value. Raises UsageError for a wrong value."""
         changed = self
         if conf is not None:
             if not isinstance(conf, SupportsFloat) or not 0 <= float(conf) <= 1:
@@ -56,7 +56,7 @@ class Selection:
 def class_ids(
     flag: str, wanted: Sequence[str] | None, names: Sequence[str]
 ) -> tuple[int, ...] | None:
-    """Ids of classes given by name or id. ``flag``: who wants them. Raises UsageError."""
+    """Return the ids of classes by name or id. ``flag``: for messages. Raises UsageError."""
     if wanted is None:
         return None
     ids = []
@@ -79,11 +79,11 @@ def class_ids(
 
 
 def _begins(name: str, item: str) -> bool:
-    """Whether it looks as if a name was cut at its comma."""
+    """Return whether a name seems cut at its comma."""
     return item in [part.strip() for part in name.split(",")[:-1]]
 
 
 def _typed(name: str) -> str:
-    """A name as it is typed among others; one with a comma needs quotes, and these the shell's."""
+    """Return a name as typed in a list: commas need quotes, which the shell needs quoted."""
     text = join_list([name])
     return text if text == name else f"'{text}'"

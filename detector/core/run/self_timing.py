@@ -1,13 +1,12 @@
-"""The first run of a model on a machine: which engine and precision are fastest here.
+"""The first run of a model on a machine: time which engine and precision are fastest.
 
-Each installed engine runs the network alone, for a few rounds in turn, in each precision that needs
-no calibration. What a precision loses is known for a model with a calibration (``Known``), else
-measured on frames of the run's source (``Looked``), where the run is long enough to pay for it.
+Each installed engine runs the network alone, for a few alternating rounds, in each precision that
+needs no calibration. A calibration tells what a precision loses (``KnownLosses``); without one, we
+measure it on frames of the run's source (``MeasuredLosses``) if the run is long enough to repay it.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
@@ -16,33 +15,32 @@ from typing import TYPE_CHECKING
 
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config, RuntimeConfig
-from detector.core.engines.base import NVIDIA_DRIVER, BuildProgress
+from detector.core.engines import base
+from detector.core.engines.base import BuildProgress
 from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.errors.machine import usable_cores
 from detector.core.run import measurements
 from detector.core.run.canvas import open_network, own_canvas
 from detector.core.run.prepare import prepare_network, silent
-from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
+from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow
 
 if TYPE_CHECKING:
     from detector.core.engines.base import Engine
     from detector.core.models.base import Network
     from detector.core.run.losses import Losses
-    from detector.core.run.reading import Reading
+    from detector.core.run.reading import SourceReading
 
-SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns it off
-ON_GPU = ("ort", "torch")  # without those that would build a plan for minutes
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
-OPENING = 0.63  # of the time for it all: no further engine is opened after it
+OPENING = 0.63  # share of the total time after which no further engine is opened
 ROUNDS, ROUND_S = 7, 0.03  # of each engine
-MOST_ROUNDS = 3 * ROUNDS  # where a neighbour on the machine leaves open which is the fastest
+MOST_ROUNDS = 3 * ROUNDS  # if other programs' load leaves the fastest undecided
 
 Clock = Callable[[], float]
 
 
 @dataclass(slots=True)
-class _Candidate:
-    """An engine that is open and warm. ``calls``: of each thread in a round."""
+class _WarmEngine:
+    """An open, warm engine. ``calls``: of each thread in a round."""
 
     name: str
     precision: str
@@ -52,46 +50,34 @@ class _Candidate:
     fps: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """``note``: a line for the user where it was made just now; None where it was kept."""
-
-    measurement: Measurement
-    note: str | None = None
-
-
-def find_or_make(
+def make(
     network: Network,
     config: Config,
-    ahead: tuple[Reading, Sequence[str]] | None = None,
+    ahead: tuple[SourceReading, Sequence[str]] | None = None,
     progress: BuildProgress = silent,
     clock: Clock = time.monotonic,
-) -> Timing | None:
-    """The timing of this network on this machine; None if it is not timed. ``ahead``: what the run
-    reads, if it may be looked at. Raises EngineError if ``progress`` stops it."""
-    if not _is_wanted(config) or network.random_seed is not None:
-        return None
-    shape = own_canvas(network, config)
-    kept = measurements.find(config, network, ["self-timing"], shape)
-    if kept:
-        return Timing(kept[0])
-    from detector.core.run.losses import Known, Looked
+) -> measurements.Timing | None:
+    """Times this network on this machine; None if there is nothing to choose. ``ahead``: what the
+    run reads, if it may be looked at. Raises EngineError if ``progress`` stops it."""
+    from detector.core.run.losses import KnownLosses, MeasuredLosses
     from detector.core.run.quantize.calibrate import packaged
     from detector.core.run.sampling import Ahead
 
-    start = clock()
+    start, shape = clock(), own_canvas(network, config)
     calibration = packaged(network, config.network.model)
     losses: Losses | None = None
     about = None
-    if calibration is not None and not NVIDIA_DRIVER.exists():
-        losses = Known.of(calibration)
+    if calibration is not None and not base.NVIDIA_DRIVER.exists():
+        losses = KnownLosses.of(calibration)
         about = MeasuredCalibration(
             PACKAGED, calibration.method, calibration.seen, calibration.budget
         )
         if shape != (network.input.height, network.input.width):
             network = open_network(_at(config, shape))
     elif ahead is not None:
-        losses = Looked.at(network, Ahead(*ahead), NVIDIA_DRIVER.exists(), usable_cores())
+        losses = MeasuredLosses.at(
+            network, Ahead(*ahead), base.NVIDIA_DRIVER.exists(), usable_cores()
+        )
     if losses is None or not _leaves_a_choice(losses, config.runtime):
         return None
     timed = _bare(config) if about is not None else config
@@ -122,30 +108,11 @@ def find_or_make(
         f"{clock() - start:.1f} s (not counted in these figures; inference FPS: {speeds}) "
         f"and {where}; --no-self-timing turns this off"
     )
-    return Timing(made, note)
-
-
-def _is_wanted(config: Config) -> bool:
-    """Whether a run of these settings is one that timing could speed up."""
-    runtime = config.runtime
-    if not runtime.self_timing or os.environ.get(SWITCH) == "0":
-        return False
-    if "auto" not in (runtime.engine, runtime.precision) or runtime.batch != 1:
-        return False
-    if runtime.engine not in ("auto", *measurements.TIMED):
-        return False
-    if runtime.threads or runtime.concurrency or runtime.engine_options:
-        return False
-    if runtime.device not in ("auto", "cpu"):
-        return False
-    timed = ON_GPU if NVIDIA_DRIVER.exists() else measurements.TIMED
-    with suppress(EngineError, UsageError):
-        return engines.choose_by_rank("fp32", runtime.device)[0] in timed
-    return False
+    return measurements.Timing(made, note)
 
 
 def _leaves_a_choice(losses: Losses, runtime: RuntimeConfig) -> bool:
-    """Whether what the user named leaves more than one to take."""
+    """Return whether the user's options leave more than one choice."""
     allowed = [
         name
         for name, precision in _order(losses.precisions, runtime)
@@ -155,7 +122,7 @@ def _leaves_a_choice(losses: Losses, runtime: RuntimeConfig) -> bool:
 
 
 def _bare(config: Config) -> Config:
-    """The configuration with the packaged calibration, whatever else is kept."""
+    """Return the configuration with the packaged calibration, whatever else is saved."""
     return replace(config, calibration=replace(config.calibration, calibrate=PACKAGED))
 
 
@@ -171,15 +138,15 @@ def time_engines(
     clock: Clock = time.monotonic,
     begun: float | None = None,
 ) -> tuple[list[MeasuredRow], int]:
-    """Inference FPS of each engine and precision, in alternating rounds, and their count; no row
-    where there is no time left since ``begun``."""
+    """Return inference FPS of each engine and precision, measured in alternating rounds, and the
+    number of rounds. No rows if no time is left since ``begun``."""
     from detector.core.run.losses import LIMIT_S
 
     begun = clock() if begun is None else begun
     limit_s = LIMIT_S
     doing = f"benchmarking the engines for {network.name}"
     with ExitStack() as stack:
-        candidates: list[_Candidate] = []
+        candidates: list[_WarmEngine] = []
         for name, precision in _order(losses.precisions, config.runtime):
             if candidates and clock() - begun > limit_s * OPENING:
                 break
@@ -218,8 +185,8 @@ def time_engines(
     return rows, max((len(one.fps) for one in candidates), default=0)
 
 
-def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
-    """Whether one would be worth taking by its median, and by its range not."""
+def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
+    """Return whether one candidate would be worth taking by its median but not by its range."""
     if not candidates:
         return False
     first, *others = (_interval(one.fps) for one in candidates)
@@ -228,12 +195,12 @@ def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
 
 
 def _order(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
-    """(engine, precision) of what is installed; the first is what others are compared with."""
+    """Return (engine, precision) of what is installed; the others are compared with the first."""
     usable = engines.usable()
     first = runtime.engine
     if first == "auto":
         first = engines.choose_by_rank("fp32", runtime.device)[0]
-    timed = (first,) if NVIDIA_DRIVER.exists() else measurements.TIMED
+    timed = (first,) if base.NVIDIA_DRIVER.exists() else measurements.TIMED
     there = [name for name in timed if usable.get(name, "") is None]
     pairs = [(name, precision) for precision in PRECISIONS for name in there]
     speed = {("openvino", "int8"): 0, ("ort", "int8"): 1, ("openvino", "bf16"): 2}
@@ -247,7 +214,7 @@ def _order(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple
 
 def _open(
     network: Network, config: Config, name: str, precision: str, stack: ExitStack, clock: Clock
-) -> _Candidate:
+) -> _WarmEngine:
     runtime = replace(config.runtime, engine=name, precision=precision)
     engines.graph_wanted(name, precision, runtime.device)  # refuses before anything is imported
     ready = prepare_network(network, name, replace(config, runtime=runtime), lambda most: most)
@@ -257,12 +224,13 @@ def _open(
     start = clock()
     engine.requests[0].infer(1)
     took_s = max(clock() - start, 1e-6)
-    return _Candidate(name, precision, engine, max(1, round(ROUND_S / took_s)))
+    return _WarmEngine(name, precision, engine, max(1, round(ROUND_S / took_s)))
 
 
-def _round(one: _Candidate, clock: Clock) -> float:
-    """Frames a second, with as many requests at once as a run has."""
-    from concurrent.futures import ThreadPoolExecutor  # a fiftieth of a start, for one run of many
+def _round(one: _WarmEngine, clock: Clock) -> float:
+    """Return frames per second, with as many concurrent requests as in a run."""
+    # its import takes a fiftieth of a start, and only one run in many needs it
+    from concurrent.futures import ThreadPoolExecutor
 
     at_once = one.engine.requests[: one.engine.concurrency]
 
@@ -277,7 +245,7 @@ def _round(one: _Candidate, clock: Clock) -> float:
 
 
 def _interval(fps: Sequence[float]) -> Interval:
-    """Without the best and the worst quarter, which a neighbour on the machine may have made."""
+    """Return the interval without the best and worst quarter, perhaps due to other programs."""
     cut = max(1, len(fps) // 4)
     inner = sorted(fps)[cut:-cut] or sorted(fps)
     return Interval(inner[len(inner) // 2], inner[0], inner[-1])

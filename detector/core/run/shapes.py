@@ -1,7 +1,7 @@
-"""--rect: for each picture an input of its own shape, as YOLOv5's detect gives pictures.
+"""--rect: an input of its own shape for each picture, as in YOLOv5's detect.
 
-Each shape is the model loaded once more, 39 at most with a longest side of 640 and a stride of 32.
-No more than ``MOST_OPEN`` are open at once; the one that was needed longest ago gives way.
+Each shape is the model loaded once more, at most 39 times with a longest side of 640 and a stride
+of 32. At most ``MOST_OPEN`` are open at once; the least recently used one is closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.config.schema import Config
-from detector.core.engines.base import Request
+from detector.core.engines.base import RawRequest
 from detector.core.errors import EngineError
 from detector.core.errors.machine import too_much
 from detector.core.errors.text import counted
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_OPEN = 16
 
 
-class Opened(Protocol):
+class ShapedModel(Protocol):
     """A model of one shape (``loading.LoadedModel``)."""
 
     network: Network
@@ -43,22 +43,22 @@ class Opened(Protocol):
 
 
 def _most_that_fit(network: Network) -> int:
-    """``MOST_OPEN``, or fewer of a large model: engines keep the weights twice."""
+    """Return ``MOST_OPEN``, or fewer for a large model: engines keep the weights twice."""
     most = MOST_OPEN
     while most > 1 and too_much(2 * 4 * network.parameters * most) is not None:
         most -= 1
     return most
 
 
-class ShapedRequest(Request):
-    """A request of whichever model its picture needs. ``shape``: of that one."""
+class ShapedRequest(RawRequest):
+    """A request of the model that its picture needs. ``shape``: of that model."""
 
-    def __init__(self, number: int, shape: Size, request: Request) -> None:
+    def __init__(self, number: int, shape: Size, request: RawRequest) -> None:
         self.number = number
         self.take(shape, request)
 
-    def take(self, shape: Size, request: Request) -> None:
-        """Between two batches alone."""
+    def take(self, shape: Size, request: RawRequest) -> None:
+        """Switch to another model's request. Call it only between two batches."""
         self.shape, self._request, self.slot = shape, request, request.slot
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
@@ -69,7 +69,7 @@ class ShapedRequest(Request):
 
 @dataclass(slots=True)
 class ShapeCounts:
-    """``seen``: of all pictures. ``made``: models loaded beyond the first, in ``made_s``."""
+    """Counters. ``seen``: of all pictures. ``made``: models beyond the first, in ``made_s``."""
 
     seen: set[Size] = field(default_factory=set)
     made: int = 0
@@ -79,23 +79,24 @@ class ShapeCounts:
 
 
 class Shapes:
-    """Of one model, by height and width of the input. ``longest``: side of each, pixels."""
+    """The open models by height and width of the input. ``longest``: their longest side, pixels."""
 
-    def __init__(self, first: Opened, config: Config, load: Callable[[Config], Opened]) -> None:
-        """``first`` stays open, and is its owner's to close. ``load`` opens the others."""
+    def __init__(
+        self, first: ShapedModel, config: Config, load: Callable[[Config], ShapedModel]
+    ) -> None:
+        """Take over ``first``, which its owner closes. ``load`` opens the others."""
         self.longest = longest_side(first.network, config)
         self.counts = ShapeCounts()
         self._network, self._config, self._load = first.network, config, load
         own = first.network.input.height, first.network.input.width
-        self._open = {own: first}  # in the order of their last use
+        self._open = {own: first}  # least recently used first
         self._own, self._closed = own, False
         self._lock = threading.RLock()
         self.requests = [ShapedRequest(i, own, one) for i, one in enumerate(first.engine.requests)]
-        # The first stays, each request holds on to one, and the next picture needs another.
+        # The first stays open, each request holds one, and the next picture may need another.
         self._most = max(_most_that_fit(first.network), len(self.requests) + 2)
 
     def of_run(self, head: Callable[[Network], Head]) -> ShapesOfRun:
-        """For one run, whose options ``head`` knows."""
         return ShapesOfRun(self, head)
 
     def shape(self, picture: AnyPicture) -> Size:
@@ -106,7 +107,6 @@ class Shapes:
         return shape in self._open
 
     def prepare(self, shape: Size) -> None:
-        """Raises ModelError and EngineError."""
         with self._lock:
             if shape in self._open:
                 return
@@ -122,14 +122,14 @@ class Shapes:
             self.counts.made_s += time.perf_counter() - start
 
     def _drop_one(self) -> None:
-        """The least recently used one that no request holds."""
+        """Close the least recently used model that no request holds."""
         held = {self._own, *(request.shape for request in self.requests)}
         oldest = next(shape for shape in self._open if shape not in held)
         self._open.pop(oldest).engine.close()
 
     def give(self, request: ShapedRequest, shape: Size) -> Network:
         with self._lock:
-            self.prepare(shape)  # where it had to give way since
+            self.prepare(shape)  # it may have been closed since
             loaded = self._open[shape] = self._open.pop(shape)
             request.take(shape, loaded.engine.requests[request.number])
             self.counts.seen.add(shape)
@@ -138,7 +138,7 @@ class Shapes:
             return loaded.network
 
     def figures(self) -> InputShapes | None:
-        """None before the first picture."""
+        """Return the summary's figures; None before the first picture."""
         from detector.core.session.document import InputShapes
 
         counts = self.counts
@@ -153,7 +153,7 @@ class Shapes:
         )
 
     def describe(self, figures: InputShapes) -> str:
-        """``--rect: 3 shapes of the input, 0.4 s to prepare 2 of them; 31% fewer pixels ...``."""
+        """Return ``--rect: 3 shapes of the input, 0.4 s to prepare 2 of them; 31% fewer ...``."""
         fewer = 1 - figures.mean_pixels / figures.square_pixels
         took = f"{figures.made_s:.1f} s to prepare {figures.made} during the run;  "
         return (
@@ -163,7 +163,7 @@ class Shapes:
         )
 
     def close(self) -> None:
-        """All but the first. May be called twice."""
+        """Close all but the first. May be called twice."""
         with self._lock:
             self._closed = True
             for shape in [one for one in self._open if one != self._own]:

@@ -3,11 +3,11 @@
     from the first line of main        leave_on_signals   the process ends at once: nothing is open
     while a command works              raise_on_signals   ``Stopped`` unwinds it: what it wrote is
                                                           removed, the processes it started end
-    while frames run                   stop_on_signals    the frames that were read are finished
-    once the exit code is decided      ignore_signals     it stands
+    while frames run                   stop_on_signals    frames already read are finished
+    once the exit code is decided      ignore_signals     the code stays
 
-SIGUSR1 ends nothing: a live run reads its cameras.yaml again (reload_on_signal). Before and behind
-that, while a model is loaded for example, it does nothing.
+SIGUSR1 makes a live run read its cameras.yaml again (reload_on_signal). Before and after that, such
+as while a model is loaded, it does nothing.
 
 A second signal goes one step further: it raises while frames run, and leaves at once while a
 command unwinds. A signal that was ignored when the program began (nohup, a background job of sh)
@@ -34,7 +34,7 @@ from detector.core.errors import (
     STOPPED_CODES,
 )
 
-TYPE_CHECKING = False  # typing's own takes a quarter of the time until signals are handled
+TYPE_CHECKING = False  # importing typing would take a quarter of the time until signals are handled
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Any, NoReturn
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Handler = Callable[[int, FrameType | None], None]
     ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
-# SIGTERM last: where it is handled, all are.
+# SIGTERM last: if it is handled, all are.
 _CODES = {
     signal.SIGHUP: EXIT_HUNG_UP,
     signal.SIGINT: EXIT_INTERRUPTED,
@@ -51,17 +51,18 @@ _CODES = {
 _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "terminated"}
 # `timeout` signals its child and then the child's group; a shell repeats the terminal's SIGHUP.
 REPEAT_S = 0.2  # signals this close together are one
-AGAIN_S = 0.01  # a signal that arrives while an extension is imported is sent again after this
+AGAIN_S = 0.01  # delay before a signal received during an extension's import is sent again
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 PARENTS_LAST_THREAD_S = 0.5
-PARENTS_LAST_PIPE_S = 0.2  # a parent that is killed may be there so long after its pipes
-PATIENCE_S = 10.0  # for a call inside a library to return, once nobody wants its result
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))  # holds detector/
+PARENTS_LAST_PIPE_S = 0.2  # how long a killed parent may outlive its pipes
+PATIENCE_S = 10.0  # for a library call to return whose result is no longer needed
+# the folder that holds detector/
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 
 
 class Stopped(BaseException):
-    """A signal ends the command; no Exception. ``writing``: outputs were open, and stay under their
-    partial names. ``says``: what became of the command's work."""
+    """A signal ends the command; not an Exception. ``writing``: outputs were open, and remain under
+    their partial names. ``says``: what became of the command's work."""
 
     def __init__(self, exit_code: int, *, writing: bool = False) -> None:
         super().__init__(exit_code)
@@ -75,8 +76,8 @@ class Stop(threading.Event):
     exit_code: int | None = None
 
 
-class _Seen:
-    """What this command has seen of signals. ``code``: that of the one that was raised."""
+class _SignalHistory:
+    """The signals that this command received. ``code``: of the one that was raised."""
 
     code: int | None = None
     last = float("-inf")
@@ -86,14 +87,14 @@ class _Seen:
         return self.last - before < REPEAT_S
 
 
-_seen = _Seen()
+_seen = _SignalHistory()
 
 
 def leave_on_signals() -> None:
-    """From here on a signal ends the process: one line, its exit code, no traceback."""
+    """Let signals end the process from here on: one line, its exit code, no traceback."""
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
     if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
-        # No SIG_IGN, which other programs that we start would inherit.
+        # Not SIG_IGN, which programs that we start would inherit.
         signal.signal(signal.SIGUSR1, lambda *_: None)
     sys.excepthook = _leave_where_stopped(sys.excepthook)
     sys.unraisablehook = _leave_where_unraisable(sys.unraisablehook)
@@ -101,16 +102,16 @@ def leave_on_signals() -> None:
 
 @contextmanager
 def raise_on_signals() -> Iterator[None]:
-    """A signal raises ``Stopped`` in the block."""
+    """Let a signal raise ``Stopped`` in the block."""
     global _seen
-    _seen = _Seen()
+    _seen = _SignalHistory()
     with _handled_by(_raise):
         yield
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """A signal sets the Stop during the block; the next one raises ``Stopped``."""
+    """Let a signal set the Stop during the block; the next one raises ``Stopped``."""
     raise_swallowed()
     stop = Stop()
 
@@ -127,7 +128,7 @@ def stop_on_signals() -> Iterator[Stop]:
 
 @contextmanager
 def reload_on_signal() -> Iterator[threading.Event]:
-    """SIGUSR1 sets the event during the block. It would end the process without a word else."""
+    """Let SIGUSR1 set the event during the block. It would end the process otherwise."""
     wanted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield wanted
@@ -140,24 +141,24 @@ def reload_on_signal() -> Iterator[threading.Event]:
 
 
 def ignore_signals() -> None:
-    """From here on signals do nothing: all is written, and the interpreter ends."""
+    """Ignore signals from here on: everything is written, and the interpreter is about to end."""
     _install(signal.SIG_IGN)
 
 
 def raise_if_stopped(exit_code: int) -> None:
-    """Raises ``Stopped`` where a signal ended a run, so that what follows it is not begun."""
+    """Raise ``Stopped`` if a signal ended a run, so that nothing else starts after it."""
     if exit_code in STOPPED_CODES:
         raise Stopped(exit_code)
 
 
 def raise_swallowed() -> None:
-    """Raises ``Stopped`` again where it was raised before: some library caught it, and went on."""
+    """Raise ``Stopped`` again if it was raised before: some library caught it and went on."""
     if _seen.code is not None:
         raise Stopped(_seen.code)
 
 
 def end_with_parent(parent: int, folder: str | None = None) -> None:
-    """Let this process end when ``parent`` ends: on Linux the kernel sends it SIGTERM. ``folder``:
+    """Make this process end when ``parent`` ends: on Linux the kernel sends it SIGTERM. ``folder``:
     the parent's temporary files, removed if the parent was killed."""
     signal.signal(signal.SIGTERM, _exit)
     atexit.register(remove_where_orphaned)
@@ -167,7 +168,7 @@ def end_with_parent(parent: int, folder: str | None = None) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != parent:  # it ended before that call
+    if os.getppid() != parent:  # the parent ended before that call
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -181,7 +182,7 @@ _own = _Own()
 
 
 def leave_unwanted() -> NoReturn:
-    """End a worker whose pipe was closed, from another thread; no library call is waited for."""
+    """End a worker whose pipe was closed, from another thread, at once."""
     _wait_for_orphaning(PARENTS_LAST_PIPE_S)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(PATIENCE_S)
@@ -190,19 +191,19 @@ def leave_unwanted() -> NoReturn:
 
 
 def _wait_for_orphaning(patience_s: float) -> None:
-    """Wait to see if the parent is gone: a killed one closes its pipes shortly before it ends."""
+    """Wait for the parent's end: a killed one closes its pipes shortly before it."""
     deadline = time.monotonic() + patience_s
     while os.getppid() == _own.parent and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
 def remove_where_orphaned() -> None:
-    """Removes the folder of ``end_with_parent`` if the parent is gone, at the interpreter's end."""
+    """Remove the folder of ``end_with_parent`` if orphaned, at the interpreter's end."""
     if _own.folder is None:
         return
     if _own.terminated:
-        # The kernel's signal comes when the thread ends that started us. Other threads of a parent
-        # that is killed may be there a moment longer.
+        # The kernel's signal comes when the thread that started us ends. Other threads of a killed
+        # parent may live a moment longer.
         _wait_for_orphaning(PARENTS_LAST_THREAD_S)
     if os.getppid() == _own.parent:
         return
@@ -212,7 +213,7 @@ def remove_where_orphaned() -> None:
 
 
 def command_that_ends_with_us() -> list[str]:
-    """What to write before another program's command, so that it gets SIGTERM when we end."""
+    """Return a prefix for another program's command, so that it gets SIGTERM when we end."""
     code = (
         f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); "
         f"from detector.core.run.signals import end_with_parent; end_with_parent({os.getpid()}); "
@@ -225,7 +226,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
     if _is_in_extension(frame):
         _send_again(number)
         return
-    signal.signal(number, signal.SIG_IGN)  # the next one must not end the tidying up
+    signal.signal(number, signal.SIG_IGN)  # the next signal must not interrupt the cleanup
     _own.terminated = True
     raise SystemExit(EXIT_TERMINATED)
 
@@ -243,7 +244,7 @@ def _raise(number: int, frame: FrameType | None, *, writing: bool = False) -> No
 
 
 def _is_in_extension(frame: FrameType | None) -> bool:
-    """Whether Python is importing an extension module, where an exception aborts (onnx 1.23)."""
+    """Return whether an extension module is being imported: an exception aborts (onnx 1.23)."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
             loader = frame.f_locals.get("self")
@@ -254,12 +255,12 @@ def _is_in_extension(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Sends this process the same signal after ``AGAIN_S``, for its handler to decide again."""
+    """Send this process the same signal after ``AGAIN_S``, so that its handler decides again."""
     again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
     again.daemon = True
     try:
         again.start()
-    except RuntimeError:  # the system has no thread left
+    except RuntimeError:  # the system has no more threads
         _leave(_CODES[signal.Signals(number)])
 
 
@@ -270,7 +271,7 @@ def _leave(exit_code: int) -> NoReturn:
 
 
 def _install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
-    """Returns the handlers of before. Outside the main thread Python allows none."""
+    """Return the previous handlers. Python allows none outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     heard = [number for number in _CODES if signal.getsignal(number) != signal.SIG_IGN]

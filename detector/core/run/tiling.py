@@ -1,4 +1,4 @@
-"""--tiles: into how many inputs of the network each frame is cut, decided before the first one."""
+"""--tiles: into how many inputs of the network to cut each frame, decided before the first."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 GRID = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
-MOST = 64  # tiles: a frame of more takes a minute, and nobody meant it
-SPARE = 1.5  # docs/performance.md: what a smaller one loses
-ENLARGED = 1.1  # times, that a tile may be by the network's input: it shows nothing more then
+MOST = 64  # tiles: a frame with more would take a minute, surely by mistake
+SPARE = 1.5  # docs/performance.md shows what a smaller value loses
+ENLARGED = 1.1  # largest enlargement of a tile: beyond it shows nothing more
 NONE, AUTO = "none", "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """``grid``: columns and rows of tiles; None: one input. ``auto``: a look at the source is still
-    to decide that. ``most``: inputs that a frame may have (cameras); 0: all have as many."""
+    """A division into tiles. ``grid``: columns and rows; None: one input. ``auto``: not decided yet
+    (first_look.py). ``most``: inputs that a frame may have (cameras); 0: all have as many."""
 
     grid: tuple[int, int] | None = None
     auto: bool = False
@@ -40,8 +40,8 @@ class Tiling:
         return tiling
 
     def reduction(self, network: Network, turns: bool) -> Callable[[int, int], int]:
-        """Width and height of a picture -> to which part of them it may be decoded: the smallest of
-        1/8, 1/4 and 1/2 that keeps ``SPARE`` times the pixels seen; of tiles 1/2 (even pixels)."""
+        """Return width, height of a picture -> fraction at which it may be decoded: the smallest of
+        1/8, 1/4, 1/2 that keeps ``SPARE`` times the pixels seen; with tiles 1/2 (even pixels)."""
         from detector.core.stages.preprocess import place
         from detector.core.stages.tiles import tile_size
 
@@ -59,7 +59,7 @@ class Tiling:
 
     @classmethod
     def parse(cls, text: str | None) -> Tiling:
-        """``2x2``, ``none``, ``auto``. Raises UsageError."""
+        """Parse ``2x2``, ``none``, ``auto``. Raises UsageError."""
         if text in (None, NONE):
             return cls()
         if text == AUTO:
@@ -77,7 +77,7 @@ class Tiling:
         return cls((columns, rows))
 
     def refuse_auto(self) -> None:
-        """Raises UsageError: for who has not looked at the source."""
+        """Raise UsageError in commands that do not inspect the source first."""
         if self.auto and not self.most:
             raise UsageError(
                 "--tiles auto: the source is not inspected before this run; give a grid: 2x2 "
@@ -86,16 +86,16 @@ class Tiling:
 
     @property
     def text(self) -> str:
-        """As it is typed."""
+        """The option's text."""
         return AUTO if self.auto else NONE if self.grid is None else "{}x{}".format(*self.grid)
 
     @property
     def inputs(self) -> int:
-        """Of a frame: its tiles and the whole picture."""
+        """Inputs per frame: its tiles and the whole picture."""
         return 1 if self.grid is None else 1 + self.grid[0] * self.grid[1]
 
     def seen(self, picture: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Width and height that the network's input should fit: those of a tile."""
+        """Return the width and height that the network's input should fit: those of a tile."""
         if picture is None or self.grid is None:
             return picture
         from detector.core.stages.tiles import tile_size
@@ -103,13 +103,13 @@ class Tiling:
         return tile_size(*picture, *self.grid)
 
     def is_too_fine(self, picture: tuple[int, int], network: Network) -> bool:
-        """Whether a tile of such a picture has fewer pixels than the network's input."""
+        """Return whether a tile of such a picture has fewer pixels than the network's input."""
         width, height = self.seen(picture) or picture
         rules = network.input
         return min(rules.width / width, rules.height / height) > ENLARGED
 
     def check(self, picture: tuple[int, int] | None, network: Network) -> None:
-        """Raises UsageError where tiles of such a picture would only be enlarged."""
+        """Raise UsageError if tiles of such a picture would only be enlarged."""
         if self.grid is None or picture is None or not self.is_too_fine(picture, network):
             return
         (columns, rows), rules = self.grid, network.input
@@ -121,11 +121,11 @@ class Tiling:
         )
 
     def check_source(self, info: SourceInfo, network: Network) -> None:
-        """``check`` of an open source; not of cameras. Of pictures the first one counts."""
+        """Call ``check`` for an open source except cameras. For pictures, the first one counts."""
         if info.kind != "live":
             self.check((info.width, info.height), network)
 
-    # What the loop calls.
+    # Parts that the loop calls.
 
     def requests(self, requests: Sequence[BatchRequest]) -> Sequence[BatchRequest]:
         if self.grid is None and not self.most:
@@ -137,7 +137,7 @@ class Tiling:
         return [TiledRequest(one, self.inputs) for one in requests]
 
     def stages(self, preprocess: Any, head: Any, nms: Any, **joining: Any) -> tuple[Any, Any, Any]:
-        """preprocess, head and nms of one input, as of a frame. ``joining``: for ``join_tiles``."""
+        """Wrap preprocess, head and nms for frames. ``joining``: for ``join_tiles``."""
         if self.grid is None and not self.most:
             return preprocess, head, nms
         from detector.core.stages import tiles

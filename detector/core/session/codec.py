@@ -1,5 +1,5 @@
-"""The one reader and the one writer of every JSON document that this program leaves. A document is
-a tree of frozen dataclasses, whose type is its schema (docs/schema)."""
+"""Read and write every JSON document of this program. A document is a tree of frozen dataclasses;
+its type is its schema (docs/schema)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGEST = 2**63
 
 
 def to_builtins(document: Any) -> Any:
-    """Return the document as dicts, lists, text and numbers. UNSET fields are left out."""
+    """Return the document as dicts, lists, text and numbers, without UNSET fields."""
     import msgspec
 
     return msgspec.to_builtins(document, enc_hook=_plain)
@@ -51,7 +51,7 @@ def to_json(document: Any) -> str:
 
 
 def _redacted(content: Any) -> Any:
-    """Redact values, and keys of mappings too: some tables have sources for keys."""
+    """Redact values, and keys of mappings too: some tables are keyed by source."""
     if isinstance(content, dict):
         return {
             key if str(key).isidentifier() else redact(str(key)): _redacted(value)
@@ -81,7 +81,7 @@ def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Doc
 
 
 def from_json(text: str | bytes, kind: type[Document], origin: str | Path) -> Document:
-    """Parse ``text`` as a document of ``kind``. Raises UsageError as ``from_builtins`` does."""
+    """Parse ``text`` as a document of ``kind``. Raises UsageError like ``from_builtins``."""
     return from_builtins(parse_json(text, origin), kind, origin)
 
 
@@ -113,7 +113,7 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes, origin: str | Path) -> Any:
-    """Parse ``text``. Raises UsageError that names ``origin``, and a bad value's key."""
+    """Parse ``text``. Raises UsageError that names ``origin`` and the key of a bad value."""
     content = parsing.parse_json(text, origin, cure="it is damaged", halves=True)
     for key, wrong in _impossible(content):
         raise UsageError(f"{origin}: damaged: {key} {wrong}")
@@ -121,7 +121,7 @@ def parse_json(text: str | bytes, origin: str | Path) -> Any:
 
 
 def _impossible(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield (key, error) of values that we never write. Without recursion: it may be deep."""
+    """Yield (key, error) of values that we never write. Not recursive: it may be deep."""
     places = [("$", 0, content)]
     while places:
         key, depth, group = places.pop()
@@ -155,7 +155,7 @@ def check_schema(content: Any, origin: str | Path) -> None:
 def json_schema(
     kind: type[Any], subtypes: Mapping[type[Any], Sequence[type[Any]]] | None = None
 ) -> dict[str, Any]:
-    """``subtypes``: base class -> the classes that stand where the document has that base."""
+    """Return the schema. ``subtypes``: base class -> classes that may appear in its place."""
     import msgspec
 
     subtypes = subtypes or {}

@@ -4,8 +4,8 @@
 session.json: the summary with all that is needed to repeat the run and to read its spans. The
 fields stand in the order in which they are written. docs/schema holds both types as JSON Schema.
 
-A field of type ``UnsetType`` is absent from the JSON where it is UNSET. A field with another
-default was added after the first version: older sessions lack it.
+A field of type ``UnsetType`` is absent from the JSON if it is UNSET. A field with another default
+was added after the first version: older sessions lack it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from detector.core.session.codec import SCHEMA
 
-# Numbers with their limits. What is beyond them was not written by a run, and reading says so.
+# Numbers with their limits. Anything outside them was not written by a run, and reading reports it.
 Count = Annotated[int, Meta(ge=0)]
 Size = Annotated[int, Meta(ge=1)]
 Duration = Annotated[float, Meta(ge=0)]  # seconds or milliseconds, as the field's name says
@@ -25,15 +25,14 @@ Amount = Annotated[float, Meta(ge=0)]  # a rate, a share, megabytes
 
 
 def statistic(title: str, unit: str) -> Meta:
-    """Declares a field as a statistic: the schema, the report and run trackers call it so, since
-    ``analysis/statistics.py`` finds it by this. ``unit``: "1" of a count or a share."""
+    """Declare a field as a statistic, with the name that the schema, the report and run trackers
+    use (``analysis/statistics.py`` finds it). ``unit``: "1" for a count or a share."""
     return Meta(title=title, extra_json_schema={"unit": unit})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """One source. What only an open source can tell is null, or absent, where it could not be
-    opened."""
+    """One source. Values that only an open source can tell are null, or absent, if it failed."""
 
     path: str
     width: Size | None  # displayed pixels, after rotation
@@ -45,23 +44,22 @@ class Video:
     codec: str | UnsetType = UNSET
     rotation: int | UnsetType = UNSET  # degrees
     decoder: str | UnsetType = UNSET
-    # Of its frames on their way: "yuv420p"; "bgr" where an output needs that, "bgr: why" where the
+    # Of its frames during the run: "yuv420p"; "bgr" if an output needs that, "bgr: why" if the
     # source does not give planes.
     pixels: str | UnsetType = UNSET
 
     @property
     def size(self) -> str | None:
-        """``1920x1080``, width first; None where the source could not be opened."""
+        """``1920x1080``, width first; None if the source could not be opened."""
         return f"{self.width}x{self.height}" if self.width else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameCounts:
-    """``dropped``: read and not written, because the run was cut short or failed; of cameras, all
-    that were received and not detected (``streams`` says why). ``reused``: of those written, with
-    the detections of the last one that was inferred (--skip-still). ``coasted``: of those written,
-    with boxes that tracks moved on (--infer-every), which count as no detections.
-    """
+    """Counts of frames. ``dropped``: read and not written, because the run was cut short or failed;
+    for cameras, all that were received and not detected (``streams`` says why). ``reused``: written
+    with the detections of the last inferred frame (--skip-still). ``coasted``: written with boxes
+    that tracks moved (--infer-every), which do not count as detections."""
 
     read: Annotated[Count, statistic("frames read", "1")]
     written: Annotated[Count, statistic("frames written", "1")]
@@ -75,8 +73,8 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Frames a second; None where no frame was written. ``device``: of the device's own time; None
-    where it reports none."""
+    """Frames per second; None if no frame was written. ``device``: by the device's own time; None
+    if it reports none."""
 
     end_to_end: Annotated[Amount | None, statistic("end-to-end FPS", "1/s")]
     inference: Annotated[Amount | None, statistic("inference FPS", "1/s")]
@@ -84,13 +82,13 @@ class Rates:
 
     @property
     def frame_s(self) -> float:
-        """Seconds a frame, end to end; infinite where no frame was written."""
+        """Seconds per frame, end to end; infinite if no frame was written."""
         return 1 / self.end_to_end if self.end_to_end else float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Where a thread was in some of its time, which the three add up to: on a core; runnable, but
+class ThreadTime:
+    """How a thread spent some of its time, which the three add up to: on a core; runnable, but
     waiting for one; asleep in a call (a file, a lock, threads that work for it)."""
 
     on_cpu_s: Duration
@@ -113,7 +111,7 @@ class StageFigures:
     p90_ms: Duration | None = None
     p99_ms: Duration | None = None
     max_ms: Duration | None = None
-    split: Split | None = None
+    split: ThreadTime | None = None
     library_cpu_s: Duration | None = None
     library_ready_s: Duration | None = None
 
@@ -125,7 +123,7 @@ class StageFigures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingFigures:
     """The work of cameras' own threads, besides the loop: ``threads`` of them decoded ``calls``
-    packets. No stage holds it: the loop takes pictures that are decoded."""
+    packets. No stage includes it: the loop receives decoded pictures."""
 
     threads: Annotated[Count, statistic("threads that decode cameras", "1")]
     calls: Annotated[Count, statistic("packets decoded", "1")]
@@ -135,10 +133,10 @@ class DecodingFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadFigures:
-    """One thread's time in the loop: busy + waits + other = wall. Each is split where the system
-    tells. ``unplaced_s``: what the kernel's counts for the thread's whole life and the sums of the
-    splits differ by. ``foreign_share``: of the time that it waited for a core, by whom the cores
-    were used meanwhile: other programs' part, 0 to 1; the rest was for our own threads."""
+    """One thread's time in the loop: busy + waits + other = wall, each split if the system reports
+    it. ``unplaced_s``: difference between the kernel's counts for the thread's whole life and the
+    sums of the splits. ``foreign_share``: other programs' share in its waits for a core, 0 to 1;
+    the rest was for our own threads."""
 
     busy_s: Duration
     wait_input_s: Duration
@@ -146,11 +144,11 @@ class ThreadFigures:
     other_s: Duration
     wall_s: Duration
     cpu_s: Duration
-    ready_s: Duration | None = None  # runnable, but waiting for a core; None where unknown
+    ready_s: Duration | None = None  # runnable, but waiting for a core; None if unknown
     waits: dict[str, Duration] = field(default_factory=dict)  # what it waited for -> seconds
-    busy_split: Split | None = None
-    wait_split: Split | None = None
-    other_split: Split | None = None
+    busy_split: ThreadTime | None = None
+    wait_split: ThreadTime | None = None
+    other_split: ThreadTime | None = None
     unplaced_s: Duration | None = None
     foreign_share: Amount | None = None
 
@@ -170,7 +168,7 @@ class LibraryStage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryThreads:
     """CPU seconds of libraries' own threads in the steady state: from the first frame written to
-    the end of the loop. ``others_s``: of other processes; None where the system does not tell."""
+    the end of the loop. ``others_s``: of other processes; None if the system does not tell."""
 
     wall_s: Duration
     process_s: Duration
@@ -194,13 +192,13 @@ class CpuTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``bottleneck``: the stage to change first; None if there is nothing to judge.
-    ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%), for stages
-    with a known gain; None if nothing else takes time. ``cpu_share``: share of all cores' time that
-    this process used. ``smaller_input``: height and width of an advised network input, if inference
-    limits the run and the model was trained for it; else absent. ``advice``: options that take work
-    out of the bottleneck; "" if there are none. ``others_cores``: cores that other programs used;
-    None if unknown."""
+    """What limits the run. ``bottleneck``: the stage to change first; None if there is nothing to
+    judge. ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%), for
+    stages with a known gain; None if nothing else takes time. ``cpu_share``: share of all cores'
+    time that this process used. ``smaller_input``: height and width of an advised network input, if
+    inference limits the run and the model was trained for it; else absent. ``advice``: options that
+    reduce the bottleneck's work, or "". ``others_cores``: cores that other programs used; None if
+    unknown."""
 
     bottleneck: str | None
     sentence: str
@@ -259,8 +257,8 @@ class ZoneTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneSeries:
-    """A line or zone and one class over time: ``counts``, and of a zone the ``mean`` of objects in
-    it, of each interval."""
+    """A line or zone and one class over time. ``counts``: per interval; ``mean``: of a zone, the
+    mean number of objects in it."""
 
     zone: str
     kind: str
@@ -271,9 +269,9 @@ class ZoneSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneHistory:
-    """Lines and zones of a source or camera over time. ``began_s``: of its clock. ``heat_s``:
-    seconds that the objects were in each cell of the picture, row by row. ``clock``: (seconds
-    since the beginning, local seconds since 1970), also where summer time changes; if known."""
+    """Lines and zones of a source or camera over time. ``began_s``: by its clock. ``heat_s``:
+    seconds that objects spent in each cell of the picture, row by row. ``clock``: (seconds since
+    the start, local seconds since 1970), also at each change of summer time; if known."""
 
     camera: str
     began_s: float
@@ -302,7 +300,7 @@ class SourceSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgeFigures:
-    """How old pictures were, milliseconds after their arrival. None: too few of them."""
+    """Ages of pictures, milliseconds after their arrival. None: too few pictures."""
 
     p50: Duration | None
     p90: Duration | None
@@ -316,13 +314,12 @@ class StreamSummary:
     ``dropped_share``: share of the frames that the camera's ``rate`` let through.
 
     ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: seconds
-    in which it was live, of which the rates are. ``age_ms``: of results. ``parts_ms``: decoding,
-    waiting and inference, of which that age consists, and writing. ``output_age_ms``: until each
-    output had the picture.
-    ``camera_age_ms``: of results by the camera's own clock; None where it tells none.
-    ``output_counts``: kind -> what it did: pictures or rows written, lost to a full disk, bytes; of
+    in which it was live, the base of its rates. ``age_ms``: of results. ``parts_ms``: decoding,
+    waiting and inference, which add up to that age, and writing. ``output_age_ms``: until each
+    output had the picture. ``camera_age_ms``: of results by the camera's own clock; None if it
+    sends none. ``output_counts``: kind -> pictures or rows written, lost to a full disk, bytes; for
     a recording also pictures or packets dropped because encoding or the disk was too slow, samples
-    that MP4 refused, items that failed, and finished files, of which ``bytes`` are.
+    that MP4 refused, items that failed, and finished files with their ``bytes``.
     """
 
     name: str
@@ -352,7 +349,7 @@ class StreamSummary:
 
 
 class MemoryMinute(NamedTuple):
-    """``minute``: since the run began; ``rss_mb``: the mean of its samples."""
+    """Memory in one minute since the run began. ``rss_mb``: the mean of its samples."""
 
     minute: Count
     rss_mb: Amount
@@ -363,7 +360,7 @@ class LiveMemory:
     """Resident memory of a live run on one day, in 10^6 bytes.
 
     ``slope_mb_per_hour``: its growth by a straight line through the minutes after the run's first
-    ten, with the 95% interval ``slope_low`` to ``slope_high``; None for the ``slope_reason``.
+    ten, with the 95% interval ``slope_low`` to ``slope_high``; None, with a ``slope_reason``.
     """
 
     start_mb: Annotated[Amount, statistic("memory at the start", "MB")]
@@ -378,9 +375,9 @@ class LiveMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbances:
-    """Disturbances from outside. ``swapped_mb``: memory of this process in swap at the end, 10^6
-    bytes. ``throttled_s``: seconds in which a CPU quota was used up. ``hot``: how often cores were
-    slowed down by heat. ``governor``: the CPU frequency governor, if it saves power."""
+    """External disturbances. ``swapped_mb``: memory of this process in swap at the end, 10^6 bytes.
+    ``throttled_s``: seconds in which a CPU quota was exhausted. ``hot``: how often cores were
+    throttled for heat. ``governor``: the CPU frequency governor, if it saves power."""
 
     swapped_mb: Annotated[Amount, statistic("memory in swap", "MB")] = 0.0
     throttled_s: Annotated[Duration, statistic("time without the CPU by its quota", "s")] = 0.0
@@ -390,10 +387,9 @@ class Disturbances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputShapes:
-    """The network inputs of a run with --rect. ``made``: how often one was prepared beyond the
-    first, which took ``made_s`` of the run; an input that gave way to others is made again.
-    ``mean_pixels``: of the inputs of all pictures; ``square_pixels``: of a square one with their
-    longest side."""
+    """The network inputs of a run with --rect. ``made``: how many were prepared beyond the first,
+    in ``made_s`` of the run; a closed one is made again. ``mean_pixels``: of the inputs of all
+    pictures; ``square_pixels``: of a square one with their longest side."""
 
     shapes: Annotated[Count, statistic("shapes of the input", "1")]
     made: Annotated[Count, statistic("inputs prepared during the run", "1")]
@@ -406,15 +402,15 @@ class InputShapes:
 class Summary:
     """A run. ``batch``: rows of one inference, which are frames, or their tiles. With one source,
     ``video``, ``outputs`` and ``partial_outputs`` are its own; with several, these are absent, the
-    figures are totals, and ``sources`` holds each source."""
+    figures are totals, and ``sources`` lists the sources."""
 
     schema: int = SCHEMA
     model: str
     family: str
     engine: str
     engine_reason: str | None
-    device: str | UnsetType = UNSET  # absent where the network ran on the CPU
-    device_name: str | UnsetType = UNSET  # in full; absent where the library gives none
+    device: str | UnsetType = UNSET  # absent if the network ran on the CPU
+    device_name: str | UnsetType = UNSET  # full name; absent if the library gives none
     precision: str
     precision_executed: dict[str, PrecisionShare] | None = None
     precision_text: str = ""
@@ -437,25 +433,26 @@ class Summary:
     detections: DetectionCounts
     exit: Exit
     notes: list[str]
-    background: list[Count] = field(default_factory=list)  # places in notes: how it was set up
+    # indexes of notes that tell how the run was set up
+    background: list[Count] = field(default_factory=list)
     outputs: dict[str, str] | UnsetType = UNSET
     partial_outputs: list[str] | UnsetType = UNSET
     sources: list[SourceSummary] | UnsetType = UNSET
-    session: str | UnsetType = UNSET  # its folder; absent where no source could be opened
-    # Live runs only. ``capacity``: how many such cameras this machine could take.
+    session: str | UnsetType = UNSET  # its folder; absent if no source could be opened
+    # Live runs only. ``capacity``: how many such cameras this machine could handle.
     streams: list[StreamSummary] | UnsetType = UNSET
     capacity: Annotated[
         Amount | UnsetType | None, statistic("cameras that this machine could take", "1")
     ] = UNSET
     decoding: DecodingFigures | UnsetType = UNSET
-    memory: LiveMemory | UnsetType | None = UNSET  # None: the system does not tell
-    disturbed: Disturbances | UnsetType = UNSET  # absent where nothing did
-    input_shapes: InputShapes | UnsetType = UNSET  # of --rect alone
+    memory: LiveMemory | UnsetType | None = UNSET  # None if unknown
+    disturbed: Disturbances | UnsetType = UNSET  # absent without any
+    input_shapes: InputShapes | UnsetType = UNSET  # with --rect
     zones: list[ZoneTotals] | UnsetType = UNSET  # with --zones
 
     @property
     def each(self) -> list[SourceSummary]:
-        """Every source, also where there is only one."""
+        """Every source, even if there is only one."""
         if self.sources is not UNSET:
             return self.sources
         assert self.video is not UNSET
@@ -478,7 +475,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """``cores``: cores that this process may use."""
+    """The CPU. ``cores``: those that this process may use."""
 
     model: str | None = None
     flags: list[str] = field(default_factory=list)
@@ -499,8 +496,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCounts:
-    """Spans of spans.npz; of a very long run not all are kept. Absent where the file could not be
-    written."""
+    """Spans in spans.npz, which drops some of very long runs. Absent if it is not written."""
 
     seen: Count | UnsetType = UNSET
     kept: Count | UnsetType = UNSET
@@ -508,15 +504,14 @@ class SpanCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """Two clocks at one moment, in nanoseconds: spans are of the first, other programs' traces of
-    the second."""
+    """Two clocks read at one moment, in nanoseconds: of spans, and of other programs' traces."""
 
     perf_counter_ns: Count
     unix_ns: Count
 
 
 class LoopSizes(TypedDict, total=False):
-    """The sizes that bound the loop of one source. Empty where the source could not be opened."""
+    """The sizes that limit the loop of one source. Empty if the source could not be opened."""
 
     batch: Size
     concurrency: Size

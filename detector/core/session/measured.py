@@ -1,6 +1,6 @@
-"""engines/measured.json: what ``compare --use``, ``tune --use`` and the self-timing keep.
+"""engines/measured.json: what ``compare --use``, ``tune --use`` and the self-timing store.
 
-A file of its own, because every run reads these types and only ``compare`` the others.
+Separate from compare's other types, because every run reads these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Metric = Literal["inference", "end_to_end"]
 
 @dataclass(frozen=True)
 class Interval:
-    """Over the rounds of a variant: the median, the lowest and the highest."""
+    """The median, lowest and highest value over the rounds of a variant."""
 
     median: float
     low: float
@@ -24,17 +24,18 @@ class Interval:
 
     @classmethod
     def over(cls, values: Sequence[float]) -> Interval:
-        from statistics import median  # takes longer to import than this file, which runs read
+        # takes longer to import than this file, which every run reads
+        from statistics import median
 
         return cls(median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One way to run the model, and its figures.
+    """A way to run the model, and its figures.
 
-    ``engine``, ``precision``: what ran; ``library``: of the engine, name and version. ``options``:
-    what was set for it, by the names of the configuration. ``agreement``: matched.
+    ``engine``, ``precision``: what ran; ``library``: the engine's, name and version. ``options``:
+    its settings, by the names of the configuration. ``agreement``: matched.
     """
 
     engine: str
@@ -47,7 +48,7 @@ class MeasuredRow:
 
 @dataclass(frozen=True)
 class MeasuredMachine:
-    """``flags``: a digest of the CPU's."""
+    """The machine of a measurement. ``flags``: a digest of the CPU's."""
 
     cpu: str | None
     flags: str

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SourceRun:
-    """``cut``: detections dropped by --max-det; ``partial``: files of a failed run. ``live_s``:
-    seconds in which a camera was live, the base of a live run's rates."""
+    """The result of one source. ``cut``: detections dropped by --max-det; ``partial``: files of a
+    failed run. ``live_s``: seconds in which a camera was live, the base of a live run's rates."""
 
     spec: str
     timeline: Timeline | OffTimeline
     info: SourceInfo | None = None
     decoder: str = ""
-    pixels: str = ""  # that it gave: "yuv420p", "bgr", "bgr: why no planes"
+    pixels: str = ""  # pixel format of its frames: "yuv420p", "bgr", "bgr: why no planes"
     read: int = 0
     written: int = 0
     reused: int = 0
@@ -41,7 +41,7 @@ class SourceRun:
     live_s: float | None = None
     process_cpu_s: float = 0.0
     main_thread_cpu_s: float = 0.0
-    device_ms: float | None = None  # of all batches; None where the device reports no time
+    device_ms: float | None = None  # of all batches; None if the device reports no time
     by_class: Counter[int] = field(default_factory=Counter)
     loop: LoopSizes = field(default_factory=dict)  # type: ignore[assignment]
     cut: int = 0
@@ -49,13 +49,13 @@ class SourceRun:
     partial: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: DetectVideoError | None = None
-    sha256: str | None = None  # of the file that was read
+    sha256: str | None = None  # digest of the file that was read
     zones: list[ZoneTotals] = field(default_factory=list)
     scenes: list[SceneHistory] = field(default_factory=list)
 
     @property
     def inferred(self) -> int:
-        """Return how many written frames the network saw."""
+        """Number of written frames that the network ran on."""
         return self.written - self.reused - self.coasted
 
 
@@ -64,7 +64,7 @@ def exit_of(
     stop_code: int | None = None,
     unwritten: Sequence[DetectVideoError] = (),
 ) -> Exit:
-    """Exit code and reason of a run. Nothing else decides them.
+    """Return the exit code and reason of a run.
 
     An interruption (``stop_code``) comes first, then the first source that failed, then the first
     session file that could not be written (``unwritten``), then damage in a source.
@@ -85,7 +85,7 @@ def exit_of(
 
 
 def _describe_damage(run: SourceRun) -> str:
-    """Which part of a damaged source did not come out whole."""
+    """Describe which part of a damaged source was lost."""
     counts, what = run.counts, []
     if counts.bad:
         pictures = run.info is not None and run.info.kind == "pictures"
@@ -100,7 +100,7 @@ def _describe_damage(run: SourceRun) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExecutedLayer:
-    """``macs`` and ``elements`` (numbers read and written) are of a whole batch."""
+    """A layer as it ran. ``macs`` and ``elements`` (numbers read and written): of a batch."""
 
     name: str
     precision: str  # fp32, tf32, bf16, fp16, int8, or another type's name
@@ -109,7 +109,7 @@ class ExecutedLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunSettings:
     model: str
     family: str
     engine: str
@@ -124,14 +124,14 @@ class RunFacts:
     cores: int
     sync: bool
     notes: list[str]
-    # The option that says how the video is encoded, and its value; None: none was given.
+    # The option that sets how the video is encoded, and its value; None if none was given.
     encoding: tuple[str, str] | None = None
-    layers: tuple[ExecutedLayer, ...] = ()  # empty: the engine cannot tell what it ran
-    # Height and width of the next smaller one that the model was trained for; None: it has none.
+    layers: tuple[ExecutedLayer, ...] = ()  # empty if the engine does not report its layers
+    # Height and width of the next smaller input that the model was trained for, if any.
     smaller_input: tuple[int, int] | None = None
-    input_shapes: InputShapes | None = None  # of --rect
-    # A stage between nms and annotate -> what it does, and which options take work out of it.
+    input_shapes: InputShapes | None = None  # with --rect
+    # A stage between nms and annotate -> what it does, and which options reduce its work.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    tiles: int = 1  # inputs of the network that a frame is (--tiles)
-    device: str = ""  # of the engine; "" is the CPU
-    device_name: str = ""  # in full; "" where the engine's library gives none
+    tiles: int = 1  # network inputs per frame (--tiles)
+    device: str = ""  # of the engine; "" for the CPU
+    device_name: str = ""  # full name; "" if the engine's library gives none

@@ -1,4 +1,4 @@
-"""A timeline's sums as plain data, for one source or merged over several."""
+"""The sums of a timeline as plain data, for one source or merged over several."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from detector.core.session.document import (
     LibraryStage,
     LibraryThreads,
-    Split,
     StageFigures,
     ThreadFigures,
+    ThreadTime,
 )
 from detector.core.timeline import (
     KINDS,
@@ -31,7 +31,7 @@ from detector.core.timeline.spans import INFER, Span
 
 @dataclass(slots=True)
 class SplitSum:
-    """A span of a thread's time by where it was spent, in nanoseconds."""
+    """How a thread spent some of its time, in nanoseconds."""
 
     on_cpu_ns: int = 0
     ready_ns: int = 0
@@ -51,8 +51,8 @@ class SplitSum:
     def all_ns(self) -> int:
         return self.on_cpu_ns + self.ready_ns + self.blocked_ns
 
-    def figures(self) -> Split:
-        return Split(
+    def figures(self) -> ThreadTime:
+        return ThreadTime(
             on_cpu_s=self.on_cpu_ns / 1e9,
             ready_s=self.ready_ns / 1e9,
             blocked_s=self.blocked_ns / 1e9,
@@ -61,8 +61,8 @@ class SplitSum:
 
 @dataclass(slots=True)
 class StageSum:
-    """Nanoseconds. ``told``: whether the kernel tells waits for a core, without which ``split``
-    means nothing. ``library_ns``: of the engine's threads, as booked; None if it was not."""
+    """A stage's sums, nanoseconds. ``told``: whether the kernel reports waits for a core; if not,
+    ignore ``split``. ``library_ns``: of the engine's threads, as booked; None if not booked."""
 
     threads: list[str] = field(default_factory=list)
     calls: int = 0
@@ -74,7 +74,7 @@ class StageSum:
     library_ns: int | None = None
 
     def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
-        """``burnt``: of libraries' threads in the steady state; all calls count alike."""
+        """Return the stage's figures. ``burnt``: libraries' threads in the steady state."""
         libraries = None if burnt is None else burnt.stages.get(name, StageThreads())
         calls = self.calls / libraries.calls if libraries is not None and libraries.calls else 0.0
         library_ns = None if libraries is None else libraries.cpu_ns * calls
@@ -97,7 +97,7 @@ class StageSum:
 
 @dataclass(slots=True)
 class ThreadSum:
-    """One thread's wall time: busy + waits + other. ``splits``: of work, waits, and other."""
+    """A thread's sums: wall = busy + waits + other. ``splits``: of work, waits, and other."""
 
     busy_ns: int = 0
     wait_input_ns: int = 0
@@ -113,7 +113,7 @@ class ThreadSum:
 
     @property
     def unplaced_ns(self) -> int:
-        """Return what the kernel counted and no split holds, or the other way round."""
+        """Difference between the kernel's counts and the sum of the splits."""
         parts = self.splits.values()
         cpu = sum(part.on_cpu_ns for part in parts)
         ready = sum(part.ready_ns for part in parts)
@@ -130,11 +130,11 @@ class ThreadSum:
             raise AssertionError(f"a thread's split is {parts} ns of {self.wall_ns} ns")
 
     def figures(self, burnt: Burnt | None = None) -> ThreadFigures:
-        """``burnt``: who used the cores meanwhile."""
+        """Return the thread's figures. ``burnt``: who used the cores meanwhile."""
         waits = SplitSum()
         for kind in (WAIT_INPUT, WAIT_OUTPUT):
             waits.merge(self.splits[kind])
-        told = self.ready_ns is not None
+        is_split = self.ready_ns is not None
         return ThreadFigures(
             busy_s=self.busy_ns / 1e9,
             wait_input_s=self.wait_input_ns / 1e9,
@@ -144,24 +144,24 @@ class ThreadSum:
             cpu_s=self.cpu_ns / 1e9,
             ready_s=None if self.ready_ns is None else self.ready_ns / 1e9,
             waits={what: ns / 1e9 for what, ns in sorted(self.waits.items())},
-            busy_split=self.splits[WORK].figures() if told else None,
-            wait_split=waits.figures() if told else None,
-            other_split=self.splits[OTHER].figures() if told else None,
-            unplaced_s=self.unplaced_ns / 1e9 if told else None,
-            foreign_share=self._foreign_share(burnt) if told else None,
+            busy_split=self.splits[WORK].figures() if is_split else None,
+            wait_split=waits.figures() if is_split else None,
+            other_split=self.splits[OTHER].figures() if is_split else None,
+            unplaced_s=self.unplaced_ns / 1e9 if is_split else None,
+            foreign_share=self._foreign_share(burnt) if is_split else None,
         )
 
     def _foreign_share(self, burnt: Burnt | None) -> float | None:
-        """The wait, divided by what other programs and our other threads used of the cores."""
+        """Return other programs' share of the core time that they and our other threads used."""
         if burnt is None or burnt.others_ns is None or not self.wall_ns:
             return None
         own = self.cpu_ns * min(1.0, burnt.wall_ns / self.wall_ns)
-        beside = max(0.0, burnt.process_ns - own) + burnt.others_ns
-        return round(burnt.others_ns / beside, 4) if beside else None
+        competing = max(0.0, burnt.process_ns - own) + burnt.others_ns
+        return round(burnt.others_ns / competing, 4) if competing else None
 
 
 @dataclass(slots=True)
-class Recording:
+class TimelineSums:
     stages: dict[str, StageSum] = field(default_factory=dict)
     threads: dict[str, ThreadSum] = field(default_factory=dict)
     infer_ns: int = 0  # time with at least one inference running
@@ -173,9 +173,9 @@ class Recording:
             thread.self_check()
 
 
-def record(timeline: Timeline | OffTimeline) -> Recording:
-    """The sums of a finished timeline. Checks that every thread's times add up to its wall time."""
-    recording = Recording({stage: StageSum() for stage in STAGES})
+def record(timeline: Timeline | OffTimeline) -> TimelineSums:
+    """Return a timeline's sums. Checks that each thread's times add up to its wall time."""
+    recording = TimelineSums({stage: StageSum() for stage in STAGES})
     if isinstance(timeline, OffTimeline):
         return recording
     for name, track in timeline.tracks.items():
@@ -220,9 +220,9 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
         stage.library_ns = (stage.library_ns or 0) + span.library_ns
 
 
-def merge_recordings(recordings: Iterable[Recording]) -> Recording:
+def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
     """Return the sums of several sources, one after the other."""
-    total = Recording({stage: StageSum() for stage in STAGES})
+    total = TimelineSums({stage: StageSum() for stage in STAGES})
     for recording in recordings:
         total.infer_ns += recording.infer_ns
         if recording.burnt is not None:
@@ -245,7 +245,7 @@ def merge_recordings(recordings: Iterable[Recording]) -> Recording:
 
 
 def _add_burnt(one: Burnt, other: Burnt) -> Burnt:
-    """Two sources, one after the other: the sums, and the larger number of threads."""
+    """Add two sources that ran one after the other: the sums, and the larger number of threads."""
     others = (
         None
         if one.others_ns is None or other.others_ns is None
@@ -271,7 +271,7 @@ def _add_burnt(one: Burnt, other: Burnt) -> Burnt:
 
 
 def library_threads(burnt: Burnt | None) -> LibraryThreads | None:
-    """CPU seconds of libraries' threads in the steady state, by the stage that they work for."""
+    """Return CPU seconds of libraries' threads in the steady state, by their stage."""
     if burnt is None:
         return None
     return LibraryThreads(

@@ -12,29 +12,29 @@ from numpy.typing import NDArray
 
 from detector.core.timeline import KINDS, OTHER, OffTimeline, Timeline
 from detector.core.timeline.rows import NOT_KNOWN, Column
-from detector.core.timeline.spans import Span, Track
+from detector.core.timeline.spans import Span, ThreadTrack
 
 
 def span_columns(
     timelines: list[Timeline | OffTimeline],
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
-    """Yield the columns of spans.npz with their names, and the numbers of spans and of kept ones.
+    """Return the columns of spans.npz with their names, the number of spans, and the number kept.
 
-    Return the columns. Each is made on request, so that only one is in memory at a time. thread,
-    stage and kind are codes into the columns of their names; then source, index, start_ns and
-    end_ns, and of these nanoseconds those that the thread was off a core (off_cpu_ns), of them
-    ready for one (ready_ns), and what the engine's own threads used for the call (library_ns): its
-    own, without nested spans; NOT_KNOWN if the system does not report it. Gaps between top-level
-    spans are rows of kind "other", so that unclaimed time is visible.
+    Each column is made on request, so that only one is in memory at a time. thread, stage and kind
+    are indexes into the columns of their names; then follow source, index, start_ns and end_ns. Of
+    these nanoseconds, off_cpu_ns is the time off a core, ready_ns the part of that spent waiting
+    for one, and library_ns what the engine's own threads used for the call. All exclude nested
+    spans; NOT_KNOWN if the system does not report them. Gaps between top-level spans are rows of
+    kind "other", so that unclaimed time is visible.
     """
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
-    blocks: list[_Block] = []
+    blocks: list[_SpanBlock] = []
     seen = kept = 0
     for source, timeline in enumerate(timelines):
         for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
             thread = _code(names["thread"], track.name)
             own = [
-                _Block(
+                _SpanBlock(
                     (thread, _code(names["stage"], stage), KINDS.index(kind), source),
                     span.rows,
                     _silent(track, span),
@@ -45,12 +45,12 @@ def span_columns(
             rows = sum(len(block.rows) for block in own)
             seen, kept = seen + calls, kept + rows
             gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), own, rows == calls)
-            blocks += [*own, _Block((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps))]
+            blocks += [*own, _SpanBlock((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps))]
     return chain(_merged(blocks), _texts(names)), seen, kept
 
 
-class _Columns(Protocol):
-    """Rows that are handed out a column at a time."""
+class _ColumnReader(Protocol):
+    """Rows that are read one column at a time."""
 
     def __len__(self) -> int: ...
 
@@ -58,11 +58,11 @@ class _Columns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
-    """Rows of a span, or of a track's gaps. ``codes``: their thread, stage, kind and source."""
+class _SpanBlock:
+    """The rows of a span, or of a track's gaps. ``codes``: their thread, stage, kind and source."""
 
     codes: tuple[int, int, int, int]
-    rows: _Columns
+    rows: _ColumnReader
     silent: frozenset[Column] = frozenset()  # columns without data
 
     def column(self, name: Column) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ class _Block:
         return self.rows.column(name)
 
 
-def _silent(track: Track, span: Span) -> frozenset[Column]:
+def _silent(track: ThreadTrack, span: Span) -> frozenset[Column]:
     columns: dict[Column, bool] = {
         "off_cpu": track.ready_ns is None,
         "ready": track.ready_ns is None,
@@ -82,7 +82,7 @@ def _silent(track: Track, span: Span) -> frozenset[Column]:
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """``ends``: [G, 2] int64, start and end of each. They belong to no frame."""
+    """The gaps of a track. ``ends``: [G, 2] int64, start and end of each; no frame numbers."""
 
     ends: NDArray[np.int64]
 
@@ -95,8 +95,8 @@ class _Gaps:
         return np.full(len(self), NOT_KNOWN)
 
 
-def _merged(blocks: list[_Block]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """All rows as columns, by start, each in its stored type: a run of hours has millions."""
+def _merged(blocks: list[_SpanBlock]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield all rows as columns sorted by start, in stored types: there may be millions."""
     sizes = [len(block.rows) for block in blocks]
     starts = _column(np.int64, sizes, _parts(blocks, "start"))
     order = np.argsort(starts, kind="stable").astype(np.uint32)
@@ -123,7 +123,7 @@ _STORED: tuple[tuple[str, type, Column], ...] = (
 )
 
 
-def _parts(blocks: Sequence[_Block], name: Column) -> Iterator[NDArray[np.int64]]:
+def _parts(blocks: Sequence[_SpanBlock], name: Column) -> Iterator[NDArray[np.int64]]:
     return (block.column(name) for block in blocks)
 
 
@@ -147,9 +147,9 @@ def _code(names: list[str], name: str) -> int:
     return names.index(name)
 
 
-def _gaps(lives: NDArray[np.int64], blocks: Sequence[_Block], whole: bool) -> NDArray[np.int64]:
-    """[G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers; not
-    after dropped spans (not ``whole``)."""
+def _gaps(lives: NDArray[np.int64], blocks: Sequence[_SpanBlock], whole: bool) -> NDArray[np.int64]:
+    """Return [G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers;
+    none after dropped spans (not ``whole``)."""
     if not len(lives) or not whole:
         return np.zeros((0, 2), np.int64)
     starts = np.concatenate([*_parts(blocks, "start"), lives[-1:, 1]])

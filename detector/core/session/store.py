@@ -1,8 +1,7 @@
 """The folder of a run: session.json, summary.json, spans.npz, detections.jsonl.
 
-A hidden list in it, ``.detect-video-session``, names every file before it is written. So a folder
-that is used again loses the files of the earlier run alone. The list is locked: two runs never
-share a folder.
+A hidden list in it, ``.detect-video-session``, names every file before it is written. Reusing a
+folder only removes the earlier run's files. The list is locked: two runs never share a folder.
 """
 
 from __future__ import annotations
@@ -39,13 +38,14 @@ from detector.core.timeline import OffTimeline, Timeline
 if TYPE_CHECKING:
     from detector.core.session.document import SpanCounts
 
-LIST = ".detect-video-session"  # a line "pid N TOKEN" for each process that wrote, and one a file
+# a line "pid N TOKEN" for each process that wrote, and one for each file
+LIST = ".detect-video-session"
 PID = "pid "
-TOKEN = secrets.token_hex(4)  # two containers may have a process of the same number
+TOKEN = secrets.token_hex(4)  # tells apart processes with the same number in two containers
 PASSES = "passes"  # folder of the records of `profile`'s passes, NAME.json
 ROWS = "detections.jsonl"
-COPIED_BYTES = 1 << 20  # at once
-ROWS_SO_FAR = "detections.partial.jsonl"  # until the run has ended
+COPIED_BYTES = 1 << 20  # per read
+ROWS_SO_FAR = "detections.partial.jsonl"  # the name until the run has ended
 LOG = "error.log"
 FILES = (
     "session.json",
@@ -63,23 +63,30 @@ READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Session:
-    """A run's folder, made before the run, so that an unwritable one is known at once."""
+    """The folder of a run, created before the run so that an unwritable one is reported at once.
+
+    >>> session = Session.create("runs/in", "in")
+    >>> session.begin()
+    >>> print(session.write_json("summary.json", {"frames": 3}))
+    runs/in/summary.json
+    >>> session.release()
+    """
 
     def __init__(self, folder: Path, made: bool = True, lock: int = -1) -> None:
         self.folder = folder
-        self.notes: tuple[str, ...] = ()  # for the user: where it is, and why there
-        self._made = made  # by this run
-        self._made_above: list[Path] = []  # by this run, the lowest first
-        self._lock = lock  # the open list; -1 where this object holds no lock
+        self.notes: tuple[str, ...] = ()  # for the user: where the folder is, and why there
+        self._made = made  # whether this run made the folder
+        self._made_above: list[Path] = []  # parents that this run made, outermost first
+        self._lock = lock  # descriptor of the open list; -1 without a lock
         self._begun = False
 
     @classmethod
     def create(cls, run_dir: str | None, name: str, *, or_temporary: bool = False) -> Session:
-        """``run_dir`` itself, or a new folder runs/NAME (NAME-2, NAME-3, ... where it exists).
-        ``or_temporary``: if ``runs`` cannot be written.
+        """Use ``run_dir`` itself, or create runs/NAME (NAME-2, NAME-3, ... if it exists).
+        ``or_temporary``: fall back to a temporary folder if ``runs`` cannot be written.
 
-        Nothing in the folder is touched before ``begin``. Raises OutputError for a folder that is
-        not ours to write, UsageError where this command reads a file of it.
+        Nothing in the folder is changed before ``begin``. Raises OutputError for a folder that
+        belongs to others, UsageError if this command reads a file in it.
         """
         if run_dir:
             return cls._create(Path(run_dir), new=False)
@@ -95,9 +102,9 @@ class Session:
             if not (or_temporary and isinstance(reason, OSError) and reason.errno in READ_ONLY):
                 raise
             try:
-                # It stays: the user may want what the run left.
+                # It is kept: the user may want what the run left.
                 place = Path(tempfile.mkdtemp(prefix="detect-video-runs-"))
-            except OSError:  # what the user knows is the other folder
+            except OSError:  # report the folder that the user knows
                 raise error from reason
         session = cls._create(place / name, new=True)
         session._made_above = [place]
@@ -110,7 +117,7 @@ class Session:
     @classmethod
     def _create(cls, folder: Path, new: bool) -> Session:
         try:
-            missing = [above for above in folder.parents if not above.exists()]  # the lowest first
+            missing = [above for above in folder.parents if not above.exists()]  # outermost first
             if not new:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 made = _make_folder(folder)
@@ -154,7 +161,7 @@ class Session:
                 if os.path.samestat(os.stat(folder / LIST), os.fstat(lock)):
                     os.write(lock, f"{PID}{_process()}\n".encode())
                     return cls(folder, made, lock)
-            os.close(lock)  # its owner took the folder back while we waited
+            os.close(lock)  # its owner removed the folder while we waited
 
     @classmethod
     @contextlib.contextmanager
@@ -265,7 +272,7 @@ class Session:
         return self.folder / name
 
     def write_json(self, name: str, content: Any) -> Path:
-        """``content``: a document, or plain dicts, lists, text and numbers."""
+        """Write a document, or plain dicts, lists, text and numbers."""
         return self.write_text(name, to_json(content))
 
     def write_pass(self, name: str, content: dict[str, Any]) -> Path:
@@ -288,16 +295,16 @@ class Session:
         try:
             with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(redact(text))
-        except (OutputError, OSError):  # the earlier error matters more
+        except (OutputError, OSError):  # report the earlier error instead
             return None
         return self.path(LOG)
 
     def adopt(self, path: Path) -> None:
-        """Append a source's finished JSONL to the session's rows, whole or not at all."""
+        """Append the finished JSONL of a source to the session's rows, whole or not at all."""
         target = self.claim(ROWS_SO_FAR)
         try:
-            # Without a buffer: what a full disk refused would be tried again when it is closed, and
-            # then the end of the rows would fit without their beginning.
+            # Unbuffered: otherwise rows that a full disk refused are retried on close, and their
+            # end might fit without their beginning.
             with open(target, "ab", buffering=0) as into, open(path, "rb") as rows:
                 whole = os.fstat(into.fileno()).st_size
                 try:
@@ -313,7 +320,7 @@ class Session:
             ) from error
 
     def finish_rows(self) -> None:
-        """Give the rows of all sources their final name, unless no source's rows fitted."""
+        """Rename the rows of all sources to their final name, unless there is none."""
         rows = self.path(ROWS_SO_FAR)
         if not rows.exists():
             return
@@ -329,11 +336,11 @@ class Session:
             ) from error
 
     def write_spans(self, timelines: list[Timeline | OffTimeline]) -> SpanCounts:
-        """Write the columns of every span that was kept, as spans.npz."""
+        """Write the columns of every kept span as spans.npz."""
         columns, seen, kept = span_columns(timelines)
         with (
             self.whole("spans.npz") as temporary,
-            # As numpy's savez_compressed writes it, which wants all columns at once.
+            # Like numpy's savez_compressed, which needs all columns at once.
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
             for name, column in columns:
@@ -350,7 +357,7 @@ def keep_session(folder: Path) -> None:
 
 
 def add_to_session(folder: Path, name: str, content: bytes) -> Path:
-    """Write what was made of a saved session into it, if it has a list. Raises OutputError."""
+    """Write a product of a saved session into it, if it has a list. Raises OutputError."""
     if _listed_names(folder):
         Session(folder).claim(name)
     write_whole(folder / name, content, ours=True)
@@ -358,7 +365,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def list_in_session(folder: Path, names: Iterable[str]) -> None:
-    """Add a library's files in a saved session to its list, so that they may be removed."""
+    """Add a library's files in a saved session to its list, so that they can be removed."""
     known = _listed_names(folder)
     with contextlib.suppress(OSError):
         Session(folder)._list([name for name in names if name not in known])
@@ -394,7 +401,7 @@ def _open_list(folder: Path) -> int:
 
 
 def _listed_names(folder: Path) -> set[str]:
-    """Return the listed names, without any that lead out of the folder."""
+    """Return the listed names, without those that lead out of the folder."""
     try:
         lines = os.fsdecode(read_file(folder / LIST)).split("\n")
     except UsageError:
@@ -414,14 +421,13 @@ def _process() -> str:
 
 
 def _last_writer(lock: int) -> str:
-    """Return number and token of the last writing process in the list; "" if it names none."""
+    """Return the number and token of the last process that wrote the list; "" if there is none."""
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""
 
 
 def _make_folder(folder: Path) -> bool:
-    """Make the folder. Return whether it is new."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -432,14 +438,14 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """Make ``folder``, or NAME-2, NAME-3, ... By mkdir, so that two runs get two folders."""
+    """Make ``folder``, or NAME-2, NAME-3, ... It uses mkdir, so that two runs get two folders."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:
             try:
                 candidate.parent.mkdir(parents=True, exist_ok=True)
                 candidate.mkdir()
-            except FileNotFoundError:  # a run that could not start has just removed ``runs``
+            except FileNotFoundError:  # a run that failed to start has just removed ``runs``
                 continue
             except FileExistsError:
                 if not candidate.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Where results go: annotated video, annotated pictures, rows. One file here is one sink."""
+"""Sinks write results: annotated video and pictures, rows. Each file here is one sink."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Sink]:
-    """The class of a sink: ``VideoSink`` of ``video``. Raises UsageError for an unknown name."""
+    """Return a sink's class: ``VideoSink`` for ``video``. Raises UsageError for an unknown name."""
     if name not in names():
         raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())}")
     sink: type[Sink] = wings.load(f"{__name__}.{name}:{name.capitalize()}Sink")
@@ -36,37 +36,39 @@ def find_all() -> list[type[Sink]]:
 
 
 def in_order(wanted: Iterable[str]) -> list[type[Sink]]:
-    """Return the classes of some sinks, in that order. Raises UsageError for an unknown name."""
+    """Return the classes of some sinks, in opening order. Raises UsageError for an unknown name."""
     return sorted(map(find, wanted), key=lambda sink: (sink.order, sink.name))
 
 
 def defaults(kind: str) -> list[type[Sink]]:
-    """Return the sinks used without --save for this ``SourceInfo.kind``."""
     return in_order(DEFAULTS[kind])
 
 
 def find_by_suffix(suffix: str, wanted: Collection[str] = ()) -> type[Sink] | None:
-    """The sink for this suffix (".json"), if any: the ``wanted``, or that of fewest suffixes."""
+    """Return the sink for a suffix (".json"): one of ``wanted``, else that with fewest suffixes."""
     fitting = [sink for sink in find_all() if suffix.lower() in sink.suffixes]
     asked = [sink for sink in fitting if sink.name in wanted]
     return min(asked, key=lambda sink: len(sink.suffixes)) if asked else next(iter(fitting), None)
 
 
 def open(name: str, path: Path, **options: Any) -> Sink:
-    """A sink that will write ``path``. Nothing is on disk until its own ``open(info)``."""
+    """Create a sink that will write ``path``. Nothing is on disk until its own ``open(info)``."""
     return find(name)(path, **options)
 
 
 def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, Any]) -> list[Sink]:
     """Open the sinks of ``paths`` (name -> path) in order. If one fails, the others are aborted."""
-    from detector.core.sinks._naming import FrameNames
-    from detector.core.sinks._only import only_detections
+    from detector.core.sinks.base import only_detections
 
-    options = {**options, "names": FrameNames()}
+    kinds = {name: find(name) for name in paths}
+    if any("names" in kind.options for kind in kinds.values()):
+        from detector.core.sinks._naming import FrameNames
+
+        options = {**options, "names": FrameNames()}
     opened: list[Sink] = []
     try:
         for name, path in paths.items():
-            kind = find(name)
+            kind = kinds[name]
             given = {key: options[key] for key in kind.options if key in options}
             if options.get("only_detections") and "only_detections" not in kind.options:
                 kind = only_detections(kind)

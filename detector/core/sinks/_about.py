@@ -1,4 +1,4 @@
-"""What a track says of itself, copied from the source's stream to that of an output."""
+"""Copy what describes a track, such as its title, from the source's stream to an output's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from detector.core.types import SourceInfo
 
-DETECTIONS = "Detections"  # title of the subtitles that an overlay draws boxes with
+DETECTIONS = "Detections"  # title of the subtitle track that draws an overlay's boxes
 
 _TIMECODE = re.compile(r"(\d+):(\d+):(\d+)([:;.])(\d+)")
 
 
 def copy_about(of: Any, to: Any) -> None:
-    """Language, title, name and flags (default, forced, commentary...), of PyAV's streams."""
+    """Copy language, title, name and flags (default, forced...) between PyAV streams."""
     to.disposition = of.disposition
     for key in ("language", "title", "handler_name"):
         if key in of.metadata:
@@ -25,7 +25,7 @@ def copy_about(of: Any, to: Any) -> None:
 
 
 def is_timecode(text: str | None, fps: Fraction) -> bool:
-    """Whether QuickTime can count on from it: it drops numbers only at multiples of 29.97 Hz."""
+    """Return whether QuickTime can continue it: numbers drop only at multiples of 29.97 Hz."""
     found = _TIMECODE.fullmatch(text or "")
     return found is not None and (found[4] == ":" or round(fps) % 30 == 0)
 
@@ -37,7 +37,7 @@ def tags_from(info: SourceInfo, pts: int) -> dict[str, str]:
         rate, lost = max(1, round(info.fps)), 0
         hours, minutes, seconds, frame = map(int, found.group(1, 2, 3, 5))
         minutes += hours * 60
-        if found[4] != ":":  # of 29.97 Hz: each minute lacks two numbers, but for every tenth
+        if found[4] != ":":  # at 29.97 Hz each minute skips two numbers, except every tenth
             lost = rate // 15
         frame += (minutes * 60 + seconds) * rate - lost * (minutes - minutes // 10)
         frame += round((pts - info.start_pts) * info.time_base * info.fps)
@@ -56,7 +56,7 @@ def describe_data(stream: Any) -> str:
 
 
 def is_data(stream: Any) -> bool:
-    """Return whether it is a track of data, other than the time code, which is a tag."""
+    """Return whether it is a data track; the time code, which is a tag, does not count."""
     return stream.type == "data" and "timecode" not in stream.metadata
 
 
@@ -66,18 +66,18 @@ def is_of_an_overlay(stream: Any) -> bool:
 
 
 def copy_fonts(of: Any, to: Any) -> None:
-    """Copy attachments (PyAV), mostly fonts, but not those of an earlier overlay."""
+    """Copy attachments (PyAV), mostly fonts, except those of an earlier overlay."""
     import av
 
     for stream in of.streams:
         kind = stream.metadata.get("mimetype", "")
         if stream.type == "attachment" and stream.data and kind != "application/json":
             name = stream.metadata.get("filename", "attachment")
-            # One that the muxer does not take is left out.
+            # Skip attachments that the muxer refuses.
             with suppress(av.FFmpegError, OSError, ValueError):
                 to.add_attachment(name, kind, stream.data)
 
 
 def title_of(stream: Any) -> str:
-    """MP4 calls it the name."""
+    """Return the stream's title, which MP4 calls its name."""
     return str(stream.metadata.get("title") or stream.metadata.get("name") or "")

@@ -1,17 +1,17 @@
 """The best picture of each track: one candidate is kept as long as a track lives.
 
-Of two pictures of one object the better one is
+The better of two pictures of one object is
 
     the one that the border of the frame does not cut, then
-    the one whose side x score x sharpness is larger.
+    the one with the larger side x score x sharpness.
 
 The side is the root of the box's area, in pixels. Sharpness is v / (v + 100), where v is the
-variance of the Laplacian of the crop, in grey and scaled to 64x64, so that it is one of the object
-and not of its distance. A better one takes the place of the kept one from 5% more on: an object
-that comes nearer is not copied in every frame.
+variance of the Laplacian of the crop, in grey and scaled to 64x64, so that it does not
+depend on the object's distance. Only a picture better by 5% replaces the kept one, so that an
+approaching object is not copied in every frame.
 
-A track ends when it was not seen for ``OVER_S``, which is longer than a tracker looks for it, or
-when its clock restarts. The caller then gets a ``Track`` to write.
+A track ends when it was not seen for ``OVER_S``, longer than any tracker searches, or when its
+clock restarts. The caller then gets a ``TrackRecord`` to write.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from detector.core.types import Detections, Frame, Image
 ROWS = "tracks.jsonl"
 OVER_S = 1.5
 MARGIN = 0.1  # of the box's sides, on each side of it
-LONGEST = 640  # pixels of a picture's longer side: what a track holds in memory is bounded
+LONGEST = 640  # pixels of a picture's longer side, to limit the memory per track
 BETTER = 1.05
-EDGE = 2.0  # pixels: a box that ends so near to the border is cut by it
+EDGE = 2.0  # pixels: a box that ends this close to the border counts as cut
 SIDE, SHARP = 64, 100.0
 
 
 @dataclass(slots=True)
-class Track:
-    """``box``: xyxy in the best frame. ``worth``: whether it is whole, then what is compared."""
+class TrackRecord:
+    """A finished track. ``box``: xyxy in its best frame. ``worth``: whether whole, then a value."""
 
     id: int
     class_id: int
@@ -57,11 +57,10 @@ class Track:
 
     @property
     def stem(self) -> str:
-        """Of its file's name: the id, and of the class what is safe on any system."""
         return f"{self.id:06d}-{safe_folder(self.name) or f'class_{self.class_id}'}"
 
     def encode(self, longest: int = LONGEST) -> tuple[str, bytes]:
-        """The suffix of its file, and what is in it. Raises OutputError."""
+        """Return the suffix and the content of its file. Raises OutputError."""
         assert self.picture is not None
         return encode(shrink(self.picture, longest), ".jpg", ".png")
 
@@ -86,10 +85,10 @@ class Track:
 
 
 class BestPictures:
-    """One source's best pictures. ``see`` may come before ``add``, with the plain picture."""
+    """The best pictures of one source. ``see`` may come before ``add``, with the plain picture."""
 
     def __init__(self) -> None:
-        self._live: dict[int, Track] = {}
+        self._live: dict[int, TrackRecord] = {}
         self._seen: list[tuple[tuple[bool, float], Image] | None] | None = None
         self._now = -math.inf
 
@@ -97,7 +96,7 @@ class BestPictures:
         return len(self._live)
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Keep a copy of what is better than the kept pictures."""
+        """Copy what is better than the kept pictures."""
         detections = detections.found()
         ids = detections.track_list()
         self._seen = [
@@ -122,7 +121,7 @@ class BestPictures:
             return None
         return (whole, worth), shrink(cut(image, _widen(box)))
 
-    def add(self, frame: Frame, time_s: float, detections: Detections) -> list[Track]:
+    def add(self, frame: Frame, time_s: float, detections: Detections) -> list[TrackRecord]:
         """Add a frame. Return the tracks that ended."""
         detections = detections.found()
         over = self.end() if time_s < self._now - OVER_S else []
@@ -139,7 +138,7 @@ class BestPictures:
 
     def _note(
         self, frame: Frame, time_s: float, detections: Detections, at: int, track: int
-    ) -> list[Track]:
+    ) -> list[TrackRecord]:
         class_id, over = int(detections.class_ids[at]), []
         known = self._live.get(track)
         if known is not None and known.class_id != class_id:  # the tracker restarted
@@ -147,10 +146,10 @@ class BestPictures:
             known = None
         if known is None:
             name = detections.name(at)
-            known = Track(track, class_id, name, frame.index, time_s, frame.index, time_s)
+            known = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._live[track] = known
         better = None if self._seen is None else self._seen[at]
-        if better is None and known.picture is None:  # its rival's track has ended
+        if better is None and known.picture is None:  # the competing track has ended
             better = self._compare(frame.image, detections, at, track)
         known.last_frame, known.last_s = frame.index, time_s
         known.frames += 1
@@ -161,7 +160,7 @@ class BestPictures:
             known.box = tuple(detections.boxes[at].tolist())
         return over
 
-    def end(self) -> list[Track]:
+    def end(self) -> list[TrackRecord]:
         ended = list(self._live.values())
         self._live.clear()
         return ended
@@ -179,7 +178,7 @@ def _widen(box: list[float]) -> list[float]:
 
 
 def shrink(crop: Image, longest: int = LONGEST) -> Image:
-    """A copy whose longer side is at most that."""
+    """Return a copy whose longer side is at most ``longest`` pixels."""
     height, width = crop.shape[:2]
     scale = longest / max(height, width)
     if scale >= 1:

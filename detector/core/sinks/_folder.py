@@ -1,14 +1,14 @@
-"""What sinks of folders share: many files under one name; only our own are deleted.
+"""Sinks that write a folder: many files under one name; only our own are deleted.
 
 ``close`` distinguishes three cases:
 - The folder does not exist yet, or is empty: one rename turns ``NAME.partial`` into it.
-- The folder holds only what an earlier run listed in its hidden manifest: it steps aside, the new
+- The folder holds only what an earlier run listed in its hidden manifest: it is renamed, the new
   folder takes its name, and the old files are removed one by one, as listed.
-- Any other folder (somebody's own files are in it, it is the current one, or a mount point): each
-  file moves in separately and replaces only its namesake of an earlier run.
+- Any other folder (it has other files, is the current one, or a mount point): each file moves in
+  separately and only replaces a file of the same name from an earlier run.
 
-A file of somebody else's is never replaced: ``add`` refuses its name. Files may lie in folders of
-the folder; a link in the place of one is never followed.
+Other files are never replaced: ``add`` refuses their names. Files may be in subfolders; a link in
+the place of one is never followed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from detector.core.types import SourceInfo
 
 
 class FolderSink(Sink):
-    manifest: ClassVar[str]  # hidden file in the folder with the names that we wrote, one a line
-    holds: ClassVar[str]  # what the files are, for messages
+    manifest: ClassVar[str]  # hidden file in the folder that lists the names we wrote, one per line
+    holds: ClassVar[str]  # the files' description in messages
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._partial: Partial | None = None
         self._written: list[str] = []
-        self._earlier: set[str] = set()  # names in the folder that an earlier run wrote
+        self._earlier: set[str] = set()  # names that an earlier run wrote in the folder
         self._taken: set[str] = set()
 
     def open(self, info: SourceInfo) -> None:
@@ -48,7 +48,7 @@ class FolderSink(Sink):
         partial = Partial(self.path, info.path, folder=True)
         try:
             self._earlier = self._listed(partial.target)
-            for below in _folders_of(self._earlier):  # an earlier output may be a source now
+            for below in _folders_of(self._earlier):  # an earlier output may now be a source
                 refuse_folder_of_kept(partial.target / below)
             with output_errors(self.path):
                 self._clear_stale(partial.path)
@@ -66,7 +66,7 @@ class FolderSink(Sink):
         return self._partial.target
 
     def add(self, name: str, data: bytes) -> None:
-        """Write one file. ``name`` is relative, and may have folders in front."""
+        """Write one file. ``name`` is relative, and may include folders."""
         assert self._partial is not None, "write before open"
         if _is_blocked(self.target, name) or (
             name not in self._earlier and os.path.lexists(self.target / name)
@@ -76,7 +76,8 @@ class FolderSink(Sink):
                 "detect-video did not write it; move it, or choose another folder with -o"
             )
         with output_errors(self.path):
-            os.write(self._list, os.fsencode(name) + b"\n")  # first: what exists is always listed
+            # first, so that every existing file is listed
+            os.write(self._list, os.fsencode(name) + b"\n")
             if "/" in name:
                 (self._partial.path / name).parent.mkdir(parents=True, exist_ok=True)
             with open(self._partial.path / name, "wb") as file:
@@ -84,7 +85,7 @@ class FolderSink(Sink):
         self._written.append(name)
 
     def append(self, name: str, data: bytes) -> None:
-        """Add to the end of a file, which the first call makes. ``name``: as of ``add``."""
+        """Append to a file, which the first call creates. ``name``: as for ``add``."""
         if name not in self._taken:
             self._taken.add(name)
             self.add(name, data)
@@ -94,7 +95,7 @@ class FolderSink(Sink):
             file.write(data)
 
     def free_name(self, stem: str, suffix: str) -> str:
-        """``stem`` + ``suffix``, or ``NAME-2``: two source folders may hold the same name."""
+        """Return ``stem`` + ``suffix``, or ``NAME-2`` if two source folders share a name."""
         return free_name(stem, suffix, self._taken)
 
     def close(self) -> Path | None:
@@ -135,7 +136,7 @@ class FolderSink(Sink):
         self._partial = None
 
     def _listed(self, folder: Path) -> set[str]:
-        """The names in the manifest, and its own; skips names that lead out of the folder."""
+        """Return the names in the manifest, and its own, that stay inside the folder."""
         try:
             lines = (folder / self.manifest).read_bytes().split(b"\n")
         except OSError:
@@ -149,7 +150,7 @@ class FolderSink(Sink):
         for place, inner, files in os.walk(folder):
             below = os.path.relpath(place, folder)
             here = "" if below == os.curdir else f"{below}/"
-            for name in inner:  # a link to a folder is one of these, and never ours
+            for name in inner:  # includes links to folders, which are never ours
                 if here + name not in folders or os.path.islink(os.path.join(place, name)):
                     return False
             if not {here + name for name in files} <= listed:
@@ -157,7 +158,7 @@ class FolderSink(Sink):
         return True
 
     def _unlink_listed(self, folder: Path) -> None:
-        """The manifest goes last, so that every file that is still there is still listed."""
+        """Remove the listed files; the manifest last, so that every remaining file is listed."""
         listed = self._listed(folder)
         for name in sorted(listed - {self.manifest}):
             (folder / name).unlink(missing_ok=True)
@@ -173,12 +174,12 @@ class FolderSink(Sink):
         self._unlink_listed(partial)
 
     def _swap(self, partial: Partial) -> bool:
-        """Give the new folder its final name. False if other people's files are under it."""
+        """Give the new folder its final name. Return False if it holds files of others."""
         target = partial.target
         if not target.exists():
             os.rename(partial.path, target)
             return True
-        # The current folder stays: a shell there would be left in a deleted folder.
+        # Keep the current folder: a shell there would be left in a deleted one.
         if not self._only_ours(target) or target.samefile(os.curdir):
             return False
         old = target.with_name(f"{target.name}.old")
@@ -194,7 +195,7 @@ class FolderSink(Sink):
             os.rename(old, target)
             raise
         self._unlink_listed(old)
-        old.rmdir()  # fails, and deletes nothing, if somebody has put another file there meanwhile
+        old.rmdir()  # fails, and deletes nothing, if another file appeared meanwhile
         return True
 
     def _move_into(self, partial: Path, target: Path) -> None:
@@ -224,14 +225,12 @@ def _folders_of(names: Iterable[str]) -> set[str]:
 
 
 def _remove_folders(folder: Path, names: Iterable[str]) -> None:
-    """Remove the folders of ``names`` in ``folder`` that are empty, the inner ones first."""
     for below in sorted(_folders_of(names), reverse=True):
         with suppress(OSError):
             (folder / below).rmdir()
 
 
 def _is_inside(folder: Path, name: str) -> bool:
-    """Return whether ``folder / name`` is inside the folder, with no link on the way."""
     parts = name.split("/")
     return not {"", os.curdir, os.pardir}.intersection(parts) and not _is_blocked(folder, name)
 

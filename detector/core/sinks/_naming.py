@@ -1,4 +1,4 @@
-"""What the outputs of one source call its frames, so that pictures, labels and rows join."""
+"""The names of frames in the outputs of one source, so that pictures, labels and rows match."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 from detector.core.types import Frame
 
-LIKE_JPEG = (".avif", ".heic", ".heif", ".hif", ".jfif", ".mpo")  # of photos, with losses
+LIKE_JPEG = (".avif", ".heic", ".heif", ".hif", ".jfif", ".mpo")  # lossy formats of photos
 
 
 def picture_name(frame: Frame) -> PurePath | None:
@@ -19,7 +19,7 @@ def picture_name(frame: Frame) -> PurePath | None:
 
 
 def format_of_copy(path: str | PurePath, known: Sequence[str]) -> str:
-    """The suffix of an annotated copy: the picture's own if ``known``, else JPEG's of photos."""
+    """Return an annotated copy's suffix: the picture's own if ``known``, else .jpg or .png."""
     own = PurePath(path).suffix
     if own.lower() in known:
         return own
@@ -31,23 +31,22 @@ def format_of_copy(path: str | PurePath, known: Sequence[str]) -> str:
 
 class FrameNames:
     def __init__(self) -> None:
-        self.folder: Path | None = None  # of the annotated pictures, where some are written
-        # The frame whose picture was written last, and the picture as a final path.
+        self.folder: Path | None = None  # folder of the annotated pictures, if any are written
+        # The frame whose picture was written last, and the picture's final path.
         self.written: tuple[int, Path] | None = None
-        self._one: str | None = None  # the stem of the one picture there is
+        self._one: str | None = None  # stem of the only picture
         self._taken: set[str] | None = None
         self._last: tuple[int, str] | None = None
 
     def call_all(self, stem: str) -> None:
-        """There is one picture, and the user has named its file."""
         self._one = stem
 
     def make_unique(self, *taken: str) -> None:
-        """Make stems unique (a.jpg, a.png) from now on, and avoid those of ``taken``."""
+        """Make stems unique (a.jpg, a.png) from now on, and different from ``taken``."""
         self._taken = (self._taken or set()) | {*taken}
 
     def stem(self, frame: Frame) -> str:
-        """Return the frame's name without a suffix; it may have folders in front."""
+        """Return the frame's name without a suffix; it may include folders."""
         if self._last is None or self._last[0] != frame.index:
             self._last = frame.index, self._choose(frame)
         return self._last[1]
@@ -61,7 +60,7 @@ class FrameNames:
 
 
 def free_name(stem: str, suffix: str, taken: set[str]) -> str:
-    """``stem`` + ``suffix``, or the first free one of ``NAME-2``, ``NAME-3``...; takes it."""
+    """Reserve ``stem`` + ``suffix``, or the first free one of ``NAME-2``, ``NAME-3``..."""
     name, n = stem + suffix, 1
     while name in taken:
         n += 1

@@ -1,4 +1,4 @@
-"""The temporary file or folder that a sink writes, and one line for each of its errors.
+"""The temporary file or folder that a sink writes, and a one-line message for each of its errors.
 
 ``x.partial.mp4`` is renamed to ``x.mp4`` on ``close``, so the final name always means a whole file.
 A lock on the temporary file refuses a second writer of the same target.
@@ -18,20 +18,20 @@ from detector.core.errors import OutputError
 from detector.core.errors.guard import refuse_folder_of_kept, refuse_kept
 from detector.core.errors.writing import MARK, put_in_place, take_lock
 
-OURS = MARK  # extended attribute of a temporary file that a run of ours made
-MOST = 10_000  # temporary files of one target
+OURS = MARK  # extended attribute of temporary files made by our runs
+MOST = 10_000  # temporary names tried for one target
 
 
 class Partial:
-    """The temporary file or folder beside a target: created, locked, and renamed when it is whole.
+    """The temporary file or folder of a target: created, locked, and renamed once it is whole.
 
-    A link is followed, so that two names of one target share one lock. What a killed run left is
-    used again; a stranger's file under that name stays: ``x.partial-2.mp4``. ``source`` must
-    survive, and so must everything that the guard keeps.
+    Links are followed, so that two names of one target share one lock. What a killed run left is
+    reused; other files under that name stay, and ours becomes ``x.partial-2.mp4``. It never
+    replaces ``source``, nor anything that the guard keeps.
     """
 
     def __init__(self, target: Path, source: str = "", *, folder: bool = False) -> None:
-        self.asked = target  # as the user knows it, for messages
+        self.asked = target  # as the user typed it, for messages
         self.target = Path(os.path.realpath(target))
         self._parts = (self.target.name, "") if folder else (self.target.stem, self.target.suffix)
         self.path = self._name(1)
@@ -58,7 +58,7 @@ class Partial:
                 fd = os.open(self.path, flags, 0o666)
             except OSError:
                 if os.path.lexists(self.path):
-                    continue  # a link, a folder, somebody else's: not ours
+                    continue  # a link, a folder, or a file of others
                 raise
             try:
                 self._lock(fd)
@@ -83,7 +83,7 @@ class Partial:
         return fd
 
     def _lock(self, fd: int) -> None:
-        """Take the lock, then check that the name still means this file. Raises OutputError."""
+        """Take the lock, then check that the name still refers to this file. Raises OutputError."""
         same = False
         if take_lock(fd):
             with suppress(FileNotFoundError):
@@ -92,7 +92,7 @@ class Partial:
             raise being_written(self.asked)
 
     def commit(self) -> None:
-        """Syncs the file to disk, then renames it: a crash leaves the old or the whole new one."""
+        """Sync the file, then rename it: a crash leaves the old one or the whole new one."""
         with output_errors(self.asked):
             with suppress(OSError):
                 os.removexattr(self.fd, OURS)
@@ -112,8 +112,8 @@ class Partial:
 
 
 def refuse_being_written(target: Path) -> None:
-    """Raise OutputError if another run is writing ``target``. The lock that tells is shared and
-    given back at once, so that two that ask do not see each other."""
+    """Raise OutputError if another run is writing ``target``. It takes a shared lock and releases
+    it at once, so that two callers do not block each other."""
     real = Path(os.path.realpath(target))
     for name in {f"{real.stem}.partial{real.suffix}", f"{real.name}.partial"}:  # file, or folder
         with suppress(OSError):
@@ -152,7 +152,7 @@ def _is_ours(fd: int) -> bool:
         return False
     if not about.st_size:
         return True
-    with suppress(OSError):  # no attributes here: origin unknown, the file stays
+    with suppress(OSError):  # no attributes here: the origin is unknown, keep the file
         return bool(os.getxattr(fd, OURS))
     return False
 
@@ -164,7 +164,7 @@ def _mark(fd: int) -> None:
 
 @contextmanager
 def output_errors(target: Path, kinds: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Turns errors of the operating system (or of ``kinds``) into OutputError."""
+    """Turn errors of the operating system (or of ``kinds``) into OutputError."""
     try:
         yield
     except kinds as error:
@@ -172,7 +172,7 @@ def output_errors(target: Path, kinds: tuple[type[Exception], ...] = (OSError,))
 
 
 def explain(error: Exception, target: Path) -> str:
-    """One line for the user: what could not be written, why, and what to do."""
+    """Return one line for the user: what could not be written, why, and what to do."""
     code = getattr(error, "errno", None)
     if code in (errno.ENOSPC, errno.EDQUOT):
         return (

@@ -1,4 +1,4 @@
-"""What sinks of rows share: each frame's whole lines go straight to the file."""
+"""Sinks of rows: each frame's whole lines go straight to the file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class RowsSink(Sink):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._partial: Partial | None = None
-        self._whole_bytes = 0  # up to the end of the last whole line
+        self._whole_bytes = 0  # size up to the end of the last whole line
 
     def describe(self, info: SourceInfo) -> None:
-        """Take the facts of the source. Called before ``rows``."""
+        """Store the facts of the source. Called before ``rows``."""
         self._info = info
 
     def open(self, info: SourceInfo) -> None:
@@ -47,7 +47,7 @@ class RowsSink(Sink):
         data = utf8(lines)
         wanted = self._whole_bytes + len(data)
         with output_errors(self.path):
-            while data:  # a full disk first takes a part, then refuses the rest
+            while data:  # a full disk first accepts a part, then refuses the rest
                 data = data[os.write(self._partial.fd, data) :]
         self._whole_bytes = wanted
 
@@ -80,14 +80,14 @@ def csv_lines(rows: Iterable[Iterable[object]]) -> str:
 
 
 def python_values(detections: Detections) -> Iterator[tuple[list[float], float, int, int | None]]:
-    """([x1, y1, x2, y2], score, class id, track). float32 becomes Python float before rounding."""
+    """Yield ([x1, y1, x2, y2], score, class id, track) as Python numbers, not rounded."""
     boxes, scores, ids = detections.boxes, detections.scores, detections.class_ids
     tracks = detections.track_list()
     return zip(boxes.tolist(), scores.tolist(), ids.tolist(), tracks, strict=True)
 
 
 def plain_values(detections: Detections) -> Iterator[tuple[str, int, float, list[float]]]:
-    """(class name, class id, score, [x1, y1, x2, y2]) of each detection, rounded."""
+    """Yield (class name, class id, score, [x1, y1, x2, y2]) of each detection, rounded."""
     for i, (box, score, class_id, _) in enumerate(python_values(detections)):
-        rounded = [round(value, 2) + 0.0 for value in box]  # + 0.0: no -0.0
+        rounded = [round(value, 2) + 0.0 for value in box]  # + 0.0 turns -0.0 into 0.0
         yield detections.name(i), class_id, round(score, 4), rounded

@@ -13,7 +13,7 @@ from detector.core.types import Detections, Frame, Scene, ZoneBook
 
 class SceneSink(RowsSink):
     ending = ""
-    # With --only-detections too: an object may leave in a frame without any.
+    # Also with --only-detections: an object may leave in a frame without detections.
     options = ("only_detections",)
     needs = "--zones"
 
@@ -24,16 +24,16 @@ class SceneSink(RowsSink):
     @staticmethod
     @abstractmethod
     def of(scene: Scene) -> Iterable[Any]:
-        """Return what this sink writes of a scene."""
+        """Return the items of a scene that this sink writes."""
 
     @staticmethod
     @abstractmethod
     def last(book: ZoneBook) -> Iterable[Any]:
-        """Return what it writes at the end."""
+        """Return the items that it writes at the end."""
 
     @abstractmethod
     def lines(self, found: Iterable[Any]) -> str:
-        """Rows with their line ends."""
+        """Return the items as rows with their line ends."""
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         if detections.scene is None:

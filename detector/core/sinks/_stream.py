@@ -1,6 +1,6 @@
-"""What a run writes to standard output while it goes on: rows, or the annotated video.
+"""Write rows or the annotated video to standard output during a run.
 
-A line of up to ``select.PIPE_BUF`` bytes (4096) goes into a pipe whole or not at all.
+Lines of up to ``select.PIPE_BUF`` bytes (4096) go into a pipe whole or not at all.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from detector.core.sinks._rows import RowsSink
 from detector.core.sinks.base import Sink
 from detector.core.types import Detections, Frame, SourceInfo
 
-GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe has left (`| head`); so has the terminal
+GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe is gone (`| head`), or the terminal
 
 
 class RowStream:
-    """Rows to an open descriptor until its reader leaves; ``left`` is called then."""
+    """Write rows to an open descriptor until its reader is gone; then call ``left``."""
 
     def __init__(self, descriptor: int, left: Callable[[], None]) -> None:
         self.is_read = True
@@ -31,7 +31,7 @@ class RowStream:
         self._header = ""
 
     def begin(self, header: str) -> None:
-        """Write the header of the first source only; all sources have the same one."""
+        """Write the header once; all sources have the same one."""
         if not self._header:
             self._header = header
             self.write(header)
@@ -41,12 +41,12 @@ class RowStream:
         self._left()
 
     def write(self, lines: str) -> None:
-        """Whole lines. Raises OutputError where they cannot be written, such as on a full disk."""
+        """Write whole lines. Raises OutputError if that fails, such as on a full disk."""
         data, start = utf8(lines), self._position()
         while data and self.is_read:
             try:
                 data = data[os.write(self.descriptor, data) :]
-            except BlockingIOError:  # our caller made it so
+            except BlockingIOError:  # the caller made it non-blocking
                 self._is_ready(None)
             except OSError as error:
                 if error.errno in GONE:
@@ -57,7 +57,7 @@ class RowStream:
                     f"cannot print to standard output: {error.strerror}; check where it is "
                     "redirected"
                 ) from error
-            except BaseException:  # a second signal: the line is finished if that needs no waiting
+            except BaseException:  # a second signal: finish the line if that needs no waiting
                 with suppress(OSError):
                     while data and self._is_ready(0):
                         data = data[os.write(self.descriptor, data[: select.PIPE_BUF]) :]
@@ -69,7 +69,7 @@ class RowStream:
         return bool(poll.poll(timeout_ms))
 
     def _position(self) -> int | None:
-        """Return where the next line begins in a file of ours alone; None for a pipe."""
+        """Return where the next line begins in a file that only we write; None for a pipe."""
         try:
             about = os.fstat(self.descriptor)
             at = os.lseek(self.descriptor, 0, os.SEEK_CUR)
@@ -78,7 +78,7 @@ class RowStream:
         return at if stat.S_ISREG(about.st_mode) and at == about.st_size else None
 
     def _cut_back(self, start: int | None) -> None:
-        """A full disk took half of a line: it goes."""
+        """Remove half a line, all that a full disk accepted."""
         if start is not None:
             with suppress(OSError):
                 os.ftruncate(self.descriptor, start)

@@ -1,15 +1,15 @@
 """COCO JSON: a dataset (annotations with scores, images, categories), and a separate results list.
 
-``COCO(dataset)`` of pycocotools and faster-coco-eval reads the one, ``coco.loadRes(list)`` the
-other, whose image and category ids are the same. Annotations go to the file as they come. The list
-of images, some 120 bytes each, waits in memory for the end. Image ids are frame numbers + 1 and
+``COCO(dataset)`` of pycocotools and faster-coco-eval reads the dataset, ``coco.loadRes(list)`` the
+results list, with the same image and category ids. Annotations are written as they come. The list
+of images, some 120 bytes each, stays in memory until the end. Image ids are frame numbers + 1 and
 category ids are class ids + 1, because some readers take 0 to mean "none".
 
-``file_name`` leads from the file's folder to the annotated picture where the run writes some, else
-from the source's folder to its picture, as label tools match it; ``source`` leads to the latter
-from the file's folder, or is its whole path. Frames of a video that are not written are
-``in.mp4#7``. A box is its own ``segmentation``, as ``loadRes`` of pycocotools makes it, so that
-``annToMask`` works.
+``file_name`` is the annotated picture's path relative to the file's folder if the run writes
+pictures, else the picture's path relative to the source's folder, as label tools expect it;
+``source`` is the latter relative to the file's folder, or absolute. Frames of a video that are not
+written are ``in.mp4#7``. ``segmentation`` is the box, as ``loadRes`` of pycocotools makes it, so
+that ``annToMask`` works.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def results_path(path: Path) -> Path:
-    """in.coco.json -> in.coco-results.json; x.json -> x.coco-results.json."""
+    """Return in.coco-results.json for in.coco.json, x.coco-results.json for x.json."""
     name = path.name
     stem = name.removesuffix(SUFFIX) if name.endswith(SUFFIX) else path.stem
     return path.with_name(stem + RESULTS)
 
 
 def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]]:
-    """One row for each detection, as in COCO's results format."""
+    """Yield one row for each detection, as in COCO's results format."""
     for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         yield {
             "image_id": frame.index + 1,
@@ -51,7 +51,7 @@ def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]
 
 
 def _below(path: str | Path, folder: str | Path) -> str:
-    """Return the path below the folder, or in full: readers refuse ``..``."""
+    """Return the path relative to the folder, or absolute: readers refuse ``..``."""
     if "://" in str(path):  # an address
         return str(path)
     below = os.path.relpath(path, folder)
@@ -89,11 +89,11 @@ class CocoResults(RowsSink):
 class CocoSink(RowsSink):
     name = "coco"
     suffixes = (".coco.json", ".json")
-    order = 1  # after the other rows: its list of images is only written when it is closed
+    order = 1  # after the other rows: its list of images is only written on close
     options = ("remark", "names")
 
     def __init__(self, path: Path, *, remark: str = "", names: FrameNames | None = None) -> None:
-        """``remark`` is written into ``info`` under that key, if it is not empty."""
+        """Create the sink. ``remark`` is stored in ``info`` if it is not empty."""
         super().__init__(path)
         info = {
             "description": "detections of detect-video",
@@ -102,11 +102,11 @@ class CocoSink(RowsSink):
         self.header = f'{{"info":{_encode(info)},"licenses":[],"annotations":['
         self._folder = os.path.abspath(self.path.parent)
         self._frames = names or FrameNames()
-        self._last: dict[str, Any] | None = None  # the frame that may not have its picture yet
+        self._last: dict[str, Any] | None = None  # the frame whose picture may not be written yet
         self._images: list[str] = []
         self._ends: list[int] = []  # size of the file after each frame, bytes
         self._names: tuple[str, ...] = ()
-        self._count = 0  # annotations
+        self._count = 0  # number of annotations
         self._results = CocoResults(results_path(path))
 
     def open(self, info: SourceInfo) -> None:
@@ -114,7 +114,7 @@ class CocoSink(RowsSink):
         super().open(info)
         path = Path(info.path)  # a folder, a pattern in one, or a picture
         self._root = next((one for one in (path, *path.parents) if one.is_dir()), Path())
-        self._frames.make_unique()  # Datumaro takes a.jpg and a.png for one picture
+        self._frames.make_unique()  # Datumaro would take a.jpg and a.png for one picture
         try:
             self._results.open(info)
         except BaseException:
@@ -143,7 +143,7 @@ class CocoSink(RowsSink):
         self._names = self._names or detections.names
 
     def _list_last(self) -> None:
-        """Put the last frame on the list of images. Its picture, if any, is written by now."""
+        """Add the last frame to the list of images. Its picture, if any, is written by now."""
         if self._last is None:
             return
         written = self._frames.written

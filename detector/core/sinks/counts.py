@@ -1,4 +1,4 @@
-"""CSV of what lines and zones counted (--zones): a row for each interval, shape and class."""
+"""CSV of the counts at lines and zones (--zones): a row for each interval, shape and class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = (
 
 
 def local_text(time_s: float) -> str:
-    """Unix seconds as ISO 8601 in this machine's time zone: 2026-11-29T14:00:00+01:00."""
+    """Return Unix seconds as ISO 8601 in this machine's time zone: 2026-11-29T14:00:00+01:00."""
     text = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(round(time_s, 3)))
     return f"{text[:-2]}:{text[-2:]}"
 
@@ -27,7 +27,7 @@ def local_text(time_s: float) -> str:
 def count_cells(
     source: str, row: ZoneCount, when: Callable[[float], object] = rounded
 ) -> tuple[object, ...]:
-    """A row under ``COLUMNS``. ``when`` writes a moment of the source's clock."""
+    """Return a row for ``COLUMNS``. ``when`` formats a moment of the source's clock."""
     span, start_s = (row.from_s, row.to_s), row.start_s
     return (
         *map(when, span),

@@ -1,4 +1,4 @@
-"""Each detection as a picture of its own, cut out before boxes are drawn: a folder a class."""
+"""Each detection as its own picture, cut out before boxes are drawn: one folder per class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detector.core.sinks._naming import FrameNames
 from detector.core.sinks.pictures import encode
 from detector.core.types import Detections, Frame, Image
 
-LONGEST = 200  # bytes of a name; a file system takes 255
+LONGEST = 200  # bytes of a name; file systems allow 255
 _UNSAFE = re.compile(r"[^\w.+ -]")  # letters and digits of all languages stay
 
 
@@ -29,7 +29,7 @@ class CropsSink(FolderSink):
     def __init__(self, path: Path, *, names: FrameNames | None = None) -> None:
         super().__init__(path)
         self._names = names or FrameNames()
-        self._cut: list[Image] | None = None  # of the frame that ``write`` gets next
+        self._cut: list[Image] | None = None  # crops of the frame that ``write`` gets next
         self._folders: dict[int, str] = {}  # by class id
 
     def see(self, image: Image, detections: Detections) -> None:
@@ -52,7 +52,7 @@ class CropsSink(FolderSink):
             self.add(self.free_name(f"{folder}/{stem}_{number}", suffix), data)
 
     def _folder_of(self, class_id: int, name: str) -> str:
-        """The class's folder. No two classes share one, also where case makes no difference."""
+        """Return the class's own folder, distinct even on a case-insensitive file system."""
         if class_id not in self._folders:
             folder = safe_folder(name) or f"class_{class_id}"
             if folder.casefold() in {other.casefold() for other in self._folders.values()}:
@@ -62,7 +62,7 @@ class CropsSink(FolderSink):
 
 
 def cut(image: Image, box: list[float]) -> Image:
-    """The part of a picture that a box touches: rounded outward, clipped, one pixel at least."""
+    """Return the part of a picture that a box touches: rounded outward, clipped, not empty."""
     height, width = image.shape[:2]
     x1, y1, x2, y2 = box
     left = min(max(math.floor(x1), 0), width - 1)
@@ -73,7 +73,7 @@ def cut(image: Image, box: list[float]) -> Image:
 
 
 def safe_folder(name: str) -> str:
-    """A class's name as that of a folder, on any system; "" where nothing of it is left."""
+    """Return a class name as a folder name for any system; "" if nothing of it remains."""
     return _shorten(_UNSAFE.sub("_", name)).strip(" .")
 
 

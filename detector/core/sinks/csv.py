@@ -10,7 +10,7 @@ from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ
 from detector.core.types import Detections, Frame
 
 COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")
-# A row cannot know how long its writing took.
+# Without write: a row cannot include the time that writing it took.
 TIMED = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE)
 
 
@@ -29,7 +29,7 @@ class CsvSink(RowsSink):
         coasts: bool = False,
         save_times: bool = False,
     ) -> None:
-        """Each option adds columns to the end of every row."""
+        """Create the sink. Each option adds columns to the end of every row."""
         super().__init__(path)
         more = {"remark": bool(remark), "reused": reuses, "track": tracks, "inferred": coasts}
         columns = [*COLUMNS, *(name for name, there in more.items() if there)]
@@ -56,7 +56,7 @@ class CsvSink(RowsSink):
         )
 
     def _times_of(self, frame: Frame) -> tuple[float | None, ...]:
-        """Empty cells for stages that the frame did not come through."""
+        """Return a cell per stage, empty for stages that the frame skipped."""
         if not self._times or frame.times is None:
             return ()
         found = (frame.times.ms.get(stage) for stage in TIMED)

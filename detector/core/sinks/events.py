@@ -1,4 +1,4 @@
-"""CSV of what objects did at lines and in zones (--zones): a row for each event, by time."""
+"""CSV of events at lines and in zones (--zones): a row for each event, in order of time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ COLUMNS = (
 
 
 def rounded(time_s: float) -> float:
-    """Return seconds rounded for output."""
     return round(time_s, 3)
 
 
 def event_cells(
     source: str, event: ZoneEvent, when: Callable[[float], object] = rounded
 ) -> tuple[object, ...]:
-    """A row under ``COLUMNS``. ``when`` writes a moment of the source's clock."""
+    """Return a row for ``COLUMNS``. ``when`` formats a moment of the source's clock."""
     time, since, until = (
         "" if one is None else when(one) for one in (event.time_s, event.since_s, event.until_s)
     )

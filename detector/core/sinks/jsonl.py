@@ -1,4 +1,4 @@
-"""JSON lines: one object per frame, frames without detections included."""
+"""JSON lines: one object per frame, including frames without detections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JsonlSink(RowsSink):
 def row(
     source: str, frame: Frame, time_base: str | None, detections: Detections, **more: object
 ) -> dict[str, object]:
-    """The line of a frame. ``time_base``: "1/90000"; ``more``: keys before the detections."""
+    """Return a frame's line. ``time_base``: "1/90000"; ``more``: keys before the detections."""
     return {
         "source": source,
         "frame": frame.index,
@@ -52,7 +52,7 @@ def row(
 
 
 def times_of(frame: Frame) -> dict[str, object]:
-    """``times_ms``: stage -> milliseconds; ``batch``: of how many frames ``infer`` is a share."""
+    """Return ``times_ms``, stage -> ms, and ``batch``: how many frames share ``infer``."""
     times = frame.times
     if times is None:
         return {}

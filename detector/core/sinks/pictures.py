@@ -1,4 +1,4 @@
-"""Annotated pictures in a folder, under the names of the source's pictures; or one in one file."""
+"""Annotated pictures in a folder, named like the source's pictures; or one picture in a file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from detector.core.types import Detections, Frame, Image, SourceInfo
 if TYPE_CHECKING:
     from detector.core.timeline.crew import Crew, Pending
 
-# What cv2.imencode writes. QUALITY applies to the lossy formats.
+# Formats that cv2.imencode writes. QUALITY applies to the lossy ones.
 LOSSY = (".jpg", ".jpeg", ".jpe", ".webp")
 ENCODED = (*LOSSY, ".png", ".bmp", ".dib", ".tif", ".tiff", ".jp2", ".ppm", ".pnm")
-# What Ultralytics, FiftyOne and CVAT take for a picture of a dataset.
+# Formats that Ultralytics, FiftyOne and CVAT accept in a dataset.
 TRAINED_ON = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
-# The longest side of those formats that end somewhere.
+# The longest side of formats with a limit.
 MOST_PIXELS_OF = {".webp": 16383, **dict.fromkeys((".jpg", ".jpeg", ".jpe"), 65500)}
-AHEAD_BYTES = 256 << 20  # of pictures that are encoded, or wait for it
+AHEAD_BYTES = 256 << 20  # of pictures being encoded, or waiting for it
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_WEBP_QUALITY, 95]
 
 
@@ -43,7 +43,7 @@ class PicturesSink(FolderSink):
     dataset = "images"
 
     def __init__(self, path: Path, *, names: FrameNames | None = None, at_once: int = 1) -> None:
-        """``at_once``: how many pictures may be encoded at a time."""
+        """Create the sink. ``at_once``: how many pictures may be encoded at a time."""
         super().__init__(path)
         self._names = names or FrameNames()
         self._at_once = at_once
@@ -91,7 +91,7 @@ class PicturesSink(FolderSink):
         self._settle(AHEAD_BYTES)
 
     def _settle(self, most: int) -> None:
-        """Write what is encoded, in its order; wait where more bytes than ``most`` are not."""
+        """Write encoded pictures in order; wait while more than ``most`` bytes are pending."""
         held = sum(size for _, size, _ in self._pending)
         while self._pending and (held > most or self._pending[0][2].is_done()):
             name, size, encoded = self._pending.popleft()
@@ -144,16 +144,16 @@ class PicturesSink(FolderSink):
 
 
 def _holds(suffix: str, image: Image) -> bool:
-    """Return whether OpenCV writes this format, and it holds pictures of this size."""
+    """Return whether OpenCV writes this format, and it allows pictures of this size."""
     longest = MOST_PIXELS_OF.get(suffix.lower(), 1 << 30)
     return suffix.lower() in ENCODED and max(image.shape[:2]) <= longest
 
 
 def encode(image: Image, *suffixes: str) -> tuple[str, bytes]:
-    """(suffix, the file's bytes): in the first of these formats that OpenCV can write."""
+    """Return (suffix, the file's bytes), in the first of these formats that OpenCV can write."""
     for choice in suffixes:
         if choice.lower() in ENCODED:
-            with suppress(cv2.error):  # e.g. WebP ends at 16383 pixels
+            with suppress(cv2.error):  # e.g. WebP allows at most 16383 pixels
                 quality = QUALITY if choice.lower() in LOSSY else []
                 done, data = cv2.imencode(choice, image, quality)
                 if done:

@@ -1,5 +1,5 @@
-"""The index of a video: of each track its best picture (``_best``) and a row in tracks.jsonl, both
-written when a track ends. ``--save tracks`` tracks, too."""
+"""The index of a video: the best picture of each track (``_best``) and a row in tracks.jsonl, both
+written when the track ends. ``--save tracks`` turns tracking on."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from detector.core import wings
 from detector.core.errors import OutputError
 from detector.core.errors.writing import utf8
-from detector.core.sinks._best import ROWS, BestPictures, Track
+from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-SHOWN, SHOWN_SIDE = 120, 200  # tracks that a session keeps small pictures of, those seen longest
-STEP_S = 1 / 30  # between pictures of a folder, as trackers count them
+# number and size of the pictures that a session stores, of the longest tracks
+SHOWN, SHOWN_SIDE = 120, 200
+STEP_S = 1 / 30  # assumed between pictures of a folder, as trackers do
 
 
 class TracksSink(FolderSink):
@@ -29,7 +31,7 @@ class TracksSink(FolderSink):
     order = 2
     manifest = ".detect-video-tracks"
     holds = "pictures of tracks"
-    implies: ClassVar = {"track": "bytetrack"}
+    implies: ClassVar = {"track": wings.default_tracker()}
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -53,7 +55,7 @@ class TracksSink(FolderSink):
         for track in self._best.add(frame, time_s, detections):
             self._keep(track)
 
-    def _keep(self, track: Track) -> None:
+    def _keep(self, track: TrackRecord) -> None:
         suffix, data = track.encode()
         file = self.free_name(track.stem, suffix)
         self.add(file, data)
@@ -73,7 +75,7 @@ class TracksSink(FolderSink):
         if self._partial is not None:
             for track in self._best.end():
                 self._keep(track)
-            self.append(ROWS, b"")  # also where nothing was tracked
+            self.append(ROWS, b"")  # exists even if nothing was tracked
             shown = sorted(self._longest, key=lambda one: one[1])
             self.for_session = b"".join(_line(row) for *_, row in shown)
         return super().close()

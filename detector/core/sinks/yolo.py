@@ -30,7 +30,7 @@ _UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 
 class YoloSink(FolderSink):
     name = "yolo"
-    suffixes = ("-labels",)  # a folder, beside that of the annotated pictures
+    suffixes = ("-labels",)  # a folder next to that of the annotated pictures
     order = 2
     options = ("remark", "save_conf", "names")
     dataset = "labels"
@@ -48,7 +48,7 @@ class YoloSink(FolderSink):
         super().__init__(path)
         self._named, self._scores = False, save_conf
         self._names = names or FrameNames()
-        self._description: bytes | None = None  # of the dataset, in the folder above
+        self._description: bytes | None = None  # data.yaml of the dataset, in the folder above
         if remark:
             self.notes.append(f"{self.path}: {remark}; the format cannot record this")
 
@@ -87,7 +87,7 @@ class YoloSink(FolderSink):
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise OutputError for a foreign data.yaml in the way, UsageError if the command reads it."""
+    """Raise OutputError if data.yaml is not ours, UsageError if the command reads it."""
     refuse_kept(path)
     try:
         ours = path.read_bytes().startswith(HEAD.encode())
@@ -117,7 +117,6 @@ def _describe(names: tuple[str, ...], pictures: str | None) -> str:
 
 
 def _quote(name: str) -> str:
-    """Quote as JSON, which is also YAML once all characters are printable there."""
     text = json.dumps(name, ensure_ascii=False)
     return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

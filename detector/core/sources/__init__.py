@@ -1,59 +1,91 @@
-"""Where frames come from. One file here is one source; ``open`` asks each for its claim."""
+"""Sources of frames. Each file here is one source; ``open`` asks each whether it reads a spec."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from detector.core import wings
 from detector.core.errors import SourceError, UsageError
-from detector.core.sources._addresses import is_web
-from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+from detector.core.sources._forms import STANDARD_INPUT, Gathered, NamedPictures, is_web
 
 if TYPE_CHECKING:
     from detector.core.sources.base import Choice, Source
 
 
+def _places(*folders: str) -> Mapping[str, str]:
+    """Map ``video`` to where its ``VideoSource`` is. Imports none."""
+    files = wings.list_files(*folders)
+    places = {name: f"{__name__}.{name}:{name.capitalize()}Source" for name in files}
+    for adds in wings.additions():
+        places |= adds.sources
+    return places
+
+
+@cache
+def _in_order(*folders: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Return name and form of each source, in the order in which they are asked. Imports none."""
+    found = []
+    for name, place in sorted(_places(*folders).items()):
+        order, form = (wings.read_literal(place.split(":")[0], one) for one in ("order", "form"))
+        pattern = re.compile(".*" if form is None else form, re.IGNORECASE | re.DOTALL)
+        found.append((order or 0, name, pattern))
+    return tuple((name, pattern) for _, name, pattern in sorted(found, key=lambda one: one[0]))
+
+
 def names() -> list[str]:
-    here = set(wings.list_files(*__path__))
-    return sorted(here.union(*(adds.sources for adds in wings.additions())))
+    return sorted(_places(*__path__))
 
 
 def find(name: str) -> type[Source]:
-    """The class of a source: ``VideoSource`` of ``video``."""
-    added = (adds.sources[name] for adds in wings.additions() if name in adds.sources)
-    source: type[Source] = wings.load(next(added, f"{__name__}.{name}:{name.capitalize()}Source"))
+    """Return a source's class: ``VideoSource`` for ``video``."""
+    source: type[Source] = wings.load(_places(*__path__)[name])
     return source
 
 
 def find_claiming(spec: str) -> type[Source]:
-    """The source that reads ``spec``. Raises SourceError, with the cure, where none does."""
-    for source in sorted(map(find, names()), key=lambda source: source.order):
-        if source.claims(spec):
+    """Return the source that reads ``spec``. Raises SourceError with a remedy if none does."""
+    for name, form in _in_order(*__path__):
+        if form.fullmatch(spec) and (source := find(name)).claims(spec):
             return source
-    from detector.core.sources._unclaimed import refusal
+    from detector.core.sources._specs import refusal
 
     raise refusal(spec)
 
 
 def find_arriving() -> type[Source]:
-    """The source of cameras: what is given is one, whatever its name or its server says."""
+    """Return the source of cameras, whatever a spec's name or server suggests."""
     return next(source for source in map(find, names()) if source.arrives)
 
 
 def check(spec: str) -> None:
-    """Raises SourceError or UsageError where ``spec`` can never be read, by names and folders."""
+    """Raise SourceError or UsageError if ``spec`` can never be read, by names and folders."""
     find_claiming(spec).check_spec(spec)
 
 
 def refuse_pipe(spec: str, why: str) -> None:
-    """Raises UsageError for standard input, for those that read a source more than once."""
+    """Raise UsageError for standard input, in commands that read a source more than once."""
     if spec == STANDARD_INPUT:
         raise UsageError(
             f"-: {why}, but standard input can be read only once; save it to a file first: ffmpeg "
             "-i IN -c copy clip.mkv"
         )
+
+
+@contextmanager
+def keep_open(specs: Sequence[str]) -> Iterator[None]:
+    """Keep what was received from an address during the block, for its next opening."""
+    if not any(map(is_web, specs)):
+        yield
+        return
+    from detector.core.sources import _web
+
+    with _web.keep_open():
+        yield
 
 
 def decoders() -> list[str]:
@@ -71,12 +103,12 @@ def open(
     pixels: str = "bgr",
     choice: Choice | None = None,
 ) -> Source:
-    """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or an
-    ``http://`` address of a video or a picture.
+    """Open a video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or
+    an ``http://`` address of a video or a picture.
 
-    Hands out every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" asks for
-    planes. ``choice``: which track of a video, how fast, and which grey is black and white. Raises
-    SourceError, one line with the cure, and UsageError.
+    It yields every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" requests
+    planes. ``choice``: which track of a video, its rate, and which grey is black and white. Raises
+    SourceError, one line with the remedy, and UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")
@@ -97,10 +129,9 @@ def open(
 
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
-    """The sources that a command line names, each with outputs of its own. Pictures named one by
-    one, or of one folder or pattern, are one source; videos that ``skip`` names are left out."""
+    """Return the sources of a command line, each with its own outputs. Pictures named one by one,
+    or in one folder or pattern, are one source; videos that ``skip`` selects are omitted."""
     from detector.core.sources._contents import PICTURE, kind_of
-    from detector.core.sources._specs import NamedPictures
 
     files = filter(os.path.isfile, specs)
     named = [spec for spec in files if kind_of(spec, closely=True) == PICTURE]
@@ -116,11 +147,13 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
 
 
 def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
-    from detector.core.sources._specs import Gathered, look_into
+    if os.path.isfile(spec):
+        return [spec]
+    from detector.core.sources._specs import look_into
 
     try:
         contents = look_into(spec)
-    except SourceError:  # whoever opens it says what is wrong
+    except SourceError:  # opening it reports the error
         return [spec]
     if contents is None:
         return [spec]
@@ -135,27 +168,28 @@ def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
 
 
 def note_of(spec: str) -> str:
-    """What ``gather`` left out of the folder or pattern that this is of; "" where nothing was."""
-    from detector.core.sources._specs import Gathered
-
+    """Return what ``gather`` omitted from this spec's folder or pattern; "" if nothing."""
     return spec.note if isinstance(spec, Gathered) else ""
 
 
 def files_of(spec: str) -> list[str]:
-    """The files that are read for ``spec``: a video, or pictures. Raises SourceError."""
+    """Return the files that are read for ``spec``: a video, or pictures. Raises SourceError."""
     if spec == STANDARD_INPUT:
-        return ["/dev/stdin"]  # what a shell may have redirected: ``- < in.mkv``
+        return ["/dev/stdin"]  # a shell may have redirected it: ``- < in.mkv``
     if is_web(spec):
         return []
     return [spec] if os.path.isfile(spec) else pictures_of(spec) or []
 
 
 def pictures_of(spec: str) -> list[str] | None:
-    """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
-    from detector.core.sources._specs import list_pictures
-    from detector.core.sources.web import WebSource, picture_of
-
+    """Return the pictures of ``spec``, in order; None if it is a video. Raises SourceError."""
     source = find_claiming(spec)
-    if source is WebSource:
+    if is_web(spec) and not source.arrives:
+        from detector.core.sources.web import picture_of
+
         return None if (path := picture_of(spec)) is None else [path]
-    return list_pictures(spec) if source.kind == "pictures" else None
+    if source.kind != "pictures":
+        return None
+    from detector.core.sources._specs import list_pictures
+
+    return list_pictures(spec)

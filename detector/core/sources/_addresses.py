@@ -1,4 +1,4 @@
-"""Addresses of objects in stores and on web servers: which are read, and why another is refused."""
+"""Addresses of objects in stores and on web servers, and why others are refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import unquote
 from detector.core.errors import UsageError
 from detector.core.errors.secrets import Address
 
-STORES = ("s3", "gs")  # hold objects under keys, can be listed and written
-WEB = ("http", "https")  # give single files
+STORES = ("s3", "gs")  # hold objects under keys; can be listed and written
+WEB = ("http", "https")  # serve single files
 SCHEMES = (*STORES, *WEB)
 FILE = "file://"
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
@@ -19,14 +19,14 @@ MAGIC = re.compile(r"[*?[]")
 
 
 class Addressed(Protocol):
-    """What lies at an address. As text it holds nothing that is secret."""
+    """A resource at an address. Its text contains no secrets."""
 
     @property
     def scheme(self) -> str: ...
 
 
-class Place(NamedTuple):
-    """``host``: a bucket, or a server with its port. ``key``: what follows the first slash."""
+class Location(NamedTuple):
+    """A parsed address. ``host``: a bucket, or server and port. ``key``: after the first slash."""
 
     scheme: str
     host: str
@@ -37,22 +37,18 @@ class Place(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Host and key, as parts of a name: a web server's has its percent signs undone."""
+        """Host and key as parts of a name, percent-decoded for web servers."""
         key = unquote(self.key) if self.scheme in WEB else self.key
         return f"{self.host}/{key}"
 
 
 def is_address(text: str) -> bool:
-    """Whether ``text`` has a scheme, any of them, or a chain of them (``a::b://``)."""
+    """Return whether ``text`` has a scheme, or a chain of schemes (``a::b://``)."""
     return _ANY.match(text) is not None
 
 
-def is_web(text: str) -> bool:
-    return text[:8].lower().startswith(("http://", "https://"))
-
-
 def local_path(text: str) -> str:
-    """``file:///a/b`` -> ``/a/b``; other texts as they are. Raises UsageError for another host."""
+    """Turn ``file:///a/b`` into ``/a/b``; keep other texts. Raises UsageError for another host."""
     if not text.lower().startswith(FILE):
         return text
     path = text[len(FILE) :]
@@ -61,11 +57,11 @@ def local_path(text: str) -> str:
     return path
 
 
-def parse_address(text: str) -> Place:
-    """Raises UsageError for other schemes, chains (``::``), and addresses with secrets."""
+def parse_address(text: str) -> Location:
+    """Parse an address. Raises UsageError for other schemes, chains (``::``), and secrets in it."""
     match = _SCHEME.fullmatch(text)
     scheme = match["scheme"].lower() if match else ""
-    shown = Address(text).shown  # registers what is secret in it
+    shown = Address(text).shown  # registers secrets in it
     if match is None or scheme not in SCHEMES:
         raise UsageError(
             f"{shown}: batch reads files, s3://, gs://, http:// and https:// only; mount it, or "
@@ -93,7 +89,7 @@ def parse_address(text: str) -> Place:
         raise UsageError(f"{shown}: holds control characters or a backslash; rename the object")
     if "?versionId=" in key:
         raise UsageError(f"{shown}: object versions are not supported; omit ?versionId=")
-    return Place(scheme, host, key)
+    return Location(scheme, host, key)
 
 
 def _cure(scheme: str) -> str:
@@ -103,7 +99,7 @@ def _cure(scheme: str) -> str:
 
 
 def credentials_of(scheme: str) -> str:
-    """What to set where a store does not let us in."""
+    """Return what to set if a store denies access."""
     if scheme == "s3":
         return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
     if scheme == "gs":
@@ -112,6 +108,6 @@ def credentials_of(scheme: str) -> str:
 
 
 class StoredVideo(str):
-    """A spec for a video at an address, read by ranges. A plain text of the kind is a camera."""
+    """A spec for a video at an address, read by ranges; as plain text it would be a camera."""
 
     __slots__ = ()

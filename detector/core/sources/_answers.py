@@ -1,5 +1,5 @@
-"""What an ``http://`` address is: a file that ends, a picture, a live stream, or no video at all.
-One request decides, by the answer's first bytes and its headers."""
+"""Find out what an ``http://`` address is: a file that ends, a picture, a live stream, or no video
+at all. One request decides, by its first bytes and headers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from urllib.parse import urljoin
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address, redact
 from detector.core.http import Answer
-from detector.core.sources._addresses import is_web
 from detector.core.sources._contents import PICTURES, VIDEO, VIDEOS, kind_of_bytes
+from detector.core.sources._forms import is_web
 from detector.core.sources._storage import explain
 from detector.core.sources._web import SILENT_S, CertificateError, WebPlace, ask
 
@@ -25,14 +25,14 @@ FILE, PLAYLIST, PICTURE, LIVE, REFUSED = "file", "playlist", "picture", "live", 
 
 HEAD_BYTES = 4096
 PLAYLIST_BYTES = 4 << 20
-QUICK_S = 5.0  # for what may be a camera: its feed tells more, and has more time
-SLOW_S = 2.0  # in which its first bytes come, or as many as have come count
-KEPT_S = 60.0  # an answer counts for so long
+QUICK_S = 5.0  # for a possible camera: its feed learns more, and has more time
+SLOW_S = 2.0  # for the first bytes; then those received so far decide
+KEPT_S = 60.0  # how long an answer is cached
 REFUSED_S = 10.0
 AT_ONCE = 16
-OF_CAMERAS = (".mjpg", ".mjpeg")  # what cameras call their streams
+OF_CAMERAS = (".mjpg", ".mjpeg")  # usual suffixes of cameras' streams
 AS_CAMERA = "use --live latest if it is a camera"
-# Some cameras state a length where there is none.
+# Some cameras state these lengths for endless streams.
 ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63)), 2**31, 2**32)
 _NINES = re.compile(r"9{9,}")
 _MAGIC_OF_PICTURES = (
@@ -50,7 +50,7 @@ _DYNAMIC = re.compile(rb"""type\s*=\s*["']dynamic""")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """``kind``: what an address is. ``remark``: a line where it might be something else."""
+    """What an address is. ``remark``: a line if it might be something else."""
 
     kind: str
     remark: str = ""
@@ -58,7 +58,7 @@ class Taken:
     error: str = ""
 
 
-# All that ``ffmpeg -listen 1`` says of its answer: it ends when its only client leaves.
+# The only headers of ``ffmpeg -listen 1``, whose response ends when its only client leaves.
 _TOLD_OF_ONE_CLIENT = frozenset(("content-type", "transfer-encoding"))
 _open: dict[str, Answer] = {}
 _known: dict[str, tuple[float, Taken]] = {}
@@ -66,7 +66,7 @@ _lock = threading.Lock()
 
 
 def take(spec: str) -> Taken:
-    """What ``spec`` is, which ``is_web``. Asks its server; an answer counts for a minute."""
+    """Return what a web address is. Asks its server, and caches the answer for a minute."""
     with _lock:
         asked = _known.get(spec)
     if asked is not None and time.monotonic() < asked[0]:
@@ -79,21 +79,21 @@ def take(spec: str) -> Taken:
 
 
 def take_all(specs: Sequence[str]) -> None:
-    """Asks for all of them side by side: each may be silent for seconds."""
+    """Ask for all of them concurrently: each server may be silent for seconds."""
     if len(specs) > 1:
         with ThreadPoolExecutor(min(AT_ONCE, len(specs))) as threads:
             list(threads.map(take, specs))
 
 
 def remark_of(spec: str) -> str:
-    """What is to be said of an address that was asked; "" for nothing. Asks nobody."""
+    """Return the remark on an address already checked; "" for none. Makes no request."""
     with _lock:
         asked = _known.get(spec)
     return "" if asked is None else asked[1].remark
 
 
 def is_file(spec: str) -> bool:
-    """Whether an address is read once, from its beginning to its end, or is refused as such."""
+    """Return whether an address is read once from start to end, or refused as such."""
     return is_web(spec) and take(spec).kind != LIVE
 
 
@@ -105,10 +105,10 @@ def _ask(place: WebPlace) -> Taken:
         return _ask_unchecked(place, str(error), named)
     except (OSError, ValueError) as error:
         if not named:
-            return Taken(LIVE)  # its feed says what is wrong, and tries again
+            return Taken(LIVE)  # its feed reports the error and retries
         return Taken(REFUSED, error=f"{place}: {redact(_meaning(error, place))}")
     taken = _judge(place, answer, named)
-    if taken.kind == LIVE and answer.head and _TOLD_OF_ONE_CLIENT.issuperset(answer.told()):
+    if taken.kind == LIVE and answer.head and _TOLD_OF_ONE_CLIENT.issuperset(answer.header_names()):
         with _lock:
             _open[place.whole] = answer
     else:
@@ -117,13 +117,13 @@ def _ask(place: WebPlace) -> Taken:
 
 
 class Rest:
-    """A file for PyAV: an open answer from its beginning, of which the head was read."""
+    """A file for PyAV: an open response from its beginning, of which the head was read."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer, self._head, self.cut = answer, answer.head, answer.cut
 
     def read(self, length: int) -> bytes:
-        """Some of the next bytes; b"" at the end, also where the connection broke."""
+        """Return some of the next bytes; b"" at the end, or if the connection broke."""
         data, self._head = self._head[:length], self._head[length:]
         with suppress(OSError, ValueError):
             return data or self._answer.read(length)
@@ -134,7 +134,7 @@ class Rest:
 
 
 def take_open(spec: str) -> Rest | None:
-    """The open answer of a server that takes one client, once (``ffmpeg -listen 1``), once."""
+    """Return the open response of a single-client server (``ffmpeg -listen 1``), once."""
     with _lock:
         answer = _open.pop(spec, None)
     return None if answer is None else Rest(answer)
@@ -155,7 +155,7 @@ def _meaning(error: Exception, place: WebPlace) -> str:
 
 
 def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> Taken:
-    """Cameras sign their certificates themselves, and are read all the same. Files are not."""
+    """Ask without checking certificates: we read cameras despite theirs, but refuse files."""
     try:
         with closing(ask(place, timeout_s=QUICK_S, checked=False)) as answer:
             named = _judge(place, answer, named).kind != LIVE
@@ -225,7 +225,7 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode()
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 4:  # the last sign may be cut in half
+        if error.start < len(head) - 4:  # the last character may be cut in half
             return False
         text = head[: error.start].decode()
     return not any(ord(sign) < 32 and sign not in "\t\r\n\f" for sign in text)
@@ -255,24 +255,22 @@ def _refuse_dash(place: WebPlace, *, is_live: bool) -> Taken:
 
 
 def _picture(place: WebPlace, answer: Answer, head: bytes, length: int | None) -> str:
-    """The format of one picture; "" for what is none."""
     codec = next((codec for magic, codec in _MAGIC_OF_PICTURES if head.startswith(magic)), "")
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
         codec = "webp"
     name = place.name.lower()
     is_named = length is not None and name.endswith(PICTURES)
     if not codec and is_named and kind_of_bytes(head) != VIDEO:
-        codec = name.rpartition(".")[2]  # a picture of a kind that has no sign above
+        codec = name.rpartition(".")[2]  # a picture of a kind without a signature above
     if not codec.startswith("jp"):
         return codec
     if answer.kind.startswith("video/") or name.endswith(OF_CAMERAS):
-        return ""  # pictures that follow each other
+        return ""  # a sequence of pictures
     is_picture = answer.kind.startswith("image/") or name.endswith(PICTURES)
     return codec if is_picture or length is not None else ""
 
 
 def _judge_endless(place: WebPlace, answer: Answer, head: bytes) -> Taken:
-    """Of a stream without a length."""
     if _has_an_end(head):
         return Taken(
             FILE, f"{place}: treated as a file, although its server states no length; {AS_CAMERA}"
@@ -285,7 +283,7 @@ def _judge_endless(place: WebPlace, answer: Answer, head: bytes) -> Taken:
 
 
 def _has_an_end(head: bytes) -> bool:
-    """Whether the format itself says so: an index, or a stated size."""
+    """Return whether the format has an end: an index, or a stated size."""
     if head[4:8] == b"ftyp":
         return _has_index(head)
     if head.startswith(b"RIFF"):
@@ -298,7 +296,7 @@ def _has_an_end(head: bytes) -> bool:
 
 
 def _has_index(head: bytes) -> bool:
-    """Of MP4: whether it is written at once. In fragments it may be live."""
+    """Return whether an MP4 was written in one piece. One in fragments may be live."""
     at = 0
     while at + 8 <= len(head):
         size, kind = int.from_bytes(head[at : at + 4], "big"), head[at + 4 : at + 8]
@@ -311,7 +309,7 @@ def _has_index(head: bytes) -> bool:
 
 
 def _judge_hls(place: WebPlace, answer: Answer, head: bytes) -> Taken:
-    """A playlist of HLS is a file once it says that it has ended."""
+    """Judge a playlist of HLS: it is a file once it states that it has ended."""
     try:
         rest = _read(answer, PLAYLIST_BYTES)
         text = (head + rest).decode("utf-8", "replace")
@@ -325,7 +323,7 @@ def _judge_hls(place: WebPlace, answer: Answer, head: bytes) -> Taken:
 
 
 def _read_variant(place: WebPlace, base: str, master: str) -> str:
-    """The first playlist that a list names; the login of ``place`` is for its host alone."""
+    """Return the first playlist in a list; ``place``'s login is only sent to its host."""
     lines = [line.strip() for line in master.splitlines()]
     name = next((line for line in lines if line and not line.startswith("#")), "")
     url = urljoin(base, name)

@@ -1,4 +1,4 @@
-"""PyAV's decoded pictures as BGR, pixel for pixel as cv2 makes them."""
+"""Convert PyAV's decoded pictures to BGR, pixel for pixel as cv2 does."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
 
-# As ITU-T H.273 numbers them. What cv2 converts to BT.709; else colours look washed out.
+# Numbers of ITU-T H.273. cv2 converts these to BT.709; otherwise colours look washed out.
 BT709, UNSAID = 1, 2
 HDR_TRANSFERS = (16, 18)  # PQ and HLG
 WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213
-# What swscale converts; it refuses a picture with any other number. BT.2020's matrix stands in for
-# that of constant luminance, BT.601's for the rest, as in ffmpeg.
+# What swscale converts; it refuses other numbers. BT.2020's matrix replaces that of constant
+# luminance, BT.601's the rest, as in ffmpeg.
 MATRICES = frozenset((0, 1, 2, 4, 5, 6, 7, 9))
 TRANSFERS = frozenset((1, 2, 4, 5, 6, 7, 8, *range(11, 19)))
 PRIMARIES = frozenset((1, 2, *range(4, 13), 22))
@@ -27,18 +27,18 @@ BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
 _DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
 FULL = 2  # FFmpeg's AVCOL_RANGE
-# Shares of red and blue in the brightness, by number of the matrix. Where a stream does not say
-# (2), swscale takes BT.601, and so do we.
+# Weights of red and blue in the brightness, by number of the matrix. For unspecified (2), swscale
+# uses BT.601, and so do we.
 LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
 
 
 def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
-    """[height, width, 3] u8 as stored, not turned; may be a view. On ARM64 we convert most pictures
-    ourselves, because swscale rounds otherwise: up to 2 levels in 76% of the values."""
+    """Return [height, width, 3] u8 as stored, not rotated; may be a view. On ARM64 we convert most
+    pictures ourselves, because swscale rounds differently: up to 2 levels in 76% of the values."""
     if ARM64 and (picture.width, picture.height) == (width, height) and is_plain(picture):
         return _to_bgr_as_x86([pixels_of(plane) for plane in picture.planes], colours_of(picture))
     nearest = nearest_matrix(picture)
-    # Bicubic also for the chroma planes: then the pixels are cv2's own.
+    # Bicubic also for the chroma planes: this gives cv2's pixels.
     bgr = reformatter.reformat(
         picture,
         width=width,
@@ -55,12 +55,12 @@ def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
 
 
 def is_deep_grey(picture: Any) -> bool:
-    """Whether its grey samples have more than 8 bits: ``_grey`` converts it."""
+    """Return whether its grey samples have more than 8 bits: ``_grey`` converts it."""
     return _DEEP_GREY.fullmatch(picture.format.name) is not None
 
 
 def is_plain(picture: Any) -> bool:
-    """Whether we know what swscale makes of it on x86."""
+    """Return whether we can reproduce swscale's result on x86."""
     return (
         picture.format.name in FORMATS
         and picture.width % 2 == picture.height % 2 == 0
@@ -83,7 +83,7 @@ def _to_bgr_as_x86(planes: list[NDArray[np.uint8]], colours: Colours) -> Image:
 
 @lru_cache(maxsize=16)
 def _products(colours: Colours) -> tuple[NDArray[np.int16], ...]:
-    """Of each Y, V, U, V and U: what it adds, in 1/8192, each product rounded down."""
+    """Return what each Y, V, U, V and U adds, in 1/8192, with each product rounded down."""
     factors = np.rint(yuv_to_rgb(colours).astype(float) * 8192).astype(int)
     levels, black = np.arange(256), 0 if colours.full_range else 16
     taken = (factors[0, 0], black), *((factors[at], 128) for at in ((0, 2), (1, 1), (1, 2), (2, 1)))
@@ -102,24 +102,24 @@ def colours_of(picture: Any) -> Colours:
 
 
 def pixels_of(plane: Any) -> NDArray[np.uint8]:
-    """A view [h, w] of a plane, without the gap at the end of its lines."""
+    """Return a view [h, w] of a plane, without the gap at the end of its lines."""
     return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
 
 
 def nearest_matrix(picture: Any) -> int | None:
-    """What stands in for a picture's matrix where swscale refuses that; None: it does not."""
+    """Return the matrix to use for a picture whose own swscale refuses; None if it does not."""
     if picture.colorspace in MATRICES or picture.format.is_rgb:
         return None
     return BT2020 if picture.colorspace == BT2020_CONSTANT else BT601
 
 
 def _dst_colours_of(picture: Any) -> dict[str, int]:
-    """Transfer and primaries that ``reformat`` is to convert to; nothing for ordinary pictures."""
+    """Return transfer and primaries for ``reformat``; nothing for ordinary pictures."""
     transfer, primaries = int(picture.color_trc), int(picture.color_primaries)
     hdr, wide = transfer in HDR_TRANSFERS, primaries in WIDE_PRIMARIES
     if not (hdr or wide):
         return {}
-    # "Unsaid" keeps swscale from reading a number that it refuses, or crashes upon.
+    # "Unspecified" keeps swscale from reading a number that it refuses, or that crashes it.
     return {
         "dst_color_trc": BT709 if hdr else transfer if transfer in TRANSFERS else UNSAID,
         "dst_color_primaries": BT709 if wide else primaries if primaries in PRIMARIES else UNSAID,

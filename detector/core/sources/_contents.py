@@ -1,4 +1,4 @@
-"""What lies in a folder: which files are pictures, which are videos, and what is below."""
+"""The content of a folder: which files are pictures, which are videos, and its subfolders."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from detector.core.errors import SourceError
 from detector.core.errors.writing import is_output
 
-# What is taken in folders, patterns and batches, by a suffix in lower case. By its own name, any
-# other file is tried as a video. Omitted: what mostly is something else: .dat, .mod, .ogg, .ico.
+# Files read in folders, patterns and batches, by suffix in lower case. Any other file named
+# explicitly is tried as a video. Omitted, as rarely videos: .dat, .mod, .ogg, .ico.
 FFMPEG_PICTURES = tuple(  # pictures that OpenCV does not decode
     ".dpx .exr .heic .heif .hif .jls .pcx .psd .qoi .sgi .tga .xbm .xwd".split()
 )
@@ -34,7 +34,7 @@ VIDEOS = tuple(
 PICTURE, VIDEO = "picture", "video"
 HEAD_BYTES = 512
 FIRST_JPEG_WITHIN = 1 << 20  # bytes
-# How files begin. A name decides where none of these does.
+# Signatures of files. If there is none, the name decides.
 _PICTURES = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF.{4}WEBP|8BPS|qoif|#\?RADIANCE|"
     rb"v/1\x01|SDPX|XPDS|\xff\x4f\xff\x51|.{4}jP  .{12}(?!mjp2)|"
@@ -51,7 +51,7 @@ _UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")  # sequences, r
 _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
 
 
-class Contents(NamedTuple):
+class Folder(NamedTuple):
     """Files, folders that are not entered, and names that lead to neither (dead links, pipes)."""
 
     files: list[str]
@@ -81,7 +81,7 @@ def kind_of_name(path: str) -> str | None:
 
 
 def kind_of(path: str, *, closely: bool = False) -> str | None:
-    """By the first bytes, else by the name. ``closely``: a stream of JPEGs, too."""
+    """Return the kind by the first bytes, else the name. ``closely``: also a stream of JPEGs."""
     with suppress(OSError, ValueError):
         about = os.stat(path)
         if stat.S_ISREG(about.st_mode):
@@ -89,21 +89,21 @@ def kind_of(path: str, *, closely: bool = False) -> str | None:
     return kind_of_name(path)
 
 
-@lru_cache(maxsize=1 << 16)  # a folder is listed several times
+@lru_cache(maxsize=1 << 16)  # folders are listed several times
 def _look_into(path: str, closely: bool, size: int, changed_ns: int) -> str | None:
     with open(path, "rb") as file:
         head = file.read(FIRST_JPEG_WITHIN if closely else HEAD_BYTES)
     if closely and holds_jpegs(head):
         return VIDEO
     named = kind_of_name(path)
-    # Raw photos of cameras begin as TIFF, and OpenCV would read their thumbnails.
+    # Raw camera photos begin like TIFF, and OpenCV would read their thumbnails.
     is_raw = named is None and head[:2] in (b"II", b"MM")
     is_by_name = is_raw or path.lower().endswith((".mjpg", ".mjpeg"))
     return named if is_by_name else kind_of_bytes(head) or named
 
 
 def kind_of_bytes(head: bytes) -> str | None:
-    """PICTURE, VIDEO, or None where the beginning of a file does not tell."""
+    """Return PICTURE, VIDEO, or None if the first bytes do not tell."""
     if _PICTURES.match(head):
         return None if b"acTL" in head.partition(b"IDAT")[0] else PICTURE
     brands = {head[at : at + 4] for at in range(8, head[3] if len(head) > 8 else 0, 4)}
@@ -112,7 +112,7 @@ def kind_of_bytes(head: bytes) -> str | None:
 
 
 def holds_jpegs(data: bytes) -> bool:
-    """Whether JPEGs of one size follow each other, as in a video. MPO says so in front."""
+    """Return whether JPEGs of one size follow each other, as in a video. MPO declares its own."""
     if data[:3] != _NEXT_JPEG[2:] or (end := data.find(_NEXT_JPEG)) < 0 or b"MPF\0" in data[:end]:
         return False
     from detector.core.sources._picture_size import claimed_size
@@ -121,7 +121,7 @@ def holds_jpegs(data: bytes) -> bool:
     return size is not None and claimed_size(data[end + 2 :]) == size
 
 
-def list_folder(folder: str) -> Contents:
+def list_folder(folder: str) -> Folder:
     try:
         with os.scandir(folder) as entries:
             paths = [entry.path for entry in entries if not entry.name.startswith(".")]
@@ -129,14 +129,14 @@ def list_folder(folder: str) -> Contents:
         raise SourceError(
             f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld {folder}"
         ) from error
-    # DirEntry.is_file would raise for a link that leads to itself; isfile says that it is none.
+    # DirEntry.is_file raises for a link to itself; isfile returns False.
     files = [path for path in paths if os.path.isfile(path)]
     folders = [] if len(files) == len(paths) else [path for path in paths if os.path.isdir(path)]
-    return Contents(files, folders, len(paths) - len(files) - len(folders))
+    return Folder(files, folders, len(paths) - len(files) - len(folders))
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """The files below a folder, without hidden names and outputs; ``entered``: each folder once."""
+    """Yield the files below a folder, without hidden names and outputs, each folder once."""
     entered = set() if entered is None else entered
     left = [folder]
     while left:
@@ -154,6 +154,6 @@ def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
 
 
 def natural_key(path: str) -> list[tuple[bool, int, str]]:
-    """Sorts img2 before img10: digits compare as numbers."""
+    """Sort img2 before img10: digits compare as numbers."""
     parts = re.split(r"(\d+)", path)
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

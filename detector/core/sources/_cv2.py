@@ -1,4 +1,4 @@
-"""cv2, kept from writing to the user's terminal. We count damage and report it once."""
+"""Import cv2, and keep it from writing to the terminal. We count damage and report it once."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import numpy as np
 
 from detector.core.types import Image
 
-# Read by each VideoCapture that opens: -8 is AV_LOG_QUIET. What the user sets stays.
+# Read by each VideoCapture on opening: -8 is AV_LOG_QUIET. A user's value stays.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-# V4L2's wait for a picture, in seconds, read when cv2 is imported. Its own is ten: so long nobody
-# could stop a webcam that is silent.
+# V4L2's timeout for a picture, in seconds, read when cv2 is imported. Its default is ten, during
+# which a silent webcam could not be stopped.
 os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 import cv2
 
 __all__ = ["cv2", "fits", "is_quiet", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
-    # By a call, because the variable is read on import, and cv2 may have been imported before.
+    # By a call, because the variable is read on import, and cv2 may already be imported.
     if hasattr(cv2, "setLogLevel"):  # OpenCV 4
         cv2.setLogLevel(0)
     else:
         cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
-# From the container's angle (as ffprobe and PyAV state it: counter-clockwise) to cv2's code.
+# From the container's angle (counter-clockwise, as in ffprobe and PyAV) to cv2's code.
 _ROTATE = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
 _UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
 
 
 def is_quiet() -> bool:
-    """False where the user has asked for the log of cv2's FFmpeg."""
+    """Return False if the user has requested the log of cv2's FFmpeg."""
     wanted = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
     return wanted == ("-8", None)
 
 
 def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:
-    """Flipped vertically if ``mirrored``, then turned counter-clockwise by ``degrees``."""
+    """Flip vertically if ``mirrored``, then rotate counter-clockwise by ``degrees``."""
     if not mirrored:
         rotated: Image = cv2.rotate(image, _ROTATE[degrees], dst=into)
         return rotated
@@ -49,7 +49,7 @@ def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> I
 
 
 def fits(into: Image | None, width: int, height: int) -> bool:
-    """True when ``into`` can take a BGR picture of this size, in place."""
+    """Return whether ``into`` can hold a BGR picture of this size, in place."""
     return (
         into is not None
         and into.shape == (height, width, 3)

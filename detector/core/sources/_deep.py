@@ -1,7 +1,7 @@
-"""Pictures whose samples are not 8 bits each, as cameras of industry, heat and science write them.
+"""Pictures whose samples are not 8 bits each, from industrial, thermal and scientific cameras.
 
-What is used is stretched to 0..255: integers by the bits that the largest one needs, floats by what
-their range says, and grey that uses little of it from end to end (``_grey.py``).
+The range in use is stretched to 0..255: integers by the bits that the largest one needs, floats by
+what their range suggests, and grey that uses little of its range from end to end (``_grey.py``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from detector.core.sources._tiff import Tiff, read_tiff, write_numbers
 from detector.core.sources.base import AUTO, GreyRange
 from detector.core.types import Image
 
-# How other pictures begin that may hold more than 8 bits: PGM, PPM, PAM and PFM, JPEG 2000.
+# Signatures of other pictures that may hold more than 8 bits: PGM, PPM, PAM and PFM, JPEG 2000.
 _MAYBE_DEEP = (b"P2", b"P3", b"P5", b"P6", b"P7", b"Pf", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 Wanted = str | GreyRange
 
 
 def decode_deep(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, str] | None:
-    """u8 BGR [h, w, 3] and a note on what was done; None for plain 8-bit samples."""
+    """Return u8 BGR [h, w, 3] and a note on the conversion; None for plain 8-bit samples."""
     head = data[:32].tobytes()
     if head.startswith(PNG):
         return _decode_png(data, wanted) if len(head) > 24 and head[24] > 8 else None
@@ -34,7 +34,7 @@ def decode_deep(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, 
 
 
 def _decode_png(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, str]:
-    # Turned by its EXIF; alpha is dropped.
+    # Rotated by its EXIF; alpha is dropped.
     stored = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if stored is None:
         return None, ""
@@ -42,12 +42,12 @@ def _decode_png(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image | None, 
 
 
 def _decode_narrow(data: NDArray[np.uint8], wanted: Wanted) -> tuple[Image, str] | None:
-    """None where it stays as cv2 converts it."""
+    """Decode a TIFF; None if cv2's own conversion is right."""
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None or stored.dtype.itemsize < 2:
         return None
     samples: Samples = np.asarray(stored)
-    is_pnm = data[0] == ord("P")  # of which cv2 drops the lower 8 bits, whatever is in the upper
+    is_pnm = data[0] == ord("P")  # cv2 drops the lower 8 bits even if the upper ones are unused
     held = 16 if is_pnm or samples.dtype.kind == "f" else bits_in_use(samples, 16)
     image, said = to_8_bits(samples, wanted, held=held)
     return (image, said) if said else None
@@ -57,14 +57,14 @@ def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[I
     numbers, is_half = {}, tiff[_tiff.FORMAT] == _tiff.FLOAT and tiff[_tiff.BITS] == 16
     is_lab = tiff[_tiff.PHOTOMETRIC] in (_tiff.CIE_LAB, _tiff.ICC_LAB) and tiff[_tiff.SAMPLES] > 2
     if tiff[_tiff.ALPHA]:
-        # cv2 multiplies by an alpha that is called one, and by no other; PNG's it drops.
+        # cv2 multiplies by an alpha marked as such, but by no other; it drops PNG's.
         numbers[tiff.tags[_tiff.ALPHA][1]] = 0
-    if is_half:  # cv2 knows no floats of 16 bits, but integers, and does not touch them.
+    if is_half:  # cv2 has no 16-bit floats; it reads them unchanged as integers.
         formats, at = tiff.tags[_tiff.FORMAT]
         numbers |= {at + 2 * number: 1 for number in range(len(formats))}
     if tiff[_tiff.ORIENTATION] > 1:  # cv2 mirrors tiles one by one
         numbers[tiff.tags[_tiff.ORIENTATION][1]] = 1
-    if is_lab:  # its white is yellow to cv2
+    if is_lab:  # cv2 shows its white as yellow
         numbers[tiff.tags[_tiff.PHOTOMETRIC][1]] = _tiff.RGB
     if numbers:
         data = np.frombuffer(write_numbers(data.tobytes(), numbers), np.uint8)
@@ -75,16 +75,16 @@ def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted) -> tuple[I
         has_sign = tiff[_tiff.PHOTOMETRIC] == _tiff.CIE_LAB
         image[..., :2] ^= 128 * has_sign  # b and a
         image = np.asarray(cv2.cvtColor(image[..., ::-1], cv2.COLOR_Lab2BGR))
-    told = [said] if said else []
+    notes = [said] if said else []
     bands = tiff[_tiff.SAMPLES] - (tiff[_tiff.ALPHA] == _tiff.UNASSOCIATED)
     if tiff[_tiff.PHOTOMETRIC] <= _tiff.BLACK_IS_ZERO and bands > 1:
-        is_colour = bands == 3 and tiff[_tiff.BITS] > 8  # to cv2
-        told.append(f"its {bands} bands are {'read as RGB' if is_colour else 'cut to one'}")
+        is_colour = bands == 3 and tiff[_tiff.BITS] > 8  # as far as cv2 knows
+        notes.append(f"its {bands} bands are {'read as RGB' if is_colour else 'cut to one'}")
     if tiff.pages > 1:
-        told.append(
+        notes.append(
             f"it has {tiff.pages} pages, and only the first is used; save the others as files"
         )
-    return _turn(image, tiff[_tiff.ORIENTATION]), "; ".join(told)
+    return _turn(image, tiff[_tiff.ORIENTATION]), "; ".join(notes)
 
 
 def _turn(image: Image, orientation: int) -> Image:
@@ -96,7 +96,7 @@ def _turn(image: Image, orientation: int) -> Image:
 def _decode_page(
     data: NDArray[np.uint8], tiff: Tiff, wanted: Wanted, *, is_half: bool
 ) -> tuple[Image | None, str]:
-    """``is_half``: its integers are floats of 16 bits."""
+    """Decode one page. ``is_half``: its integers are floats of 16 bits."""
     is_float, is_separate = tiff[_tiff.FORMAT] == _tiff.FLOAT, tiff[_tiff.PLANES] == _tiff.SEPARATE
     if (
         tiff[_tiff.BITS] <= 8
@@ -108,11 +108,12 @@ def _decode_page(
     if is_separate and tiff[_tiff.SAMPLES] > 1 and is_float:
         return None, ""  # cv2 mixes them up
     if is_separate and tiff[_tiff.BITS] > 8:
-        # cv2 reads the upper 8 bits of such planes, and mixes them up where it is asked for all.
+        # cv2 reads the upper 8 bits of such planes, and mixes them up if asked for all.
         found = cv2.imdecode(data, cv2.IMREAD_COLOR)
         if found is None:
             return None, ""
-        lowest = np.maximum(found.astype(np.int32) * 257 - 128, 0)  # that are rounded to it
+        # the lowest value that rounds to it
+        lowest = np.maximum(found.astype(np.int32) * 257 - 128, 0)
         return to_8_bits(lowest.astype(np.uint16), wanted)
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None:
@@ -130,7 +131,7 @@ def _decode_page(
 
 
 def _undo_alpha(colours: Samples, alpha: Samples) -> Samples:
-    """Colours that were multiplied by ``alpha``, as they were before."""
+    """Return colours that were multiplied by ``alpha``, as they were before."""
     if colours.dtype.kind == "f":
         return np.where(alpha > 0, colours / np.where(alpha > 0, alpha, 1), 0)
     most = np.iinfo(colours.dtype).max
@@ -146,15 +147,15 @@ def to_8_bits(
     inverted: bool = False,
     held: int | None = None,
 ) -> tuple[Image, str]:
-    """u8 BGR of samples [h, w] or [h, w, 3], and what was done.
+    """Convert samples [h, w] or [h, w, 3] to u8 BGR; also return a note on the conversion.
 
-    ``cut``: 16 bits lose their lower 8, as in cv2's PNG; else rounded. ``inverted``: the largest is
-    black. ``held``: bits.
+    ``cut``: 16 bits lose their lower 8, as in cv2's PNG; otherwise they are rounded. ``inverted``:
+    the largest is black. ``held``: bits.
     """
     grey = samples
     if samples.ndim == 3 and not (samples[..., 1:] != samples[..., :1]).any():
         grey = samples[..., 0]
-    bits = samples.dtype.itemsize * 8 - (samples.dtype.kind == "i")  # without that of the sign
+    bits = samples.dtype.itemsize * 8 - (samples.dtype.kind == "i")  # without the sign bit
     chosen = choose_range(grey, held or bits, wanted)
     if chosen is None:
         samples = 65535 - samples.astype(np.int64) if inverted else samples

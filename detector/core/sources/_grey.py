@@ -1,7 +1,7 @@
-"""Samples of more than 8 bits: which of them is drawn black, and which white.
+"""Choose black and white for samples of more than 8 bits.
 
-Grey that uses little of its range, as a thermal camera's, is stretched from end to end: for each
-picture by itself, for a video once, and for a camera slowly.
+Grey that uses little of its range, such as a thermal camera's, is stretched from end to end: for
+each picture separately, for a video once, and for a camera gradually.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from detector.core.sources.base import AUTO, FULL, GreyRange
 from detector.core.types import Image
 
 Samples = NDArray[Any]
-# Bits that cameras have, and the whole numbers in which they are stored.
+# Bit depths of cameras, and the integers that store them.
 DEPTHS = (8, 10, 12, 14, 16, 24, 32)
-OVERSHOOT = 2.0  # floats of 0..1 go beyond 1 by so much, where they were sharpened or enlarged
-# Little is in use below this share of what the samples can hold, or of a depth that is guessed.
+OVERSHOOT = 2.0  # floats of 0..1 exceed 1 up to this value after sharpening or enlarging
+# A smaller share of the samples' range, or of a guessed depth, counts as little.
 NARROW, NARROW_GUESSED = 0.1, 0.25
 NOISE = 7  # levels
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
-BEYOND = 1 / 16  # of what is in use: ends that lie no further out are no outliers
-LOOKED_AT = 1 << 18  # samples of a picture, by which outliers are found
-FOLLOWED = 0.05  # share of its way to the ends of a camera's next picture
+BEYOND = 1 / 16  # of the range in use: ends closer than this are not outliers
+LOOKED_AT = 1 << 18  # samples of a picture used to find outliers
+FOLLOWED = 0.05  # share of the way to the ends of a camera's next picture
 
 
 def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) -> GreyRange | None:
-    """For grey [h, w], or colours [h, w, 3]. ``held``: bits. None: 16 bits, all in use."""
+    """Choose it for grey [h, w] or colours [h, w, 3]. ``held``: bits. None: 16 bits, all used."""
     is_grey, is_float = samples.ndim < 3, samples.dtype.kind == "f"
     if is_grey and isinstance(wanted, GreyRange):
         return wanted
@@ -61,21 +61,21 @@ def choose_range(samples: Samples, held: int, wanted: str | GreyRange = AUTO) ->
 
 
 def bits_in_use(samples: Samples, held: int) -> int:
-    """The depth that integers had before they were stored in ``held`` bits."""
+    """Return the depth that integers had before they were stored in ``held`` bits."""
     used = int(samples.max()).bit_length()
-    # With one bit less it is all of the range, if of a dark picture.
+    # One bit less also counts as all of the range, in a dark picture.
     if used >= held - 1 or (held == 16 and _was_widened(samples)):
         return held
     return next(depth for depth in (*DEPTHS, held) if depth >= used)
 
 
 def _was_widened(samples: Samples) -> bool:
-    """Whether 8 bits were spread over 16: the lower byte is 0, or as the upper one."""
+    """Return whether 8 bits were spread over 16: the lower byte is 0, or equals the upper one."""
     return not int(np.bitwise_or.reduce(samples, axis=None)) & 255 or not (samples % 257).any()
 
 
 def find_ends(samples: Samples) -> tuple[float, float]:
-    """The lowest and the largest sample but for a few outliers; NaN where none is a number."""
+    """Return the lowest and the largest sample except a few outliers; NaN if none is a number."""
     some = samples.reshape(-1)[:: max(1, samples.size // LOOKED_AT) | 1]
     known, some = np.isfinite(samples), some[np.isfinite(some)]
     if not some.size:
@@ -87,7 +87,7 @@ def find_ends(samples: Samples) -> tuple[float, float]:
 
 
 def stretch(samples: Samples, low: float, high: float) -> NDArray[np.uint8]:
-    """0..255 of ``low`` to ``high``; what lies beyond, or is no number, is black or white."""
+    """Map ``low`` to ``high`` onto 0..255; values outside, and NaN, become black or white."""
     if samples.dtype == np.uint16:
         return _table(low, high)[samples]
     shades = (samples.astype(np.float64) - low) * (255 / (high - low) if high > low else 0.0)
@@ -99,11 +99,11 @@ def _table(low: float, high: float) -> NDArray[np.uint8]:
     return stretch(np.arange(1 << 16), low, high)
 
 
-# Pictures of PyAV.
+# PyAV's pictures
 
 
 def _read_samples(picture: Any) -> Samples:
-    """[h, w] of a picture that ``is_deep_grey``."""
+    """Return the samples [h, w] of a picture for which ``is_deep_grey`` is true."""
     name, plane = picture.format.name, picture.planes[0]
     each = 2 if name.startswith("ya") else 1
     size = -(-picture.format.components[0].bits // 16) * 2
@@ -113,7 +113,7 @@ def _read_samples(picture: Any) -> Samples:
 
 
 def choose_for_video(pictures: Sequence[Any], wanted: str | GreyRange) -> GreyRange | None:
-    """For a video that has these among its pictures. None: all that they can hold."""
+    """Choose the range of a video from some of its pictures. None: all that they can hold."""
     seen = [_read_samples(one).reshape(-1) for one in pictures if is_deep_grey(one)]
     some = np.concatenate([one[:: max(1, one.size * len(seen) // LOOKED_AT) | 1] for one in seen])
     chosen = choose_range(some, pictures[0].format.components[0].bits, wanted)
@@ -122,7 +122,6 @@ def choose_for_video(pictures: Sequence[Any], wanted: str | GreyRange) -> GreyRa
 
 
 def to_bgr_of_grey(picture: Any, range: GreyRange, width: int, height: int) -> Image:
-    """[height, width, 3] u8."""
     shades = stretch(_read_samples(picture), range.low, range.high)
     if shades.shape != (height, width):
         shades = cv2.resize(shades, (width, height), interpolation=cv2.INTER_CUBIC)
@@ -131,7 +130,7 @@ def to_bgr_of_grey(picture: Any, range: GreyRange, width: int, height: int) -> I
 
 
 def follow(was: GreyRange | None, found: GreyRange | None) -> GreyRange | None:
-    """The range of a camera's next picture, for which ``found`` alone would be chosen."""
+    """Return the range of a camera's next picture, for which ``found`` alone would be chosen."""
     if was is None or found is None:
         return found
     low, high = (a + (b - a) * FOLLOWED for a, b in zip(was[:2], found[:2], strict=True))

@@ -1,5 +1,5 @@
-"""HEIF pictures, AVIF among them (ISO/IEC 23008-12): grids of tiles, cropped, turned or mirrored,
-as only the file's boxes say."""
+"""HEIF pictures, including AVIF (ISO/IEC 23008-12): grids of tiles, cropped, rotated or mirrored,
+which only the file's boxes describe."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from detector.core.sources._bgr import to_bgr
 from detector.core.sources._picture_size import why_too_large
 from detector.core.types import Image
 
-DESCRIBED_WITHIN = 1 << 20  # bytes from the start, in which a file lists its items
-CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")  # items that are made of no others
+DESCRIBED_WITHIN = 1 << 20  # bytes from the start that contain a file's list of items
+# items that are not derived from others
+CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")
 
 
 CROPPED, TURNED, MIRRORED = b"clap", b"irot", b"imir"
@@ -28,18 +29,18 @@ GRID = b"grid"
 LIMITED = 1  # FFmpeg's AVCOL_RANGE: 16 is black, 235 white
 
 
-class Item(NamedTuple):
-    """``tiles``: numbers of items, row by row. ``turns``: what is done to the picture, in order."""
+class HeifItem(NamedTuple):
+    """A picture. ``tiles``: its items, by row. ``turns``: rotations and mirrorings, in order."""
 
     width: int
     height: int
     tiles: tuple[int, ...]
     turns: tuple[tuple[bytes, bytes], ...]
-    is_ours: bool  # neither cv2 nor FFmpeg shows it as it is meant, ``turns`` aside
+    is_ours: bool  # neither cv2 nor FFmpeg shows it correctly, apart from ``turns``
 
 
-class _Bytes:
-    """Raises IndexError behind the end, so that no count is believed."""
+class _ByteReader:
+    """A reader that raises IndexError past the end, so that wrong counts are noticed."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self._data, self._at = data, at
@@ -51,7 +52,6 @@ class _Bytes:
         return int.from_bytes(self._data[self._at - length : self._at], "big")
 
     def boxes(self) -> list[tuple[bytes, bytes]]:
-        """(kind, content) of each box."""
         found = []
         while self._at + 8 <= len(self._data) and (size := self.take(4)) >= 8:
             end = self._at - 4 + size
@@ -60,14 +60,14 @@ class _Bytes:
         return found
 
 
-def read_item(head: bytes, path: str) -> Item | None:
-    """The picture that is shown, by its file's beginning; None without boxes."""
-    boxes = dict(_Bytes(head[:DESCRIBED_WITHIN]).boxes())
+def read_item(head: bytes, path: str) -> HeifItem | None:
+    """Return the picture that is shown, from the beginning of its file; None without boxes."""
+    boxes = dict(_ByteReader(head[:DESCRIBED_WITHIN]).boxes())
     if b"meta" not in boxes:
         return None
     with suppress(IndexError, KeyError):
-        meta = dict(_Bytes(boxes[b"meta"], 4).boxes())
-        primary = _Bytes(meta[b"pitm"], 4).take(4 if meta[b"pitm"][0] else 2)
+        meta = dict(_ByteReader(boxes[b"meta"], 4).boxes())
+        primary = _ByteReader(meta[b"pitm"], 4).take(4 if meta[b"pitm"][0] else 2)
         kind = _kind_of(meta[b"iinf"], primary)
         if kind in CODED or kind == GRID:
             return _read(meta, primary, kind)
@@ -75,33 +75,33 @@ def read_item(head: bytes, path: str) -> Item | None:
 
 
 def _kind_of(iinf: bytes, wanted: int) -> bytes:
-    for _, item in _Bytes(iinf, 8 if iinf[0] else 6).boxes():
+    for _, item in _ByteReader(iinf, 8 if iinf[0] else 6).boxes():
         wide = 4 if item[0] > 2 else 2
-        if _Bytes(item, 4).take(wide) == wanted:
+        if _ByteReader(item, 4).take(wide) == wanted:
             return item[6 + wide : 10 + wide]
     raise KeyError(wanted)
 
 
-def _read(meta: dict[bytes, bytes], primary: int, kind: bytes) -> Item:
+def _read(meta: dict[bytes, bytes], primary: int, kind: bytes) -> HeifItem:
     iref = meta[b"iref"] if kind == GRID else bytes(4)
     wide = 4 if iref[0] else 2
     tiles: tuple[int, ...] = (primary,) if kind in CODED else ()
-    for name, content in _Bytes(iref, 4).boxes():
-        reference = _Bytes(content)
+    for name, content in _ByteReader(iref, 4).boxes():
+        reference = _ByteReader(content)
         if name == b"dimg" and reference.take(wide) == primary:
             tiles = tuple(reference.take(wide) for _ in range(reference.take(2)))
-    properties = dict(_Bytes(meta[b"iprp"]).boxes())
-    known = [(b"", b""), *_Bytes(properties[b"ipco"]).boxes()]
+    properties = dict(_ByteReader(meta[b"iprp"]).boxes())
+    known = [(b"", b""), *_ByteReader(properties[b"ipco"]).boxes()]
     own = [known[at] for at in _list_properties(properties[b"ipma"], primary)]
-    size = _Bytes(dict(own)[b"ispe"], 4)
+    size = _ByteReader(dict(own)[b"ispe"], 4)
     turns = tuple(one for one in own if one[0] in (CROPPED, TURNED, MIRRORED) and one[1])
     is_grey = bool(dict(own).get(b"av1C", bytes(4))[2] & 0x10)
     is_ours = kind == GRID or is_grey or CROPPED in dict(turns)
-    return Item(size.take(4), size.take(4), tiles, turns, is_ours)
+    return HeifItem(size.take(4), size.take(4), tiles, turns, is_ours)
 
 
 def _list_properties(ipma: bytes, wanted: int) -> list[int]:
-    entries, wide = _Bytes(ipma, 4), 2 if ipma[3] & 1 else 1
+    entries, wide = _ByteReader(ipma, 4), 2 if ipma[3] & 1 else 1
     for _ in range(entries.take(4)):
         number = entries.take(4 if ipma[0] else 2)
         own = [entries.take(wide) & (0x7FFF if wide > 1 else 0x7F) for _ in range(entries.take(1))]
@@ -110,8 +110,8 @@ def _list_properties(ipma: bytes, wanted: int) -> list[int]:
     raise KeyError(wanted)
 
 
-def decode_tiles(path: str, grid: Item) -> Image:
-    """u8 BGR [h, w, 3], upright. Raises SourceError where a tile is missing, or they do not fit."""
+def decode_tiles(path: str, grid: HeifItem) -> Image:
+    """Decode to upright u8 BGR [h, w, 3]. Raises SourceError for missing or unfit tiles."""
     found: dict[int, Image] = {}
     reformatter, columns = VideoReformatter(), 1
     with suppress(av.error.FFmpegError), av.open(name_to_open(path), **bad_tags()) as container:
@@ -123,7 +123,7 @@ def decode_tiles(path: str, grid: Item) -> Image:
                 for one in packet.decode():
                     tile = to_bgr(reformatter, one, width, height).copy()
                     if one.format.name.startswith("gray") and one.color_range == LIMITED:
-                        tile = _WIDENED[tile]  # swscale takes all grey for full
+                        tile = _WIDENED[tile]  # swscale takes all grey for full range
                     found[packet.stream.id] = tile
     if not found or found.keys() != set(grid.tiles):
         raise SourceError(f"{path}: its tiles cannot be put together")
@@ -143,12 +143,12 @@ def turn(image: Image, turns: Iterable[tuple[bytes, bytes]]) -> Image:
 
 
 def _crop(image: Image, clap: bytes) -> Image:
-    """All of it if the numbers make no sense."""
+    """Crop the picture; return all of it if the numbers make no sense."""
     with suppress(struct.error, ZeroDivisionError):
         numbers = struct.unpack(">IIIIiIiI", clap)
         for axis, at in ((1, 0), (0, 2)):
             whole, length = image.shape[axis], Fraction(*numbers[at : at + 2])
-            offset = Fraction(*numbers[at + 4 : at + 6])  # of its middle
+            offset = Fraction(*numbers[at + 4 : at + 6])  # of its centre
             begin, size = round((whole - length) / 2 + offset), round(length)
             if begin >= 0 < size <= whole - begin:
                 image = image.take(range(begin, begin + size), axis)

@@ -1,4 +1,4 @@
-"""What is not read of a folder or a pattern, in words: nothing is left out in silence."""
+"""Describe which files of a folder or pattern are not read: nothing is omitted silently."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from detector.core.errors.writing import is_output
 from detector.core.sources._contents import (
     PICTURE,
     VIDEO,
-    Contents,
+    Folder,
     is_picture,
     kind_of_name,
     walk_files,
 )
 
-MOST_SUFFIXES = 8  # that are named
+MOST_SUFFIXES = 8  # suffixes listed in a message
 LONGEST_SUFFIX = 16
-# Files below subfolders that are looked at: some 50 ms.
+# Files inspected in subfolders: about 50 ms.
 MOST_COUNTED = 10_000
 
 
-def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) -> str:
-    """What a run of ``spec`` leaves out, with what to type. ``videos``: these, too."""
+def describe_left_out(spec: str, contents: Folder, *, videos: bool = False) -> str:
+    """Describe what a run of ``spec`` omits, and what to type. ``videos``: include these."""
     others = [
         path
         for path in contents.files
@@ -46,7 +46,7 @@ def suffix_of(path: str) -> str:
 
 
 def name_suffixes(suffixes: Counter[str], strange: int = 0) -> str:
-    """``3 left out: 2 .txt, 1 .xyz``; "" for nothing. ``strange``: dead links, pipes and such."""
+    """Return ``3 left out: 2 .txt, 1 .xyz`` or "". ``strange``: dead links, pipes and so on."""
     parts = [
         f"{count} {suffix or 'without a suffix'}"
         for suffix, count in sorted(suffixes.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -62,7 +62,7 @@ def name_suffixes(suffixes: Counter[str], strange: int = 0) -> str:
 
 def _describe_below(spec: str, folders: Iterable[str]) -> str:
     holding, pictures, videos, seen = [], 0, 0, 0
-    entered = {os.path.realpath(spec)}  # links may lead back
+    entered = {os.path.realpath(spec)}  # links may form a loop
     for folder in sorted(folders):
         before = pictures + videos
         for path in walk_files(folder, entered) if not is_output(folder) else ():

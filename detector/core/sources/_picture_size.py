@@ -1,10 +1,9 @@
-"""What a picture claims of itself, read before anything is decoded, and whether so much can be
-decoded here.
+"""The size that a picture claims, read before decoding, and whether such a size can be decoded
+here.
 
-A JPEG of one kilobyte can claim 32767x32767 pixels. libjpeg fills up what is missing with grey, so
-that decoding it takes 6 GB of memory and most of a minute. For a PNG, cv2 takes as much memory as
-its next chunk claims to be long. A file is read by what it holds, whatever its name ends in, so
-all of cv2's formats stand here.
+A JPEG of one kilobyte can claim 32767x32767 pixels. libjpeg fills missing parts with grey, so
+decoding it takes 6 GB of memory and most of a minute. For a PNG, cv2 allocates as much memory as
+its next chunk claims. Files are recognised by content, so all of cv2's formats are covered here.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ import struct
 from detector.core.errors.machine import too_much
 from detector.core.sources._tiff import COMPRESSION, HEIGHT, STARTS, WIDTH, read_tiff
 
-MOST_PIXELS = 1 << 28  # 16384x16384, 0.8 GB as BGR; a WebP has at most so many
-# Bytes of memory a pixel while a picture is decoded: 9 for a progressive JPEG in 4:4:4 (6 of
-# coefficients, 3 of BGR), 6 to 7 for the others, measured with OpenCV 5.0; and 3 of a picture that
-# is in flight beside it.
+MOST_PIXELS = 1 << 28  # 16384x16384, 0.8 GB as BGR; also the largest WebP
+# Bytes of memory per pixel during decoding: 9 for a progressive JPEG in 4:4:4 (6 for coefficients,
+# 3 for BGR), 6 to 7 for others, measured with OpenCV 5.0; plus 3 for another picture in flight.
 PIXEL_BYTES = 12
 PNG = b"\x89PNG\r\n\x1a\n"
 Size = tuple[int, int]  # width, height
 
 
 def claimed_size(data: bytes) -> Size | None:
-    """Width and height; None where the header is cut off, or of a format that is not known here."""
+    """Return width and height; None if the header is truncated or the format is unknown here."""
     try:
         for start, read in _FORMATS:
             if data.startswith(start):
@@ -36,7 +34,6 @@ def claimed_size(data: bytes) -> Size | None:
 
 
 def why_not_decoded(data: bytes) -> str | None:
-    """Why a picture is not decoded, in words for a message; None where it is."""
     if (size := claimed_size(data)) is not None and (why := why_too_large(*size, len(data))):
         return why
     if data.startswith(PNG) and not _has_all_chunks(data):
@@ -58,7 +55,7 @@ def why_too_large(width: int, height: int, stored: int = 0) -> str | None:
 
 
 def _has_all_chunks(data: bytes) -> bool:
-    """Whether each chunk of a PNG is as long as it says, to the last one."""
+    """Return whether each chunk of a PNG has its stated length, to the last one."""
     at = len(PNG)
     while len(data) >= at + 12:
         (length,) = struct.unpack_from(">I", data, at)
@@ -74,15 +71,15 @@ def _png(data: bytes) -> Size:
 
 
 def _jpeg(data: bytes) -> Size | None:
-    """The size in the first frame header. Skips segments, which may hold a thumbnail's header."""
+    """Return the size in the first frame header, past segments with thumbnails."""
     at = 2
     while data[at] == 0xFF:
         marker = data[at + 1]
-        if marker == 0xFF:  # a byte that fills
+        if marker == 0xFF:  # a fill byte
             at += 1
             continue
         (length,) = struct.unpack_from(">H", data, at + 2)
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a table, no frame
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a table, not a frame
             height, width = struct.unpack_from(">HH", data, at + 5)
             return width, height
         at += 2 + length
@@ -114,7 +111,7 @@ def _tiff(data: bytes) -> Size | None:
 
 
 def _gif(data: bytes) -> Size:
-    """Of the screen, on which each picture lies."""
+    """Return the size of the screen on which each picture is placed."""
     width, height = struct.unpack_from("<HH", data, 6)
     return width, height
 
@@ -125,7 +122,7 @@ def _sun(data: bytes) -> Size:
 
 
 def _jpeg_2000(data: bytes) -> Size | None:
-    """Of the first SIZ segment: its right and lower edges."""
+    """Return the size in the first SIZ segment: its right and lower edges."""
     at = data.find(b"\xff\x4f\xff\x51")
     if at < 0:
         return None
@@ -136,8 +133,8 @@ def _jpeg_2000(data: bytes) -> Size | None:
 _NETPBM = re.compile(rb"P[1-6Ff](?:\s+|#[^\n]*\n)+(\d+)(?:\s+|#[^\n]*\n)+(\d+)")
 _PAM = re.compile(rb"\b(WIDTH|HEIGHT)\s+(\d+)")
 _RADIANCE = re.compile(rb"[-+]Y\s+(\d+)\s+[-+]X\s+(\d+)")
-_HEADER = 4096  # bytes in which a header of text is looked for
-_LONGEST = 12  # digits; what has more is too large by any count
+_HEADER = 4096  # bytes that hold a text header
+_LONGEST = 12  # digits; longer numbers are too large anyway
 
 
 def _netpbm(data: bytes) -> Size | None:

@@ -1,4 +1,4 @@
-"""Reads pictures one after the other: frame n is at n seconds."""
+"""Read pictures one after the other: frame n is at n seconds."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ REDUCED = {
     4: cv2.IMREAD_REDUCED_COLOR_4,
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
-HEAD_BYTES = 4096  # in which a file says that it is an animation, behind a colour profile at most
-MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
+# part of a file that tells whether it is an animation, after at most a colour profile
+HEAD_BYTES = 4096
+MAX_NOTES = 10  # pictures named in notes; all unreadable ones are counted
 
 
 class OpenPictures(SteppingSource):
-    """One frame per picture. ``Frame.index`` counts in the list: an unreadable one leaves a gap."""
+    """One frame per picture. ``Frame.index`` is its place in the list, unreadable ones included."""
 
     decoder = "opencv"
 
@@ -61,14 +62,14 @@ class OpenPictures(SteppingSource):
         self._paths = paths
         self._names = _output_names(paths)
         self._grabbed = 0
-        self.left_out = ""  # said at the end, behind what is wrong with single pictures
-        # What was done to samples, without their range -> first picture, with it; how many others;
-        # place of the note.
+        self.left_out = ""  # reported at the end, after errors of single pictures
+        # A note without its range -> its first picture with the whole note, the number of others,
+        # and its index in ``notes``.
         self._told: dict[str, tuple[tuple[str, str], int, int]] = {}
-        # Pictures that are decoded already, or now, the next one first.
+        # Pictures decoded or being decoded, the next one first.
         self._ahead: deque[tuple[int, Pending[Read]]] = deque()
         self._crew: Crew | None = None
-        self._parts: Counter[int] = Counter()  # how many pictures were decoded to which part
+        self._parts: Counter[int] = Counter()  # how many pictures were decoded to which fraction
         self._first, first = self._first_readable(spec)
         self._first_picture: Image | Reduced | None = first
         self._bytes = pixels_of(first).nbytes  # of the last picture
@@ -127,7 +128,7 @@ class OpenPictures(SteppingSource):
         return self._grabbed - 1
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """Never in ``into``: cv2 decodes into memory of its own."""
+        """Return the picture, never in ``into``: cv2 decodes into its own memory."""
         path = self._paths[index]
         picture = self._take_first() if index == self._first else self._tell_read(index)
         if picture is None:
@@ -145,7 +146,7 @@ class OpenPictures(SteppingSource):
         return frame
 
     def _take(self, index: int) -> Read:
-        """The picture, from those that are decoded ahead; the ones behind it are begun before."""
+        """Return the picture from those decoded ahead, and start decoding the following ones."""
         if self._crew is None:
             return read_and_tell(self._paths[index], self._choice)
         while self._ahead and self._ahead[0][0] < index:
@@ -172,7 +173,7 @@ class OpenPictures(SteppingSource):
         return picture
 
     def _tell(self, path: str, said: str) -> None:
-        """One note for all pictures of which the same is to be said, but for numbers."""
+        """Add one note for all pictures with the same message except for its numbers."""
         kind = re.sub(r"[\d.]+ to [\d.]+", "", said)
         first, others, at = self._told.get(kind, ((path, said), -1, len(self.notes)))
         if others < 0 and len(self.notes) >= MAX_NOTES:
@@ -201,7 +202,7 @@ class OpenPictures(SteppingSource):
 
 
 def _output_names(paths: Sequence[str]) -> list[str]:
-    """The files' names. Those that several have keep their folders below the common one."""
+    """Return the files' names, with their folders below the common one if several share a name."""
     names = [os.path.basename(path) for path in paths]
     often = {name for name, count in Counter(names).items() if count > 1}
     if not often:
@@ -215,7 +216,7 @@ def _output_names(paths: Sequence[str]) -> list[str]:
 
 
 def read_picture(path: str) -> Image | None:
-    """u8 BGR [h, w, 3], upright by EXIF; None if it cannot be read."""
+    """Return u8 BGR [h, w, 3], upright by EXIF; None if it cannot be read."""
     picture = read_and_tell(path)[0]
     return None if picture is None else pixels_of(picture)
 
@@ -225,7 +226,7 @@ def pixels_of(picture: Image | Reduced) -> Image:
 
 
 def read_size(path: str) -> tuple[int, int] | None:
-    """Width and height as the picture is shown; None if it cannot be read."""
+    """Return width and height as the picture is shown; None if it cannot be read."""
     from detector.core.sources._picture_size import claimed_size
 
     with suppress(OSError), open(name_to_open(path), "rb") as file:
@@ -238,14 +239,14 @@ def read_size(path: str) -> tuple[int, int] | None:
 
 
 def read_and_tell(path: str, choice: Choice = ANY) -> Read:
-    """``read_picture``, and what was done to samples of more than 8 bits; "" for nothing."""
+    """Return what ``read_picture`` does, and a note on samples of more than 8 bits; "" for none."""
     try:
         if path.lower().endswith(FFMPEG_PICTURES):
             return _decode_with_ffmpeg(path, choice)
-        # numpy reads files whose names cv2.imread cannot take.
+        # numpy reads files whose names cv2.imread cannot handle.
         data = np.fromfile(name_to_open(path), np.uint8)
         found = _decode(data, choice)
-        if found[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
+        if found[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF under another name
             found = _decode_with_ffmpeg(path, choice)
     except (OSError, cv2.error, SourceError):
         return None, ""
@@ -253,7 +254,7 @@ def read_and_tell(path: str, choice: Choice = ANY) -> Read:
 
 
 def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
-    """The one frame of a "video", and what was done to its samples. Raises SourceError."""
+    """Return the only frame of a "video", and a note on its samples. Raises SourceError."""
     from detector.core.sources._heif import DESCRIBED_WITHIN, decode_tiles, read_item
     from detector.core.sources.video._container import probe
     from detector.core.sources.video.av import AvSource
@@ -269,7 +270,7 @@ def _decode_with_ffmpeg(path: str, choice: Choice) -> tuple[Image | None, str]:
 
 
 def _why_unread(path: str) -> str | None:
-    """Words for a picture too large, cut off or of odd tiles; None where it is something else."""
+    """Return why a picture is too large, truncated or of odd tiles; None for other reasons."""
     from detector.core.sources._picture_size import why_not_decoded
     from detector.core.sources._tiff import STARTS
 
@@ -310,12 +311,12 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
 
 
 def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
-    """A JPEG at a part of its size, as libjpeg decodes it fast; None for others."""
+    """Return a JPEG at a fraction of its size, which libjpeg decodes fast; None for others."""
     from detector.core.sources._picture_size import claimed_size
 
     if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:
         return None
-    factor = choice.part_of(*size)  # its EXIF may turn it
+    factor = choice.part_of(*size)  # its EXIF may rotate it
     if factor not in REDUCED:
         return None
     pixels = cv2.imdecode(data, REDUCED[factor])
@@ -330,7 +331,7 @@ def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
 
 
 def _name_unread(data: bytes) -> str:
-    """What is not used of a file of several pictures; "" where it has one. A GIF is a video."""
+    """Return which pictures of a file are unused; "" if it has only one. A GIF is a video."""
     is_animated = data[12:16] == b"VP8X" and data[20] & 2
     if is_animated or b"acTL" in data[:HEAD_BYTES].partition(b"IDAT")[0]:
         return "an animation: only its first picture is used; convert it to a video to use all"

@@ -1,7 +1,7 @@
 """PyAV's decoded pictures as planes of YUV, without a copy, and planes that may be drawn into.
 
-A decoder refers to the pictures that it handed out, so nobody may draw into them: their planes are
-read-only. ``Easel`` holds the pictures that boxes are drawn into and an encoder reads from.
+A decoder still refers to pictures that it has returned, so their planes are read-only. ``Easel``
+holds the pictures that boxes are drawn into and that an encoder reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
-    """Why a video that begins with this picture (None: undecodable) is read as BGR, or ""."""
+    """Return why a video with this first picture (None: undecodable) is read as BGR, or ""."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name
@@ -53,7 +53,7 @@ def why_no_planes(picture: Any) -> str:
 
 
 class PlanesReader:
-    """Of one video, all of the size of the first; others become BGR. ``made``: how many BGR."""
+    """Reads a video's planes. Pictures of other sizes become BGR; ``made`` counts them."""
 
     def __init__(self) -> None:
         from av.video.reformatter import VideoReformatter
@@ -63,10 +63,10 @@ class PlanesReader:
         self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
         self._size: tuple[int, int] | None = None  # width, height of the first picture
         self._kind: tuple[Any, ...] = ()  # of the last one
-        self._colours: Colours | None = None  # of its kind; None: it cannot stay planes
+        self._colours: Colours | None = None  # for that kind; None: it cannot stay planes
 
     def read(self, picture: Any) -> Picture:
-        """Of PyAV's ``picture``, which they keep alive."""
+        """Return PyAV's ``picture`` as planes, which keep it alive, or as BGR."""
         kind = kind_of(picture)
         width, height = self._size = self._size or (picture.width, picture.height)
         if kind != self._kind:
@@ -82,7 +82,7 @@ class PlanesReader:
         return Planes(y, u, v, self._colours, self.make_bgr, picture)
 
     def make_bgr(self, planes: Planes) -> Image:
-        """[h, w, 3] u8, pixel for pixel as the readers of BGR make it."""
+        """Return [h, w, 3] u8, pixel for pixel as the readers of BGR make it."""
         picture = blank_like(planes, planes).picture if planes.picture is None else planes.picture
         height, width = planes.y.shape
         with self._lock:
@@ -91,8 +91,8 @@ class PlanesReader:
 
 
 def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
-    """Planes of the same size and colours that may be drawn into, with what is in ``filled``."""
-    import av  # here: photos have an easel, too, and need no PyAV
+    """Return writeable planes of the same size and colours, with the content of ``filled``."""
+    import av  # here: photos use an easel too, without PyAV
 
     height, width = planes.y.shape
     colours, picture = planes.colours, av.VideoFrame(width, height, "yuv420p")
@@ -113,17 +113,17 @@ def copy_planes(of: Planes, to: Planes) -> None:
 
 
 class Easel:
-    """The pictures that boxes are drawn into, in turn. The writer's is encoded before the next one
-    comes. Other threads draw one each, as many wait, and one may be overtaken by as many: three."""
+    """The pictures that boxes are drawn into, in rotation. The writer's is encoded before the next
+    one comes. Other threads draw one each, as many wait, as many may be overtaken: three each."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
-        """``bgr``: somebody needs BGR with the boxes in it, so that they are drawn there."""
+        """Create the pictures. ``bgr``: an output needs BGR with boxes, so they are drawn there."""
         self._bgr = bgr
         self._planes: list[Planes | None] = [None] * max(1, 3 * threads)
         self._turns = itertools.count()
 
     def put(self, frame: Frame) -> None:
-        """Makes the picture of a frame one that may be drawn into. Planes are copied."""
+        """Replace the picture of a frame by one that may be drawn into. Planes are copied."""
         given = frame.picture
         if not isinstance(given, Planes):
             return

@@ -1,5 +1,5 @@
-"""An object of a store as a file that can be read anywhere, by ranges, never copied to the disk.
-All openings of a video share one object and its blocks, which are bounded."""
+"""An object of a store as a random-access file, read by ranges and never copied to disk. All
+openings of a video share one object and its bounded cache of blocks."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from typing import Any
 
 from detector.core.errors import DetectVideoError, SourceError
 from detector.core.errors.holding import hold_as
-from detector.core.sources._addresses import Addressed, Place
+from detector.core.sources._addresses import Addressed, Location
 from detector.core.sources._storage import explain, open_store, path_in_store
 
-BLOCK = 1 << 20  # bytes, of which the last block of an object has fewer
-MOST_AT_ONCE = 4  # blocks in one request, where the file is read on and on
+BLOCK = 1 << 20  # bytes; the last block of an object has fewer
+MOST_AT_ONCE = 4  # blocks in one request during sequential reading
 KEPT = 32  # blocks
-PAUSES_S = (0.5, 2.0)  # before another try
+PAUSES_S = (0.5, 2.0)  # before a retry
 
 
 class RangedObject:
-    """One object. Threads may read it side by side. ``received``: bytes, so far."""
+    """An object in a store. Several threads may read it. ``received``: bytes so far."""
 
     most_at_once = MOST_AT_ONCE
-    keeps_part = False  # whether what came before an error counts as the object, cut short
+    keeps_part = False  # whether bytes before an error count as a shorter object
 
     def __init__(self, place: Addressed) -> None:
-        """Raises SourceError where it cannot be opened."""
         self.place = place
         self.received = 0
-        self.error: DetectVideoError | None = None  # what ended the reading; it stays
+        self.error: DetectVideoError | None = None  # what ended the reading, for good
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self._expected, self._at_once = 0, 1  # the block that follows what was asked for last
+        self._expected, self._at_once = 0, 1  # the block after the last one requested
         self._file = self._persist(self._open)
         self.size = int(self._file.size or 0)
 
     def _open(self) -> Any:
-        """The file: ``size``, ``seek``, ``read``, ``close``."""
+        """Open the object; return a file with ``size``, ``seek``, ``read``, ``close``."""
         raise NotImplementedError
 
     @property
@@ -48,7 +47,7 @@ class RangedObject:
         return BLOCK
 
     def read(self, start: int, length: int) -> bytes:
-        """Some bytes from ``start``, at most ``length``; b"" at the end. Raises SourceError."""
+        """Return at most ``length`` bytes from ``start``; b"" at the end. Raises SourceError."""
         if start >= self.size or length <= 0:
             return b""
         number, within = divmod(start, self.block)
@@ -86,7 +85,7 @@ class RangedObject:
         return data
 
     def _persist(self, act: Any) -> Any:
-        """Tries again where that may help. What fails in the end stays failed."""
+        """Retry if that may help. A final failure is permanent."""
         for pause_s in (*PAUSES_S, None):
             try:
                 return act()
@@ -114,10 +113,10 @@ class RangedObject:
 
 
 class StoredObject(RangedObject):
-    place: Place
+    place: Location
 
     def _open(self) -> Any:
-        # No cache of fsspec's: ours is shared by all openings.
+        # Without fsspec's cache: all openings share ours.
         file = open_store(self.place).open(
             path_in_store(self.place), "rb", block_size=BLOCK, cache_type="none"
         )
@@ -131,7 +130,7 @@ class StoredObject(RangedObject):
 
 
 class RangeFile:
-    """One opening of an object, for PyAV; FFmpeg guesses raw formats by ``name``'s suffix."""
+    """An open object for PyAV; FFmpeg guesses raw formats by the suffix of ``name``."""
 
     def __init__(self, stored: RangedObject, name: str) -> None:
         self.name, self._stored, self._at = name, stored, 0
@@ -141,13 +140,13 @@ class RangeFile:
         return self._stored.size
 
     def read(self, length: int = -1) -> bytes:
-        """Some of the next bytes, b"" at the end."""
+        """Return some of the next bytes; b"" at the end."""
         data = self._stored.read(self._at, self.size if length < 0 else length)
         self._at += len(data)
         return data
 
     def pread(self, length: int, start: int) -> bytes:
-        """As os.pread: all of the bytes, but for the end."""
+        """Return all of the bytes, like os.pread, except at the end."""
         parts: list[bytes] = []
         while length > 0 and (data := self._stored.read(start, length)):
             parts.append(data)
@@ -157,7 +156,7 @@ class RangeFile:
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
-        self._at = min(max(0, base + offset), 2**63 - 1)  # which FFmpeg takes
+        self._at = min(max(0, base + offset), 2**63 - 1)  # FFmpeg's limit
         return self._at
 
     def tell(self) -> int:
@@ -167,12 +166,12 @@ class RangeFile:
         return True
 
     def close(self) -> None:
-        """The object stays open: it is shared."""
+        """Do nothing: the object is shared and stays open."""
 
 
 @contextmanager
 def holding(stored: RangedObject) -> Iterator[str]:
-    """Keeps an object open during the block, and gives the name that finds it."""
+    """Keep an object open during the block; yield the name by which it can be opened."""
     try:
         with hold_as(str(stored.place), stored.open) as name:
             yield name

@@ -1,63 +1,37 @@
-"""Which pictures and videos a spec names: a folder, a pattern, files by name."""
+"""Which pictures and videos a spec names: a folder, a pattern, files by name; and why none."""
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 import re
-from collections.abc import Sequence
 
 from detector.core.errors import SourceError
-from detector.core.sources._contents import PICTURES, Contents, list_folder, natural_key, walk_files
+from detector.core.sources._contents import PICTURES, Folder, list_folder, walk_files
+from detector.core.sources._forms import NamedPictures, is_live
 from detector.core.sources._left_out import describe_left_out
-from detector.core.sources._unclaimed import is_live
 from detector.core.sources.base import check_file
 
+LONGEST_NAME = 255  # bytes, on every file system of Linux
 # ffmpeg's pattern of numbered files. %% stands for a percent sign.
 _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
 
 
-class NamedPictures(str):
-    """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
-
-    paths: tuple[str, ...]
-
-    def __new__(cls, paths: Sequence[str]) -> NamedPictures:
-        folders = {os.path.dirname(path) for path in paths}
-        if len(folders) == 1:
-            common = folders.pop() or os.curdir
-        else:
-            common = os.path.commonpath([os.path.abspath(folder) for folder in folders])
-        spec = super().__new__(cls, common)
-        spec.paths = tuple(sorted(paths, key=natural_key))
-        return spec
-
-
-class Gathered(str):
-    """The spec of a folder or pattern, when all that it holds is taken care of; ``note``."""
-
-    note: str
-
-    def __new__(cls, spec: str, note: str) -> Gathered:
-        made = super().__new__(cls, spec)
-        made.note = note
-        return made
-
-
 def list_pictures(spec: str) -> list[str]:
-    """The pictures of a spec that ``PicturesSource`` claims, in order. Raises SourceError."""
+    """Return the pictures of a spec of ``PicturesSource``, in order. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return list(spec.paths)
     if is_numbered(spec):
-        return _select_pictures(spec, Contents(list(_list_numbered(spec)), []))
+        return _select_pictures(spec, Folder(list(_list_numbered(spec)), []))
     if (contents := look_into(spec)) is not None:
         return _select_pictures(spec, contents)
     check_file(spec)
     return [spec]
 
 
-def look_into(spec: str) -> Contents | None:
-    """What a folder or a pattern contains; None for other specs. Raises SourceError."""
+def look_into(spec: str) -> Folder | None:
+    """Return the content of a folder or a pattern; None for other specs. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return None
     if os.path.isdir(spec):
@@ -68,7 +42,7 @@ def look_into(spec: str) -> Contents | None:
 
 
 def is_numbered(spec: str) -> bool:
-    """Whether ``spec`` is ffmpeg's pattern for numbered pictures, and no file's name."""
+    """Return whether ``spec`` is ffmpeg's pattern for numbered pictures, and not a file's name."""
     name = os.path.basename(spec).replace("%%", "")
     return (
         len(_NUMBER.findall(name)) == 1
@@ -79,7 +53,7 @@ def is_numbered(spec: str) -> bool:
 
 
 def _list_numbered(spec: str) -> list[str]:
-    """The files that ``frame_%04d.jpg`` names, whichever numbers there are."""
+    """Return the files that ``frame_%04d.jpg`` matches, whichever numbers exist."""
     folder, name = os.path.split(spec)
     marked = name.replace("%%", "\0")
     found = _NUMBER.search(marked)
@@ -87,22 +61,22 @@ def _list_numbered(spec: str) -> list[str]:
     ends = (marked[: found.start()], marked[found.end() :])
     before, after = (re.escape(end.replace("\0", "%")) for end in ends)
     digits = max(1, int(found.group(1) or 1))
-    # A number has at least so many digits, and more of them only where it is as large as that.
+    # A number has at least this many digits, and more only if it is that large.
     wanted = re.compile(f"{before}(?:[0-9]{{{digits}}}|[1-9][0-9]{{{digits},}}){after}")
     try:
         files = list_folder(folder or os.curdir).files
     except SourceError:
         if os.path.isdir(folder or os.curdir):
             raise
-        files = []  # the folder is not there
+        files = []  # the folder does not exist
     matches = (path for path in files if wanted.fullmatch(os.path.basename(path)))
     return [os.path.join(folder, os.path.basename(path)) for path in matches]
 
 
-def _list_matches(pattern: str) -> Contents:
+def _list_matches(pattern: str) -> Folder:
     folder, name = os.path.split(pattern)
     if name == "**" and not glob.has_magic(folder):
-        return Contents(list(walk_files(folder or os.curdir)), [])
+        return Folder(list(walk_files(folder or os.curdir)), [])
     files, folders, strange = [], [], 0
     for path in glob.iglob(pattern, recursive=True):
         if os.path.isfile(path):
@@ -111,10 +85,10 @@ def _list_matches(pattern: str) -> Contents:
             folders.append(path)
         else:
             strange += 1
-    return Contents(files, [] if "**" in pattern.split(os.sep) else folders, strange)
+    return Folder(files, [] if "**" in pattern.split(os.sep) else folders, strange)
 
 
-def _select_pictures(spec: str, contents: Contents) -> list[str]:
+def _select_pictures(spec: str, contents: Folder) -> list[str]:
     if pictures := contents.pictures:
         return pictures
     what = "the folder" if os.path.isdir(spec) else "the pattern"
@@ -126,3 +100,35 @@ def _select_pictures(spec: str, contents: Contents) -> list[str]:
         raise SourceError(f"{spec}: {what}; give {by_name}")
     said = describe_left_out(spec, contents) or "no files at all; check the path"
     raise SourceError(f"{spec}: {what} has no picture and no video (.jpg, .mp4...): {said}")
+
+
+def refusal(spec: str) -> SourceError:
+    """Return the error for a spec that no source claims: what is wrong with it, and the remedy."""
+    if is_live(spec):  # what reads cameras was left out of this installation
+        why = "is a camera, but this installation cannot read cameras; reinstall detect-video"
+    elif os.path.islink(spec):
+        why = f"a dead link (to {os.readlink(spec)}); name the file itself"
+    else:
+        why = _missing(spec)
+    return SourceError(f"{spec}: {why}")
+
+
+def _missing(spec: str) -> str:
+    folder, name = os.path.split(spec)
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        return f"the name is too long: it has more than {LONGEST_NAME} bytes"
+    if not name:
+        return (
+            "no such folder"
+            if spec
+            else "an empty name; give a video file, a picture or a folder of pictures"
+        )
+    if not os.path.isdir(folder or "."):
+        return f"no such file: the folder {folder} does not exist either; check the path"
+    close = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
+    hint = (
+        f"did you mean {os.path.join(folder, close[0])}?"
+        if close
+        else f"check the path ({os.path.abspath(spec)})"
+    )
+    return f"no such file; {hint}"

@@ -1,7 +1,7 @@
 """Standard input as a file that can be read once, from its first byte to its last.
 
-The first bytes are kept until its second frame is asked for; every opening up to then begins at the
-first byte. A pipe may stay silent for ever, so whoever waits looks at ``stopped``.
+The first bytes are kept until its second frame is requested; until then every opening begins at the
+first byte. A pipe may stay silent for ever, so every wait checks ``stopped``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from collections.abc import Callable
 
 from detector.core.errors import SourceError, UsageError
 
-SPEC = "-"
 TICK_MS = 100  # between two looks at ``stopped``
 MOST_KEPT = 512 << 20  # bytes before the second frame; one of 8192x8192 is 100 MB
 BOXES_WITHIN = 1 << 16  # bytes, in which the boxes before the pictures of an MP4 are looked at
 CURE = "ffmpeg -i IN -c copy -f matroska - | detect-video -"
-# Boxes of an MP4 that may stand before its index (moov) or a fragment (moof).
+# Boxes of an MP4 that may precede its index (moov) or a fragment (moof).
 _BEFORE_INDEX = (b"ftyp", b"styp", b"free", b"skip", b"wide", b"uuid", b"pdin", b"sidx", b"emsg")
 
 
 class StandardInput:
-    """``read`` and ``rewind`` for PyAV. ``stopped`` tells if the run is over."""
+    """A file for PyAV with ``read`` and ``rewind``. ``stopped`` returns whether the run is over."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self.stopped: Callable[[], bool] = lambda: False
@@ -32,7 +31,7 @@ class StandardInput:
         self._descriptor = descriptor
         self._digest = hashlib.sha256()
         self._kept = bytearray()  # from the first byte on, until ``forget``
-        self._at = 0  # in what is kept
+        self._at = 0  # position in the kept bytes
         self._keeps = True
         self._ended = False
         self._error: SourceError | None = None
@@ -40,7 +39,7 @@ class StandardInput:
         self._poll.register(descriptor, select.POLLIN)
 
     def check(self) -> None:
-        """Raises UsageError for a terminal, and SourceError for what was read before."""
+        """Raise UsageError for a terminal, and SourceError if it was read before."""
         if os.isatty(self._descriptor):
             raise UsageError(
                 f"-: standard input is a terminal, not a video; name a file, or pipe one in: {CURE}"
@@ -49,23 +48,23 @@ class StandardInput:
             raise SourceError("-: standard input was already read, and can be read only once")
 
     def rewind(self) -> None:
-        """Goes back to the first byte. Raises SourceError for an MP4 with its index behind."""
+        """Go back to the first byte. Raises SourceError for an MP4 with its index at the end."""
         self.check()
         self._at = 0
         self._refuse_index_at_end()
 
     def forget(self) -> None:
-        """Nobody begins anew: what was read need not be kept any longer."""
+        """Stop keeping the bytes: there will be no further opening."""
         self._keeps = False
 
     def beginning(self, length: int) -> bytes:
-        """The first bytes, fewer where there are no more. To be asked before ``forget``."""
+        """Return the first bytes, or fewer if there are no more. Call it before ``forget``."""
         while len(self._kept) < length and not self._ended:
             self._kept += self._receive(length - len(self._kept))
         return bytes(self._kept[:length])
 
     def read(self, length: int) -> bytes:
-        """Some of the next bytes; b"" at the end, or where the run was stopped."""
+        """Return some of the next bytes; b"" at the end, or if the run was stopped."""
         if self._at < len(self._kept):
             data = bytes(self._kept[self._at : self._at + length])
         else:
@@ -93,7 +92,7 @@ class StandardInput:
                     self._digest.update(data)
                     self.size += len(data)
                     return data
-                # Ready without data is the end. A silent pipe is not ready.
+                # Ready without data means the end. A silent pipe is not ready.
                 self._ended = bool(self._poll.poll(0)) or self.stopped()
             except BlockingIOError:
                 self._ended = self.stopped()
@@ -106,12 +105,12 @@ class StandardInput:
         return b""
 
     def raise_error(self) -> None:
-        """Raises what ended the reading early, where there was something."""
+        """Raise the error that ended the reading early, if any."""
         if self._error is not None:
             raise self._error
 
     def _refuse_index_at_end(self) -> None:
-        """FFmpeg would skip all pictures to find the index, and not come back to them."""
+        """Refuse an MP4 with its index at the end: FFmpeg would skip the pictures to find it."""
         at = 0
         while at < BOXES_WITHIN:
             head = self.beginning(at + 16)[at:]
@@ -126,7 +125,7 @@ class StandardInput:
             at += int.from_bytes(head[8:16], "big") if size == 1 else max(size, 8)
 
     def sha256(self) -> str | None:
-        """Hex digest of the bytes that were read; None where there were none."""
+        """Return the hex digest of the bytes read; None if there were none."""
         return self._digest.hexdigest() if self.size else None
 
     def changes(self) -> list[str]:

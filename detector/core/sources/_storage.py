@@ -1,4 +1,4 @@
-"""Stores as file systems of fsspec, each opened once in a process."""
+"""Stores as file systems of fsspec, each opened once per process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from detector.core.errors import DetectVideoError, EngineError, SourceError
 from detector.core.errors.secrets import keep_secret
-from detector.core.sources._addresses import STORES, Place, credentials_of
+from detector.core.sources._addresses import STORES, Location, credentials_of
 
-CONNECT_S, SILENT_S = 20.0, 30.0  # until a connection stands; without a byte
-# Of the libraries themselves. Together with ours (_ranges.py) a server that is silent is given up
-# before the watchdog ends the worker (300 s), so that the error names it.
+CONNECT_S, SILENT_S = 20.0, 30.0  # to connect; without a byte
+# Retries by the libraries. With ours (_ranges.py), a silent server is given up before the watchdog
+# ends the worker (300 s), so that the error names it.
 TRIES = 2
-# Names of errors: neither botocore nor google.auth is imported for them.
+# Names of errors, so that neither botocore nor google.auth is imported for them.
 NOT_LET_IN = (
     "NoCredentialsError",
     "PartialCredentialsError",
@@ -29,29 +29,28 @@ NOT_LET_IN = (
     "DefaultCredentialsError",
     "RefreshError",
 )
-# Of Amazon, which says 400 to a token that has run out; and to who asks for an object's head, no
-# more than that.
+# Amazon's codes for an expired token; a HEAD request only gets 400.
 RUN_OUT = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400")
-NO_RETRIES = " (reached max retries: 0)"  # s3fs tries again, not botocore
+NO_RETRIES = " (reached max retries: 0)"  # s3fs retries, not botocore
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
-class About(NamedTuple):
-    """``version``: size and ETag, generation or date, which tell whether it is the same."""
+class ObjectInfo(NamedTuple):
+    """Facts about an object. ``version``: size and ETag, generation or date: its identity."""
 
     size: int
     version: str
 
 
 class Trouble(NamedTuple):
-    """What an error of a store means. ``passes``: another try may go well."""
+    """The meaning of a store's error. ``passes``: a retry may succeed."""
 
     text: str
     passes: bool
 
 
-def open_store(place: Place) -> Any:
-    """The file system (fsspec) that has ``place``. Raises EngineError where a package lacks."""
+def open_store(place: Location) -> Any:
+    """Return the file system (fsspec) of ``place``. Raises EngineError if a package is missing."""
     return _open(place.scheme)
 
 
@@ -64,7 +63,7 @@ def _open(scheme: str) -> Any:
         import fsspec
 
         store = fsspec.filesystem(scheme, skip_instance_cache=True, **_settings(scheme))
-        store.retries = TRIES  # of s3fs, which has them by default for minutes
+        store.retries = TRIES  # of s3fs, which retries for minutes by default
         return store
     except ImportError as error:
         package = {"s3": "s3fs", "gs": "gcsfs"}[scheme]
@@ -78,7 +77,7 @@ def _open(scheme: str) -> Any:
 
 def _settings(scheme: str) -> dict[str, Any]:
     if scheme == "s3":
-        retries = {"mode": "standard", "total_max_attempts": 1}  # s3fs has its own around it
+        retries = {"mode": "standard", "total_max_attempts": 1}  # s3fs retries around it
         timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}
         session = _session_of_aws()
         return {"use_listings_cache": False, "config_kwargs": timeouts, "session": session}
@@ -86,14 +85,14 @@ def _settings(scheme: str) -> dict[str, Any]:
 
 
 def _session_of_aws() -> Any:
-    """One that reads dates fast: each key of a listing has one."""
+    """Return a session that parses dates fast: each key of a listing has one."""
     from aiobotocore.session import AioSession
     from botocore.utils import parse_timestamp
 
     def parse(value: Any) -> datetime:
         try:
             found = datetime.fromisoformat(value)
-        except (TypeError, ValueError):  # other services have other forms
+        except (TypeError, ValueError):  # other services use other formats
             return parse_timestamp(value)  # type: ignore[no-any-return]
         return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
@@ -104,31 +103,31 @@ def _session_of_aws() -> Any:
 
 
 def forget_stores() -> None:
-    """The next opening looks at the environment anew."""
+    """Close the stores; the next opening reads the environment again."""
     _open.cache_clear()
 
 
-def path_in_store(place: Place) -> str:
+def path_in_store(place: Location) -> str:
     return f"{place.host}/{place.key}"
 
 
-def about_of(info: Mapping[str, Any]) -> About:
-    """Of what a file system tells of one object. Raises SourceError where it tells no size."""
+def about_of(info: Mapping[str, Any]) -> ObjectInfo:
+    """Convert a file system's description of an object. Raises SourceError if it lacks a size."""
     size = info.get("size")
     if size is None:
         raise SourceError("the server states no length, so byte ranges cannot be read")
     for name in ("generation", "ETag", "etag", "Last-Modified", "LastModified", "mtime", "created"):
         if value := info.get(name):
-            return About(int(size), f"{int(size)}-{_bare(value)}")
-    return About(int(size), f"{int(size)}-")
+            return ObjectInfo(int(size), f"{int(size)}-{_bare(value)}")
+    return ObjectInfo(int(size), f"{int(size)}-")
 
 
 def _bare(value: object) -> str:
     return str(value).removeprefix("W/").strip('"')
 
 
-def look(place: Place) -> About:
-    """Asks for one object. Raises SourceError, one line with the cure."""
+def look(place: Location) -> ObjectInfo:
+    """Describe one object. Raises SourceError, one line with the remedy."""
     store = open_store(place)
     with store_errors(place):
         info = store.info(path_in_store(place))
@@ -138,8 +137,8 @@ def look(place: Place) -> About:
 
 
 @contextmanager
-def store_errors(place: Place) -> Iterator[None]:
-    """What a library raises in the block becomes a SourceError."""
+def store_errors(place: Location) -> Iterator[None]:
+    """Turn errors of a library in the block into a SourceError."""
     try:
         yield
     except DetectVideoError:
@@ -149,7 +148,6 @@ def store_errors(place: Place) -> Iterator[None]:
 
 
 def explain(error: BaseException, scheme: str) -> Trouble:
-    """What an error of fsspec and the libraries below it means."""
     status, name = _status(error), type(error).__name__
     if _code(error) == "RequestTimeTooSkewed":
         return Trouble("the store refuses this machine's clock; set it right", False)
@@ -170,7 +168,6 @@ def explain(error: BaseException, scheme: str) -> Trouble:
 
 
 def _status(error: BaseException | None) -> int | None:
-    """HTTP's, of the error or of what it came from."""
     while error is not None:
         response = getattr(error, "response", None)
         of_boto = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
@@ -184,7 +181,6 @@ def _status(error: BaseException | None) -> int | None:
 
 
 def _code(error: BaseException | None) -> str:
-    """Amazon's name of what is wrong."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict) and (code := response.get("Error", {}).get("Code")):
@@ -194,7 +190,7 @@ def _code(error: BaseException | None) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """The innermost reason, in a line."""
+    """Return the innermost reason, in one line."""
     while error.__cause__ is not None and not str(error.__cause__).isspace():
         error = error.__cause__
     text = " ".join(str(error).replace(NO_RETRIES, "").split())

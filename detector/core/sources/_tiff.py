@@ -1,4 +1,4 @@
-"""What the header of a TIFF says of its samples, and EXIF, built alike, of a photo's time."""
+"""Read samples' format from a TIFF header, and a photo's time from EXIF, a similar header."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ EXIF_WITHIN = 1 << 17  # bytes from either end of a file: a JPEG's EXIF has at m
 EXIF, TAKEN, ZONE_OF_TAKEN = 34665, 36867, 36881
 SIZES = {1: "B", 2: "B", 3: "H", 4: "I", 13: "I", 16: "Q"}  # types of values: struct's letters
 REDUCED = 1  # bit of SUBFILE: a smaller copy of another page
-# Those that libtiff knows, if only to refuse them. Of others it makes a black picture.
+# Compressions that libtiff knows, if only to refuse them. It reads others as a black picture.
 COMPRESSIONS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 32766, 32771, 32773, 32809, 32909, 32946)
 COMPRESSIONS += (34661, 34676, 34677, 34887, 34925, 50000, 50001)
-PARTS, MOST_PARTS = (273, 279, 324, 325), 1 << 16  # positions and lengths of strips, tiles
+PARTS, MOST_PARTS = (273, 279, 324, 325), 1 << 16  # positions and lengths of strips and tiles
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, CIE_LAB, ICC_LAB = 0, 1, 2, 8, 9
 SEPARATE, SIGNED, FLOAT = 2, 2, 3
-ASSOCIATED, UNASSOCIATED = 1, 2  # ALPHA: colours are multiplied by it already, or not
+ASSOCIATED, UNASSOCIATED = 1, 2  # ALPHA: whether colours are multiplied by it already
 Tags = dict[int, tuple[tuple[int, ...], int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Tiff:
-    """The first page of a file that has ``pages``, without smaller copies."""
+    """The first page of a file with ``pages`` pages, not counting smaller copies."""
 
     tags: Tags  # first values, and their position in the file
     pages: int
@@ -45,14 +45,14 @@ class Tiff:
         return self[COMPRESSION] in COMPRESSIONS
 
     def lacks_a_plane(self, length: int) -> bool:
-        """cv2 leaves out what is behind the end of a file of so many bytes."""
+        """Return whether a file of so many bytes ends before a plane, which cv2 would omit."""
         parts = [self.tags[tag][0] for tag in PARTS if tag in self.tags]
-        ends = (sum(part) for part in zip(*parts, strict=False))  # where it is, and its length
+        ends = (sum(part) for part in zip(*parts, strict=False))  # its position and its length
         return self[PLANES] == SEPARATE and max(ends, default=0) > length
 
 
 def read_tiff(data: bytes) -> Tiff | None:
-    """None where it is no TIFF, or its header is cut off or damaged."""
+    """Read the header; None if it is not a TIFF, or its header is truncated or damaged."""
     if not data.startswith(STARTS):
         return None
     try:
@@ -62,7 +62,7 @@ def read_tiff(data: bytes) -> Tiff | None:
 
 
 def _read(data: bytes) -> Tiff | None:
-    reader = _Reader(data)
+    reader = _TiffReader(data)
     first, following = reader.page(reader.first)
     pages, seen = 1, {reader.first}
     while following and following not in seen and pages < MOST_PAGES:
@@ -73,7 +73,7 @@ def _read(data: bytes) -> Tiff | None:
 
 
 def write_numbers(data: bytes, numbers: dict[int, int]) -> bytes:
-    """A copy with ``numbers`` of two bytes at these positions."""
+    """Return a copy with ``numbers`` of two bytes at these positions."""
     copy, order = bytearray(data), "<" if data[:1] == b"I" else ">"
     for at, number in numbers.items():
         struct.pack_into(f"{order}H", copy, at, number)
@@ -85,13 +85,13 @@ _EXIF_BEGINS = re.compile(rb"(?:Exif\0\0|eXIf|EXIF....|\A)(?=II\*\0|MM\0\*)", re
 
 
 def read_taken(path: str) -> str | None:
-    """When a photo was taken, by its EXIF: ISO 8601, with the offset from UTC if stated."""
+    """Return when a photo was taken, by its EXIF: ISO 8601, with the offset from UTC if stated."""
     with suppress(OSError), open(name_to_open(path), "rb") as file:
         head = file.read(EXIF_WITHIN)
         if head.startswith(b"\xff\xd8"):
             return _find_taken(head[head.find(_EXIF_OF_JPEG) :]) if _EXIF_OF_JPEG in head else None
         file.seek(max(os.path.getsize(path) - EXIF_WITHIN, 0))
-        return _find_taken(head) or _find_taken(file.read())  # WebP has it behind the pixels
+        return _find_taken(head) or _find_taken(file.read())  # WebP has it after the pixels
     return None
 
 
@@ -99,7 +99,7 @@ def _find_taken(data: bytes) -> str | None:
     begins = _EXIF_BEGINS.search(data)
     exif = data[begins.end() :] if begins else b""
     try:
-        reader = _Reader(exif)
+        reader = _TiffReader(exif)
         tags = reader.page(reader.page(reader.first)[0][EXIF][0][0])[0]
         at, zone_at = tags[TAKEN][1], tags.get(ZONE_OF_TAKEN, ((), len(exif)))[1]
         text, zone = (exif[one : one + 19].decode("latin-1") for one in (at, zone_at))
@@ -110,7 +110,7 @@ def _find_taken(data: bytes) -> str | None:
     return taken + offset[0] if offset else taken
 
 
-class _Reader:
+class _TiffReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._order = "<" if data[:1] == b"I" else ">"
@@ -121,7 +121,7 @@ class _Reader:
         return struct.unpack_from(self._order + letters, self._data, at)
 
     def page(self, at: int) -> tuple[Tags, int]:
-        """(tag -> its first values and their position; position of the next page, 0: none)."""
+        """Return (tag -> its first values and their position; the next page, 0: none)."""
         count_as, entry, offset = ("Q", 20, "Q") if self._big else ("H", 12, "I")
         (count,) = self._take(count_as, at)
         at += struct.calcsize(f"={count_as}")
@@ -138,5 +138,5 @@ class _Reader:
             try:
                 tags[tag] = self._take(letters, values_at), values_at
             except struct.error:
-                continue  # of no use here, unless it is one that is asked for
+                continue  # not needed, unless it is requested
         return tags, self._take(offset, at + entry * count)[0]

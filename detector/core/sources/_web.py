@@ -1,7 +1,7 @@
-"""Files of web servers: one request, read on as long as it lasts.
+"""Files of web servers: one request, read for as long as the connection lasts.
 
-Of a server without ranges the bytes are kept in a temporary file. User and password go to the host
-of the address alone, whatever it redirects to; certificates are checked.
+If a server has no ranges, the bytes are stored in a temporary file. User and password only go to
+the host of the address, whatever it redirects to; certificates are checked.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from detector.core.errors.secrets import HIDDEN, Address, redact
 from detector.core.http import Answer, Login, open_from
 from detector.core.sources import _ranges
 from detector.core.sources._ranges import PAUSES_S, RangedObject
-from detector.core.sources._storage import About, explain
+from detector.core.sources._storage import ObjectInfo, explain
 
 SILENT_S = 20.0  # without a byte
-READ_BYTES = 1 << 16  # asked of a connection at once
-SKIPPED = 1 << 18  # bytes that are read past rather than asked for anew
-LOOK_S = 0.2  # between two looks at whether the run is to stop
+READ_BYTES = 1 << 16  # per read of a connection
+SKIPPED = 1 << 18  # bytes to read and discard rather than request again
+LOOK_S = 0.2  # between two checks whether the run must stop
 LONGEST_NAME = 200  # bytes
 
-# Whether the run that opens a file now is to end; see ``heeding``. ``bool()`` is False.
+# Returns whether the run that opens a file now must stop; see ``cut_when``. ``bool()`` is False.
 stopped: Callable[[], bool] = bool
-_opening = threading.local()  # ``stopped`` of the run that this thread opens for
+_opening = threading.local()  # ``stopped`` of the run for which this thread opens
 
 
 class CertificateError(SourceError):
-    """Nobody knows who answers."""
+    """The server's certificate could not be verified."""
 
 
 class ChangedError(OSError):
-    """Another file lies at the address now."""
+    """The file at the address has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebPlace:
-    """An address of a web server. As text it has no query: that may hold what nobody is to see."""
+    """An address of a web server. Its text omits the query, which may hold secrets."""
 
     whole: str = field(repr=False)
 
@@ -57,14 +57,14 @@ class WebPlace:
         return self.whole.partition(":")[0].lower()
 
     def __str__(self) -> str:
-        shown = Address(self.whole).shown  # registers what is secret
+        shown = Address(self.whole).shown  # registers secrets
         scheme, _, rest = shown.partition("://")
         host, slash, path = re.split(r"[?#]", rest)[0].partition("/")
         return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
     @property
     def name(self) -> str:
-        """What a file is called that comes from there: the path's last part, or the host."""
+        """The name of the file: the path's last part, or the host."""
         host, _, path = str(self).partition("://")[2].partition("/")
         name = unquote(path.rstrip("/").rpartition("/")[2]) or host
         name = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
@@ -74,7 +74,7 @@ class WebPlace:
         return f"{stem}{suffix[:20]}"
 
     def beside(self, url: str) -> WebPlace:
-        """An address that this one leads to. At the same host it has the same login."""
+        """Return an address that this one refers to. On the same host it has the same login."""
         info, at, host = urlsplit(self.whole).netloc.rpartition("@")
         parts = urlsplit(url)
         if at and parts.netloc == host and parts.scheme == self.scheme:
@@ -85,8 +85,8 @@ class WebPlace:
 def ask(
     place: WebPlace, start: int = 0, *, timeout_s: float = SILENT_S, checked: bool = True
 ) -> Answer:
-    """Asks for the file from byte ``start`` on. ``checked``: False trusts every certificate, and
-    sends neither user nor password nor query. Raises as ``open_from``, and CertificateError."""
+    """Request the file from byte ``start`` on. ``checked``: False trusts every certificate, and
+    sends no user, password or query. Raises what ``open_from`` raises, and CertificateError."""
     url = place.whole if checked else re.split(r"[?#]", place.whole)[0]
     login = _login_of(place.whole) if checked else None
     try:
@@ -99,7 +99,7 @@ def ask(
 
 
 def _login_of(whole: str) -> Login | None:
-    """Of the address itself, else of ~/.netrc."""
+    """Return the login in the address, else the one in ~/.netrc."""
     info, at, _ = re.split(r"[/?#]", whole.partition("://")[2], maxsplit=1)[0].rpartition("@")
     if at:
         user, _, password = info.partition(":")
@@ -111,15 +111,15 @@ def _login_of(whole: str) -> Login | None:
     return None if found is None or found[2] is None else (found[0], found[2])
 
 
-def look(place: WebPlace) -> About:
-    """Asks for a file without reading it. Raises SourceError."""
+def look(place: WebPlace) -> ObjectInfo:
+    """Ask for a file without reading it. Raises SourceError."""
     try:
         with closing(ask(place)) as answer:
             if answer.size is None:
                 raise SourceError(f"{place}: the server states no length; copy the file first")
             dated = answer.headers.get("Last-Modified")
             version = (answer.tag or dated or "").removeprefix("W/").strip('"')
-            return About(answer.size, f"{answer.size}-{version}")
+            return ObjectInfo(answer.size, f"{answer.size}-{version}")
     except SourceError:
         raise
     except (OSError, ValueError) as error:
@@ -127,16 +127,15 @@ def look(place: WebPlace) -> About:
 
 
 class WebFile:
-    """A file of a server, as a file: ``size``, ``seek``, ``read``. For one thread."""
+    """A server's file with ``size``, ``seek`` and ``read``. For one thread."""
 
     def __init__(self, place: WebPlace) -> None:
-        """Raises as ``ask``."""
         self._place = place
         self._answer: Answer | None = ask(place)
         self._tag = self._answer.tag
         self._at = 0  # where ``read`` reads next
-        self._came = 0  # where the open answer stands
-        self.broken: Exception | None = None  # what ended a file whose length nobody knew
+        self._came = 0  # position of the open response
+        self.broken: Exception | None = None  # what ended a file of unknown length
         self._kept: IO[bytes] | None = None
         if not self._answer.ranges or self._answer.size is None:
             self._kept = tempfile.TemporaryFile(prefix="detect-video-")  # noqa: SIM115
@@ -149,7 +148,7 @@ class WebFile:
         self._at = position
 
     def read(self, length: int) -> bytes:
-        """Some bytes from the position on. Raises as ``ask``; another call tries again."""
+        """Return some bytes from the position. Raises as ``ask``; another call retries."""
         if self._kept is None:
             data = self._receive(self._at, min(length, READ_BYTES))
         else:
@@ -162,7 +161,7 @@ class WebFile:
         return data
 
     def _receive(self, position: int, length: int) -> bytes:
-        """Some bytes of the open answer, or of a new one, which may begin with the first byte."""
+        """Return some bytes of the open response, or of a new one, perhaps from the start."""
         answer = self._answer
         if answer is None or not 0 <= position - self._came <= SKIPPED:
             answer = self._ask_again(position)
@@ -196,7 +195,7 @@ class WebFile:
             self._answer = None
 
     def _keep_all(self) -> int:
-        """The length of a file that only its end tells."""
+        """Store the file and return its length, which only its end reveals."""
         assert self._kept is not None
         assert self._answer is not None
         try:
@@ -208,7 +207,7 @@ class WebFile:
         return self._kept.seek(0, os.SEEK_END)
 
     def cut(self) -> None:
-        """Ends a read that waits, in another thread."""
+        """End a read that waits in another thread."""
         if (answer := self._answer) is not None:
             answer.cut()
 
@@ -222,31 +221,30 @@ class WebObject(RangedObject):
     """A file of a web server; ``error`` says why it ends early, if its connection was lost."""
 
     place: WebPlace
-    most_at_once = 1  # a connection goes on, so that more blocks cost no request
+    most_at_once = 1  # a connection stays open, so further blocks need no request
     keeps_part = True
 
     def __init__(self, place: WebPlace) -> None:
-        """Raises SourceError."""
         self._over = threading.Event()
         self.users = 1
-        # Of the run that opens it: another one may begin or end meanwhile.
+        # Belongs to the run that opens the file: another run may begin or end meanwhile.
         self.stopped: Callable[[], bool] = getattr(_opening, "stopped", stopped)
         super().__init__(place)
-        self._until = self.size  # what lies behind it does not come
+        self._until = self.size  # no bytes arrive beyond it
         if self._file.broken is not None:
             self._end(self._file.broken, self.size)
         threading.Thread(target=self._watch, name="detect-video web", daemon=True).start()
 
     @property
     def block(self) -> int:
-        """Smaller than of stores: the first picture waits for less."""
+        """Bytes per block, fewer than for stores: the first picture arrives sooner."""
         return min(_ranges.BLOCK, READ_BYTES)
 
     def _open(self) -> WebFile:
         return WebFile(self.place)
 
     def _watch(self) -> None:
-        """A run that is to stop waits for no server."""
+        """Cut the connection if the run must stop."""
         while not self._over.wait(LOOK_S):
             if self.stopped():
                 self._file.cut()
@@ -257,7 +255,7 @@ class WebObject(RangedObject):
         return self._blocks.get(number, b"")
 
     def _ask(self, start: int, end: int) -> bytes:
-        """As many of the bytes as come. Tries go on as long as each brings some."""
+        """Return as many of the bytes as arrive. Retries while each attempt brings some."""
         data, tries, end = bytearray(), 0, min(end, self._until)
         while len(data) < end - start:
             try:
@@ -275,7 +273,7 @@ class WebObject(RangedObject):
         return bytes(data)
 
     def _is_stopped(self, pause_s: float) -> bool:
-        """Waits. True where the run is to stop."""
+        """Return whether the run must stop, after a pause."""
         until = time.monotonic() + pause_s
         while time.monotonic() < until and not self.stopped():
             self._over.wait(LOOK_S)
@@ -300,15 +298,14 @@ class WebObject(RangedObject):
         super().close()
 
 
-# The object that was opened last, inside of ``keeping``: a run opens its source for its size, and
-# then for its frames.
+# The object opened last, inside ``keep_open``: a run opens a source for its size, then its frames.
 _lock = threading.Lock()
 _keepers = 0
 _kept: WebObject | None = None
 
 
 def open_web(place: WebPlace) -> WebObject:
-    """Raises SourceError."""
+    """Open a file, or return the one that is still open. Raises SourceError."""
     with _lock:
         if _kept is not None and _kept.place == place:
             _kept.users += 1
@@ -328,8 +325,8 @@ def _keep(opened: WebObject | None) -> None:
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
-    """During the block, the file that was opened last stays open, with what has come of it."""
+def keep_open() -> Iterator[None]:
+    """Keep the file opened last open during the block, with the bytes received so far."""
     global _keepers
     with _lock:
         _keepers += 1
@@ -342,8 +339,8 @@ def keeping() -> Iterator[None]:
 
 
 @contextmanager
-def heeding(is_stopped: Callable[[], bool]) -> Iterator[None]:
-    """A web file that is opened in the block is cut off once ``is_stopped()``, if still read."""
+def cut_when(is_stopped: Callable[[], bool]) -> Iterator[None]:
+    """Cut off web files opened in the block once ``is_stopped()``, if still being read."""
     global stopped
     stopped = _opening.stopped = is_stopped
     try:

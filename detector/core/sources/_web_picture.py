@@ -11,18 +11,18 @@ from detector.core.errors import SourceError
 from detector.core.errors.writing import temporary_folder
 from detector.core.sources._contents import PICTURES
 from detector.core.sources._web import WebPlace, open_web
-from detector.core.sources.base import How, Source
+from detector.core.sources.base import OpenOptions, Source
 from detector.core.types import Frame, Image
 
 MOST_BYTES = 1 << 30
 
 
 class WebPicture(Source):
-    """One picture, copied whole: it is read as a file of that name is."""
+    """One picture, downloaded and read like a file."""
 
     decoder = "opencv"
 
-    def __init__(self, place: WebPlace, codec: str, **how: Unpack[How]) -> None:
+    def __init__(self, place: WebPlace, codec: str, **how: Unpack[OpenOptions]) -> None:
         from detector.core.sources.pictures import PicturesSource
 
         self._shown = str(place)
@@ -32,7 +32,7 @@ class WebPicture(Source):
             try:
                 inner = PicturesSource.open(self._path, **how)
             except SourceError as error:
-                raise SourceError(self._told(str(error))) from error
+                raise SourceError(self._with_address(str(error))) from error
             self._inner: Source = stack.enter_context(inner)
             self._kept = stack.pop_all()
         self.info = replace(inner.info, path=self._shown)
@@ -40,11 +40,11 @@ class WebPicture(Source):
 
     @property
     def notes(self) -> list[str]:  # type: ignore[override]
-        self._notes += map(self._told, self._inner.notes)
+        self._notes += map(self._with_address, self._inner.notes)
         self._inner.notes.clear()
         return self._notes
 
-    def _told(self, text: str) -> str:
+    def _with_address(self, text: str) -> str:
         return text.replace(self._path, self._shown)
 
     def read(self, into: Image | None = None) -> Frame | None:
@@ -56,7 +56,7 @@ class WebPicture(Source):
 
 
 def _copy(place: WebPlace, folder: str, codec: str) -> str:
-    """The path of a copy, which has the suffix of what it is."""
+    """Download it. Return the path of the copy, with the suffix of its format."""
     stored = open_web(place)
     try:
         if stored.size > MOST_BYTES:

@@ -14,11 +14,11 @@ from detector.core.errors import SourceError, UsageError
 from detector.core.types import Background, Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.timeline import OffTrack, Track
+    from detector.core.timeline import OffTrack, ThreadTrack
 
 
 class GreyRange(NamedTuple):
-    """Grey samples that are black and white. ``said``: why, in words."""
+    """The grey samples that become black and white. ``said``: the reason, in words."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ _RANGE = re.compile(r"(-?\d+(?:\.\d+)?)[-:](-?\d+(?:\.\d+)?)")
 
 
 def parse_grey_range(text: str) -> str | GreyRange:
-    """``--grey-range``: AUTO, FULL, or what is black and what is white. Raises UsageError."""
+    """Parse ``--grey-range``: AUTO, FULL, or the values for black and white. Raises UsageError."""
     if text in (AUTO, FULL):
         return text
     if (found := _RANGE.fullmatch(text)) and float(found[1]) < float(found[2]):
@@ -45,9 +45,9 @@ def parse_grey_range(text: str) -> str | GreyRange:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``track``: number among the video tracks, from 1; None: the default one, else the largest.
-    ``rate``: frames a second of a raw stream. ``grey``: of ``--grey-range``. ``reduce``: width and
-    height of a picture -> to which part of them it may be decoded (1, 2, 4, 8)."""
+    """Options of reading. ``track``: among the video tracks, from 1; None: the default one, else
+    the largest. ``rate``: of a raw stream. ``grey``: ``--grey-range``. ``reduce``: width and height
+    of a picture -> the fraction at which it may be decoded (1, 2, 4, 8)."""
 
     track: int | None = None
     rate: Fraction | None = None
@@ -56,19 +56,19 @@ class Choice:
     at_once: int = 1
 
     def part_of(self, width: int, height: int) -> int:
-        """``reduce`` for a picture that may be turned."""
+        """Return ``reduce`` for a picture that may be rotated."""
         if self.reduce is None:
             return 1
         return min(self.reduce(width, height), self.reduce(height, width))
 
     def tell_grey(self, found: GreyRange | None) -> str:
-        """A note on what was done to grey samples; "" for nothing."""
+        """Return a note on the conversion of grey samples; "" for none."""
         if found is not None:
             return found.said
         return NO_GREY if isinstance(self.grey, GreyRange) else ""
 
     def refuse_tracks(self, what: str) -> None:
-        """Raises UsageError where it is about more than ``grey``."""
+        """Raise UsageError if other options than ``grey`` are set."""
         if self.track is not None or self.rate is not None:
             flag = "--rate" if self.track is None else "--video-track"
             raise UsageError(f"{what}: {flag} is for videos, and this is not one; omit it")
@@ -78,14 +78,13 @@ ANY = Choice()
 
 
 def note_of_reduced(what: str, part: int) -> Background:
-    """Of pictures that were decoded to 1/``part``."""
     return Background(
         f"{what} decoded to 1/{part} of the width and height, as no output shows them "
         "(--full-decode turns this off)"
     )
 
 
-# What people write for the rates of NTSC, which are no decimal numbers.
+# Decimal spellings of NTSC's rates, which are not decimal numbers.
 NTSC = {
     "23.976": Fraction(24000, 1001),
     "29.97": Fraction(30000, 1001),
@@ -95,7 +94,7 @@ MOST_RATE = 1000
 
 
 def parse_rate(text: str) -> Fraction:
-    """Frames a second of ``--rate``. Raises UsageError."""
+    """Parse ``--rate``, a frame rate. Raises UsageError."""
     try:
         rate = NTSC.get(text) or Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -108,7 +107,7 @@ def parse_rate(text: str) -> Fraction:
     return rate
 
 
-class How(TypedDict, total=False):
+class OpenOptions(TypedDict, total=False):
     """Keywords of ``open``. Their defaults are those of ``sources.open``."""
 
     decoder: str
@@ -119,59 +118,72 @@ class How(TypedDict, total=False):
 
 
 class Source:
-    """Iterable of Frame. A bad frame is counted in ``counts`` and skipped; it raises nothing."""
+    """Frames of a file, a folder, a stream or cameras. Iterable, and closed by ``with``.
 
-    # What Frame.picture may be: "bgr", "yuv420p". The ``open`` of a source that gives more than
-    # "bgr" has an argument ``pixels``, what is wanted of it. ``pixels`` here is what it gives.
+    ``info`` describes the source. A frame that cannot be read raises nothing: it is counted in
+    ``counts`` and skipped. Raises SourceError for what ends the whole source.
+
+        >>> import cv2, numpy as np
+        >>> from detector.core import sources
+        >>> cv2.imwrite("a.png", np.zeros((480, 640, 3), np.uint8))
+        True
+        >>> with sources.open("a.png") as source:
+        ...     print(source.info.width, [frame.name for frame in source])
+        640 ['a.png']
+    """
+
+    # The possible types of Frame.picture: "bgr", "yuv420p". If there are more than "bgr", ``open``
+    # takes ``pixels``, the requested type. The attribute ``pixels`` is the actual one.
     gives: ClassVar[tuple[str, ...]] = ("bgr",)
-    # Whether its ``open`` has an argument ``choice``: which track is read, and how fast, and what
-    # of grey samples is black and white.
+    # Whether ``open`` takes ``choice``: the track, the rate, and which grey is black and white.
     has_tracks: ClassVar[bool] = False
-    # Sources are asked in ascending order whether they claim a spec. Video files come last: that
-    # source takes every file that nobody else knows.
+    # Sources are asked in ascending order whether they claim a spec; video files come last, as that
+    # source takes every file that nobody else knows. A spec that ``form`` does not match as a whole
+    # (a regular expression, case does not count) imports no source. Both are literals.
     order: ClassVar[int] = 0
+    form: ClassVar[str] = ".*"
 
-    # Whether its frames arrive whether or not somebody has time for them: a camera's. Such a source
-    # has ``arrive``, as of ``loop.parts.Parts``.
+    # Whether frames arrive whether or not anyone is ready, as from a camera. Such a source has
+    # ``arrive``, see ``loop.parts.Parts``.
     arrives: ClassVar[bool] = False
 
-    kind: ClassVar[str] = "video"  # or "pictures": whose outputs it mostly has
-    # Modules that ``open`` and reading import at their first use.
+    kind: ClassVar[str] = "video"  # or "pictures": the kind of its usual outputs
+    # Modules that ``open`` and reading import on first use.
     imports: ClassVar[tuple[str, ...]] = ()
 
     info: SourceInfo
     counts: ReadCounts
-    decoder: str = ""  # who reads: "opencv", "av", "opencv (28 frames) then av", ...
-    pixels: str = "bgr"  # or "yuv420p"; of these, single frames may be BGR all the same
-    no_planes: str = ""  # why a video of which planes were wanted gives BGR
+    decoder: str = ""  # the reader: "opencv", "av", "opencv (28 frames) then av", ...
+    pixels: str = "bgr"  # or "yuv420p"; single frames may still be BGR
+    no_planes: str = ""  # why a video gives BGR although planes were requested
     notes: list[str]  # sentences for the session
 
     @property
     def damaged(self) -> bool:
-        """Whether a part of the source was lost, so far."""
+        """Whether a part of the source was lost so far."""
         return self.counts.damaged
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """Whether this source reads ``spec``, by its name and the file system. Never raises."""
+        """Return whether it reads ``spec``, by name and file system. Never raises."""
         raise NotImplementedError
 
     @classmethod
     def check_spec(cls, spec: str) -> None:
-        """Raises SourceError or UsageError for a claimed spec, by names and folders alone."""
+        """Raise SourceError or UsageError for a claimed spec, judging by names and folders only."""
 
     @classmethod
     def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> Source:
-        """The source of a spec that it claims, with its first frame found. Raises SourceError."""
+        """Open a claimed spec and find its first frame. Raises SourceError."""
         raise NotImplementedError
 
     @classmethod
     def open_arriving(cls, spec: str, reading: Any) -> Source:
-        """If it ``arrives``: by a run's ``reading.Reading``. Raises SourceError, UsageError."""
+        """Open a source that ``arrives``, with a ``SourceReading``. Raises as ``open``."""
         raise NotImplementedError
 
-    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
-        """As ``loop.parts.Parts.arrive``."""
+    def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
+        """Wait for a picture; see ``loop.parts.Parts.arrive``."""
         raise NotImplementedError
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
@@ -182,10 +194,10 @@ class Source:
         )
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """The next frame, or None at the end (and ever after).
+        """Return the next frame, or None at the end (and ever after).
 
-        It may be decoded into ``into`` when its shape fits. Raises SourceError only for what ends
-        the whole source.
+        It may use the memory of ``into`` if the shape fits. Raises SourceError only for the whole
+        source.
         """
         raise NotImplementedError
 
@@ -194,7 +206,7 @@ class Source:
             yield frame
 
     def close(self) -> None:
-        """Releases files and decoders. May be called twice."""
+        """Release files and decoders. May be called twice."""
 
     def __enter__(self) -> Source:
         return self
@@ -210,41 +222,41 @@ class SteppingSource(Source):
         self.counts = ReadCounts()
         self.notes = []
         self._stride = stride
-        self._frames = frames  # hand out at most so many; None: all
+        self._frames = frames  # limit of frames returned; None: all
         self._next = 0  # index of the next picture in the source
         self._handed_out = 0
-        self._end_s: Fraction | None = None  # the first time that is not handed out
+        self._end_s: Fraction | None = None  # the first time beyond the limit
         self._held = False  # a picture is grabbed already
-        self._is_behind = False  # the one that was grabbed last is the first that is left out
+        self._is_behind = False  # the picture grabbed last is the first beyond the limit
         self._closed = False
 
     def grab(self) -> bool:
-        """Moves to the next picture. False at the end, and ever after."""
+        """Move to the next picture. Return False at the end, and ever after."""
         raise NotImplementedError
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """The picture grabbed last, as frame ``index``; None, and counted, if it is unreadable."""
+        """Return the picture grabbed last as frame ``index``; None (counted) if unreadable."""
         raise NotImplementedError
 
     def grabbed_pts(self) -> int:
-        """The pts of the picture that was grabbed last."""
+        """Return the pts of the picture grabbed last."""
         raise NotImplementedError
 
     def at_limit(self) -> None:
-        """``frames`` are handed out, and the rest of the source is left unread."""
+        """Called once ``frames`` have been returned and the rest of the source stays unread."""
 
     def hold_first(self) -> bool:
-        """Grabs the first picture and keeps it for the first read. False where there is none."""
+        """Grab the first picture and keep it for the first read. Return False if there is none."""
         self._held = self.grab()
         return self._held
 
     def seek(self, start_s: Fraction) -> int | None:
-        """Grabs a picture before ``start_s`` where all that follows is certain to be the same, and
-        returns its number; else None."""
+        """Grab a picture before ``start_s`` if all later ones are certain to be the same, and
+        return its number; else None."""
         return None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Frames before the start are left out; those behind it keep their numbers."""
+        """Limit the frames by time. Frames after the start keep their numbers."""
         begins_s = self.info.start_pts * self.info.time_base
         if start_s is not None and begins_s:
             self.notes.append(
@@ -296,7 +308,7 @@ class SteppingSource(Source):
         return None
 
     def read_behind(self) -> Frame | None:
-        """Once, behind the last frame: the first picture that ``duration_s`` leaves out."""
+        """Return the first picture beyond ``duration_s``. Call it once, after the last frame."""
         if not self._is_behind or self._closed:
             return None
         self._is_behind = False
@@ -313,7 +325,7 @@ class SteppingSource(Source):
 
 
 def check_file(spec: str) -> None:
-    """Raises SourceError where ``spec`` is no regular file, or cannot be read."""
+    """Raise SourceError if ``spec`` is not a regular file, or cannot be read."""
     try:
         if not stat.S_ISREG(os.stat(spec).st_mode):
             raise SourceError(

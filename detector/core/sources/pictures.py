@@ -7,15 +7,8 @@ import os
 from typing import Unpack
 
 from detector.core.sources._contents import PICTURE, kind_of
-from detector.core.sources._specs import (
-    Gathered,
-    NamedPictures,
-    is_numbered,
-    list_pictures,
-    look_into,
-)
-from detector.core.sources._unclaimed import is_live
-from detector.core.sources.base import ANY, How, Source
+from detector.core.sources._forms import Gathered, NamedPictures, is_live
+from detector.core.sources.base import ANY, OpenOptions, Source
 
 
 class PicturesSource(Source):
@@ -25,20 +18,25 @@ class PicturesSource(Source):
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """A folder, a file that holds a picture, or a pattern that is no file's name."""
+        """Return whether it is a folder, a picture file, or a pattern that is not a file's name."""
         if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):
             return os.path.exists(spec) and kind_of(spec, closely=True) == PICTURE
+        from detector.core.sources._specs import is_numbered
+
         return is_numbered(spec) or (glob.has_magic(spec) and not is_live(spec))
 
     @classmethod
     def check_spec(cls, spec: str) -> None:
+        from detector.core.sources._specs import list_pictures
+
         list_pictures(spec)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         from detector.core.sources._pictures import OpenPictures
+        from detector.core.sources._specs import list_pictures, look_into
 
         choice = how.get("choice", ANY)
         choice.refuse_tracks(spec)

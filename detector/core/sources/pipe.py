@@ -1,29 +1,31 @@
-"""``-``: a video that another program sends to standard input. PyAV reads it as it comes."""
+"""``-``: a video that another program writes to standard input. PyAV reads it as it arrives."""
 
 from __future__ import annotations
 
 from typing import Unpack
 
 from detector.core.errors import UsageError
-from detector.core.sources._standard_input import SPEC, standard_input
-from detector.core.sources.base import ANY, How, Source
+from detector.core.sources._forms import STANDARD_INPUT
+from detector.core.sources._standard_input import standard_input
+from detector.core.sources.base import ANY, OpenOptions, Source
 
 
 class PipeSource(Source):
+    form = r"-"
     order = -100  # a file of that name is ./-
     gives = ("bgr", "yuv420p")
     has_tracks = True
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        return spec == SPEC
+        return spec == STANDARD_INPUT
 
     @classmethod
     def check_spec(cls, spec: str) -> None:
         standard_input().check()
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         if how.get("decoder") == "opencv":
             raise UsageError("-: opencv cannot read standard input; omit --decoder")
         from detector.core.sources.video._pipe import PipedSource

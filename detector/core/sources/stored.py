@@ -1,19 +1,20 @@
-"""``StoredVideo``: a video of an object store or a web server, as a batch job reads it."""
+"""``StoredVideo``: a video in an object store or on a web server, read by a batch job."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
 from detector.core.errors import UsageError
-from detector.core.sources._addresses import STORES, Place, StoredVideo, parse_address
-from detector.core.sources.base import How, Source
+from detector.core.sources._addresses import STORES, Location, StoredVideo, parse_address
+from detector.core.sources.base import OpenOptions, Source
 
 if TYPE_CHECKING:
     from detector.core.sources._ranges import RangedObject
-    from detector.core.sources._storage import About
+    from detector.core.sources._storage import ObjectInfo
 
 
 class StoredSource(Source):
+    form = r"[a-z][a-z0-9+.-]*://.*"
     order = -200  # before cameras, whose addresses look the same
     gives = ("bgr", "yuv420p")
     has_tracks = True
@@ -23,7 +24,7 @@ class StoredSource(Source):
         return isinstance(spec, StoredVideo)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         place = parse_address(spec)
         if how.get("decoder") == "opencv":
             raise UsageError(f"{place}: opencv reads files only; omit --decoder")
@@ -32,8 +33,8 @@ class StoredSource(Source):
         return open_stored(open_place(place), **how)
 
 
-def open_place(place: Place) -> RangedObject:
-    """An object with random access, whose reads fail if it is incomplete. Raises SourceError."""
+def open_place(place: Location) -> RangedObject:
+    """Open an object whose reads fail if it is incomplete. Raises SourceError."""
     if place.scheme in STORES:
         from detector.core.sources._ranges import StoredObject
 
@@ -45,7 +46,7 @@ def open_place(place: Place) -> RangedObject:
     return stored
 
 
-def look(place: Place) -> About:
+def look(place: Location) -> ObjectInfo:
     if place.scheme in STORES:
         from detector.core.sources._storage import look as look_into_store
 

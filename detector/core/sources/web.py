@@ -1,14 +1,12 @@
-"""Files of web servers: videos that end, pictures, finished playlists of HLS."""
+"""Files of web servers: videos that end, pictures, finished HLS playlists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Unpack
 
 from detector.core.errors import SourceError, UsageError
-from detector.core.sources._addresses import is_web
-from detector.core.sources.base import ANY, How, Source
+from detector.core.sources._forms import is_web
+from detector.core.sources.base import ANY, OpenOptions, Source
 
 if TYPE_CHECKING:
     from detector.core.sources._answers import Taken
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 
 class WebSource(Source):
     has_tracks = True
+    form = r"https?://.*"
     order = -150  # before cameras, whose addresses look the same
     gives = ("bgr", "yuv420p")
 
@@ -32,7 +31,7 @@ class WebSource(Source):
         _find_out(spec)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         from detector.core.sources._answers import PICTURE, PLAYLIST
         from detector.core.sources._web import WebPlace, open_web
 
@@ -60,20 +59,8 @@ class WebSource(Source):
         return source
 
 
-@contextmanager
-def keeping(specs: Sequence[str]) -> Iterator[None]:
-    """During the block, what has come of an address is kept for its next opening."""
-    if not any(map(is_web, specs)):
-        yield
-        return
-    from detector.core.sources import _web
-
-    with _web.keeping():
-        yield
-
-
 def picture_of(spec: str) -> str | None:
-    """The path in rows of the one picture at an address; None without one. Raises SourceError."""
+    """Return the path in rows of the picture at an address; None if none. Raises SourceError."""
     from detector.core.sources._answers import PICTURE
     from detector.core.sources._web import WebPlace
 

@@ -1,4 +1,4 @@
-"""Boxes and labels, drawn into the picture itself, and objects that are made unrecognisable."""
+"""Draw boxes and labels into a picture, and make objects unrecognisable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.stages.labels import CORNERS, Color, Label, Places, drawable, render
+from detector.core.stages.labels import CORNERS, Color, Label, LabelSpace, drawable, render
 from detector.core.stages.planes import (
     Rect,
     draw_boxes,
@@ -29,8 +29,8 @@ from detector.core.types import Detections, Image, Picture, Planes, size_of
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-# Bright, well apart, and readable under black or white text (BGR). Class 0 is the orange-red of a
-# warning, since the first class is nearly always the person.
+# Bright, well apart, and readable under black or white text (BGR). Class 0, nearly always the
+# person, is the orange-red of a warning.
 _HAND_PICKED = (
     (56, 87, 255),
     (219, 152, 52),
@@ -48,7 +48,7 @@ _HAND_PICKED = (
 
 
 def _palette(n: int) -> tuple[Color, ...]:
-    """n colours, BGR: the hand-picked ones, then hues a golden angle apart at three lightnesses."""
+    """Return n colours, BGR: hand-picked ones, then hues a golden angle apart, in 3 lightnesses."""
     i = np.arange(n - len(_HAND_PICKED))
     hsv = np.stack([i * 67 % 180, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(
         np.uint8
@@ -58,21 +58,21 @@ def _palette(n: int) -> tuple[Color, ...]:
 
 
 def _ink(color: Color) -> Color:
-    """White text on dark, black on light: a contrast of 3 : 1 at least, as WCAG 2 counts it."""
+    """Return white text for dark, black for light colours: at least 3 : 1 contrast (WCAG 2)."""
     blue, green, red = ((channel / 255) ** 2.2 for channel in color)
     return (255, 255, 255) if 0.0722 * blue + 0.7152 * green + 0.2126 * red < 0.29 else (0, 0, 0)
 
 
-PALETTE = _palette(80)  # COCO's classes; a higher class id begins again
+PALETTE = _palette(80)  # COCO's classes; higher class ids start again
 INKS = tuple(_ink(color) for color in PALETTE)
 
 
 PEOPLE = {"person", "people", "pedestrian"}  # in COCO, VisDrone and MOT, and the default model
-YELLOW = 3  # of the palette: the background of a remark
-FEW = 12  # boxes; with more, text is smaller, and labels show their corner where it is in doubt
+YELLOW = 3  # index in the palette: the background of a remark
+FEW = 12  # boxes; with more, text is smaller, and ambiguous labels show their corner
 BLOCKS = 6  # of a pixelated object along its shorter side
-DASH = 4  # lines: how long a dash is
-SMALLEST_BLOCK = 8  # pixels: below it letters and faces stay readable
+DASH = 4  # length of a dash, in line widths
+SMALLEST_BLOCK = 8  # pixels: smaller blocks leave letters and faces readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,13 @@ class Style:
     font: Font | None = None
 
 
-class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to make
-    """A label and its top left corner, pixels. ``number``: of its detection; None: the remark."""
+class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to create
+    """A label and its top left corner, pixels. ``number``: its detection; None: the remark."""
 
     number: int | None
-    text: str  # as far as it has room for it: the class name, or ""
+    text: str  # as much as fits: the class name, or ""
     score: str
-    shade: int  # of PALETTE
+    shade: int  # index in PALETTE
     scale: float  # of the text
     label: Label
     x: int
@@ -107,20 +107,20 @@ class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to
 
 
 class Corner(NamedTuple):
-    """The two arms that make a corner of a box thick: x1, y1, x2, y2 of whole pixels, x2 and y2
-    past the last one. They may leave the picture."""
+    """The two arms that thicken a corner of a box: x1, y1, x2, y2 of whole pixels, x2 and y2 past
+    the last one. They may exceed the picture."""
 
-    shade: int  # of PALETTE
+    shade: int  # index in PALETTE
     arms: tuple[Rect, Rect]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The positions of everything that ``annotate`` draws in one picture, or others write down.
+class DrawnLayout:
+    """The positions of everything that ``annotate`` draws in one picture, or overlays write.
 
     ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 past the last one; best
-    score first. ``shades``: of PALETTE. ``corners``: in drawing order. ``dots``: boxes that have
-    one instead of a label. ``dashed``: boxes of objects not detected in this picture.
+    score first. ``shades``: indexes in PALETTE. ``corners``: in drawing order. ``dots``: boxes that
+    have one instead of a label. ``dashed``: boxes of objects not detected in this picture.
     """
 
     line: int
@@ -133,22 +133,22 @@ class Layout:
     trails: tuple[NDArray[np.float32], ...] = ()  # of each box, points [n, 2]
 
 
-def lay_out(width: int, height: int, detections: Detections, style: Style) -> Layout:
-    """Return where boxes and labels go in a picture of this size, the best score's label first.
-    Line width and text grow with the picture, and text shrinks where boxes are many."""
+def lay_out(width: int, height: int, detections: Detections, style: Style) -> DrawnLayout:
+    """Place boxes and labels in a picture of this size, the best score's label first. Line width
+    and text grow with the picture, and text shrinks if there are many boxes."""
     size = _side(width, height)
     line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
     if not len(detections.boxes) and not style.remark:
-        return Layout(line, [], [], [], [], [])
+        return DrawnLayout(line, [], [], [], [], [])
     boxes = detections.boxes.round().astype(np.int64).tolist()
     shades = (_kinds(detections) % len(PALETTE)).tolist()
     coasting = detections.coasting
     dashed = frozenset(() if coasting is None else np.flatnonzero(coasting).tolist())
-    layout = Layout(line, boxes, shades, [], [], [], dashed, detections.trails)
+    layout = DrawnLayout(line, boxes, shades, [], [], [], dashed, detections.trails)
     labelled = style.labels and bool(boxes)
     if not labelled and not style.remark:
         return layout
-    places = Places(width, height, detections.boxes, line, _people(detections))
+    places = LabelSpace(width, height, detections.boxes, line, _people(detections))
     scale = _text_scale(width, height, style)
     if style.remark:
         remark = _render(style.remark, YELLOW, scale)
@@ -156,8 +156,7 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
         places.take(0, top, remark.width, remark.height)
         layout.labels.append(PlacedLabel(None, style.remark, "", YELLOW, scale, remark, 0, top))
     if labelled:
-        # In steps: text that changed its size with every box would flicker, and none of it would
-        # be drawn twice.
+        # In steps: text that changed its size with every box would flicker, and defeat the cache.
         crowded = 1.0 if len(boxes) <= FEW else 0.87 if len(boxes) <= 24 else 0.75
         scale = round(max(0.36, scale * crowded), 3)
         bare = _place_labels(layout, places, detections, scale, style)
@@ -170,12 +169,11 @@ def _side(width: int, height: int) -> float:
 
 
 def _text_scale(width: int, height: int, style: Style) -> float:
-    """0.64 at 1280x720: capitals of 9 pixels with OpenCV 5, of 13 with OpenCV 4."""
+    """Return the scale: 0.64 at 1280x720, capitals of 9 pixels in OpenCV 5, 13 in OpenCV 4."""
     return round(max(0.4, _side(width, height) / 1500) * style.font_scale, 3)
 
 
 def _people(detections: Detections) -> list[int]:
-    """Which boxes have a face."""
     of_people = _classes_of_people(detections.names)
     return [i for i, one in enumerate(detections.class_ids.tolist()) if one in of_people]
 
@@ -186,7 +184,7 @@ def _classes_of_people(names: tuple[str, ...]) -> frozenset[int]:
 
 
 def _kinds(detections: Detections) -> NDArray[np.int64]:
-    """Return what has one colour: a track, or the objects of a class that have none."""
+    """Return a number per colour: for each track, or a class's objects without a track."""
     if detections.track_ids is None:
         return detections.class_ids
     followed = detections.track_ids >= 0
@@ -212,7 +210,7 @@ def annotate(picture: Picture, detections: Detections, style: Style = Style()) -
         _draw_in_bgr(picture, layout)
 
 
-def _draw_in_bgr(image: Image, layout: Layout) -> None:
+def _draw_in_bgr(image: Image, layout: DrawnLayout) -> None:
     trails = simplify(layout.trails, layout.line)
     for points, shade in zip(trails, layout.shades, strict=False):
         cv2.polylines(image, [points], False, PALETTE[shade], layout.line, cv2.LINE_AA)
@@ -237,8 +235,8 @@ def _draw_in_bgr(image: Image, layout: Layout) -> None:
         cv2.circle(image, middle, radius, color, cv2.FILLED, cv2.LINE_AA)
 
 
-def _draw_in_planes(planes: Planes, layout: Layout) -> None:
-    """The same shapes in the same order."""
+def _draw_in_planes(planes: Planes, layout: DrawnLayout) -> None:
+    """Draw the same shapes in the same order."""
     palette = shades(PALETTE, planes.colours)
     draw_trails(planes, layout.trails, [palette[one] for one in layout.shades], layout.line)
     upwards = [i for i in reversed(range(len(layout.boxes))) if i not in layout.dashed]
@@ -258,15 +256,15 @@ def _draw_in_planes(planes: Planes, layout: Layout) -> None:
 
 
 def _corners_of(box: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The first and the last pixel of a box, which ends at an outer corner: x2 = width is the right
-    edge, and its last pixel is the one before."""
+    """Return the first and the last pixel of a box, which ends at an outer corner: x2 = width is
+    the right edge, and its last pixel is the one before."""
     x1, y1, x2, y2 = box
     return (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1))
 
 
 def dashes(box: Sequence[int], line: int) -> list[Rect]:
-    """The outline of a box in dashes, as wide as the others are drawn; each side begins and ends
-    with one. They may leave the picture."""
+    """Return the outline of a box in dashes, as wide as other outlines; each side begins and ends
+    with one. They may exceed the picture."""
     x1, y1, x2, y2 = box
     before, behind = line // 2, line // 2 + 1  # as cv2 draws an outline around its pixels
     right, bottom = max(x1, x2 - 1), max(y1, y2 - 1)
@@ -277,7 +275,7 @@ def dashes(box: Sequence[int], line: int) -> list[Rect]:
 
 
 def _steps(start: int, end: int, line: int) -> Iterator[tuple[int, int]]:
-    """Dashes and gaps of equal length, about ``DASH`` lines, from a dash to a dash."""
+    """Yield dashes and gaps of equal length, about ``DASH`` lines, from dash to dash."""
     parts = max(1, round((end - start) / (DASH * line))) // 2 * 2 + 1
     at = [start + round((end - start) * i / parts) for i in range(parts + 1)]
     return ((at[i], at[i + 1]) for i in range(0, parts, 2))
@@ -288,10 +286,10 @@ def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:
 
 
 def _place_labels(
-    layout: Layout, places: Places, detections: Detections, scale: float, style: Style
+    layout: DrawnLayout, places: LabelSpace, detections: Detections, scale: float, style: Style
 ) -> list[int]:
-    """Add the labels of all boxes, best score first, and their corners. Returns the boxes that no
-    label fits, even without its score, or with the score alone: the colour tells the class."""
+    """Add the labels of all boxes, best score first, and their corners. Return the boxes that no
+    label fits, whether without its score or with the score alone; their colour tells the class."""
     ids, shades, boxes = detections.class_ids.tolist(), layout.shades, layout.boxes
     font, crowded = style.font, len(boxes) > FEW
     first = {class_id: i for i, class_id in reversed(list(enumerate(ids)))}
@@ -332,7 +330,7 @@ def _place_labels(
     return bare
 
 
-def _doubtful(layout: Layout) -> list[bool]:
+def _doubtful(layout: DrawnLayout) -> list[bool]:
     """Return for each box label whether it touches the outline of another box of its colour. A
     label wholly inside a larger box, or next to it, is clear."""
     placed = [one for one in layout.labels if one.number is not None]
@@ -353,8 +351,8 @@ def _doubtful(layout: Layout) -> list[bool]:
 
 
 def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:
-    """A thick corner where a label hangs on its box. In a crowd boxes of one colour cross, and the
-    arms show to which of them a label belongs, and on which side of it the box lies."""
+    """Return a thick corner where a label meets its box. In a crowd boxes of one colour cross, and
+    the arms show to which one a label belongs, and on which side the box lies."""
     x1, y1, x2, y2 = box
     right, bottom = CORNERS[place]
     x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
@@ -366,9 +364,9 @@ def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int)
 
 
 def _place_dots(
-    places: Places, boxes: Sequence[Sequence[int]], bare: Sequence[int], radius: int
+    places: LabelSpace, boxes: Sequence[Sequence[int]], bare: Sequence[int], radius: int
 ) -> Iterator[int]:
-    """Which boxes without a label have room for a dot in their top left corner."""
+    """Yield the boxes without a label that have room for a dot in their top left corner."""
     side = 2 * radius + 1
     for i in bare:
         x, y, x2, y2 = boxes[i]
@@ -384,7 +382,7 @@ def _render(
 
 def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:
     """Make the objects of these classes unrecognisable, in place: whole boxes become blocks of
-    their mean, at most ``BLOCKS`` along the shorter side, which cannot be computed back."""
+    their mean, at most ``BLOCKS`` along the shorter side, which cannot be reversed."""
     height, width = size_of(picture)
     for (x1, y1, x2, y2), class_id in zip(
         detections.boxes.tolist(), detections.class_ids.tolist(), strict=True

@@ -1,7 +1,6 @@
-"""Stops a run that misreads outputs of unproved meaning. A network from elsewhere may pass every
-check of its file and still be read wrongly. The run ends at results that no detector has: a score
-above 1, a class outside the names, a fractional class, or only boxes within one pixel.
-"""
+"""Stop a run that misreads outputs whose meaning is unproved. A network from elsewhere may pass
+every check of its file and still be read wrongly. The run ends at results that no detector has: a
+score above 1, a class outside the names, a fractional class, or only boxes within one pixel."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from detector.core.types import Candidates
 
 MOST_SCORE = 1.001  # half precision rounds a probability of 1 to 1.0005
 PIXEL = 1.0
-CORNER = 1.5  # boxes in 0..1 that were taken for pixels lie in the first pixel, or just beyond
+CORNER = 1.5  # boxes in 0..1 taken for pixels lie in the first pixel, or just beyond
 ENOUGH = 8  # boxes anywhere, all of them within a pixel
 
 Read = Callable[[list[NDArray[np.float32]], float], Candidates]
 
 
 def watched(head: Read, model: str, classes: int, cure: str) -> Read:
-    """The head, which raises ModelError, with ``cure``, for what cannot be so."""
+    """Wrap the head so that it raises ModelError, with ``cure``, for impossible results."""
 
     def read(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
         found = head(outputs, conf)

@@ -1,7 +1,7 @@
-"""Text in a font file of the user's: any script that the file has letters for.
+"""Draw text in the user's font file: any script that the file has letters for.
 
-Pillow draws it: FreeType the letters, HarfBuzz their joins, FriBidi the order of what runs from
-right to left. OpenCV's own text has neither of the last two: Arabic is backwards, in letters apart.
+Pillow draws it: FreeType the letters, HarfBuzz their joins, FriBidi the order of right-to-left
+text. OpenCV has neither of the last two: its Arabic is backwards, with unjoined letters.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NO_LETTER = "\uffff"  # not a character, so every font shows its "missing" sign
 
 
 class Text(NamedTuple):
-    """Coverage u8 [h, w], 255 where ink is. ``top``: of its first row, pixels below the baseline.
-    ``advance``: pixels to where the next run begins."""
+    """Drawn text. ``coverage``: u8 [h, w], 255 where ink is. ``top``: its first row, pixels below
+    the baseline. ``advance``: pixels to the start of the next run."""
 
     coverage: NDArray[np.uint8]
     left: int
@@ -76,14 +76,14 @@ class Font:
         return runs[::-1] if runs_leftward("".join(texts)) else runs
 
     def height(self, scale: float) -> Text:
-        """Return what every label has room for at least: digits and capitals."""
+        """Return the least room of every label: digits and capitals."""
         return self._draw("0", self._face("0") or self._faces[0], max(SMALLEST, round(EM * scale)))
 
     def _face(self, char: str) -> _Face | None:
         return next((face for face in self._faces if face.has(char)), None)
 
     def _runs(self, text: str) -> list[tuple[str, _Face]]:
-        """Parts of one face each. A mark stays with its letter, a space with the one before."""
+        """Return parts of one face each. Marks stay with their letter, spaces with the last one."""
         runs: list[tuple[str, _Face]] = []
         for char in text:
             if char.isspace() and not self._face(char):
@@ -114,7 +114,7 @@ class _Face:
         if (known := self._known.get(char)) is None:
             try:
                 known = self._sign(char) != self._absent
-            except OSError:  # a damaged letter is none
+            except OSError:  # a damaged letter counts as missing
                 known = False
             self._known[char] = known
         return known
@@ -151,13 +151,13 @@ def _check_size(font: ImageFont.FreeTypeFont, text: str) -> tuple[int, int, int,
 
 
 def runs_leftward(text: str) -> bool:
-    """Whether the first letter that has a direction runs from right to left, as Arabic does."""
+    """Return whether the first letter with a direction runs from right to left, like Arabic."""
     kinds = (unicodedata.bidirectional(char) for char in text)
     return next((kind != "L" for kind in kinds if kind in ("L", "R", "AL")), False)
 
 
 def needs_shaping(text: str) -> bool:
-    """Whether letters join, change their order or carry marks: more than one after the other."""
+    """Return whether letters join, change their order or carry marks."""
     return any(
         unicodedata.bidirectional(char) in ("R", "AL", "AN") or unicodedata.category(char)[0] == "M"
         for char in text

@@ -7,9 +7,9 @@
 A, anchors; C, classes. Outputs of any other kind are read by their description: readings.py. Each
 layout is a function of the outputs of one picture (float32) and a confidence threshold, and returns
 the candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below any
-threshold. Nothing that is returned shares memory with the outputs.
+threshold. Results share no memory with the outputs.
 
-``LAYOUT_dense`` is the plain twin for comparisons, not for speed: every row, [1, N, 5 + C] float32
+``LAYOUT_dense`` is the slow, plain version for comparisons: every row, [1, N, 5 + C] float32
 of cx, cy, w, h in network pixels, objectness and class probabilities.
 """
 
@@ -29,18 +29,18 @@ Floats = NDArray[np.float32]
 
 # e^30 times any anchor squares without overflow in float32, and no picture has 1e13 pixels.
 MAX_LOG_SIZE = np.float32(30)
-FEW_CLASSES = 8  # the best one of every cell is then found faster than cells are copied
+FEW_CLASSES = 8  # only then is finding each cell's best class faster than copying cells
 
 
 def sigmoid(x: Floats) -> Floats:
-    """1 / (1 + e^-x) without overflow at either end."""
+    """Return 1 / (1 + e^-x) without overflow at either end."""
     e = np.exp(-np.abs(x))
     result: Floats = np.where(x >= 0, np.float32(1), e) / (1 + e)
     return result
 
 
 def logit(p: float) -> float:
-    """Raw objectness at probability p, minus a margin: a sieve before the exact comparison."""
+    """Return the raw objectness at p, minus a margin: a sieve before the exact comparison."""
     if not 0 < p < 1:
         return -np.inf if p <= 0 else 15.0
     return float(np.log(p / (1 - p))) - 1e-3
@@ -48,32 +48,32 @@ def logit(p: float) -> float:
 
 @np.errstate(invalid="ignore", over="ignore")  # inf - inf of a broken network; ``sound`` drops it
 def xyxy(boxes: Floats) -> Floats:
-    """cx, cy, w, h -> x1, y1, x2, y2, [M, 4]."""
+    """Convert cx, cy, w, h to x1, y1, x2, y2, [M, 4]."""
     half = boxes[:, 2:] / 2
     return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
 
 
 def sound(boxes: Floats) -> NDArray[np.bool_]:
-    """[M]: whether a box is finite and float32 holds its area (no picture is 1e13 pixels wide)."""
+    """Return [M]: whether a box is finite and float32 holds its area (no picture is so large)."""
     below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
 
-# Raw maps with anchors. Only cells whose objectness alone reaches the threshold are decoded, those
-# of all maps together. In a street scene that is some 50 of 2,535: neither are the exponentials of
-# the others computed, nor is each numpy call, which costs about a microsecond, made once a map.
+# Raw maps with anchors. We decode only cells whose objectness alone reaches the threshold, those of
+# all maps together. In a street scene that is some 50 of 2,535. This saves the exponentials of the
+# others, and a numpy call of about a microsecond per map.
 
 Indices = NDArray[np.intp]
 
 
 def no_candidates() -> Candidates:
-    """No candidates: boxes [0, 4], scores [0], class ids [0]. Heads return early with them, since a
-    numpy call on an empty array takes a microsecond too, and cameras often see nothing."""
+    """Return boxes [0, 4], scores [0], class ids [0]. Heads return early with them, since a numpy
+    call on an empty array also takes a microsecond, and cameras often see nothing."""
     return Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 
 
 class Survivors(NamedTuple):
-    """M cells, their best class and its number."""
+    """M cells that reach the threshold, with their best class and its score."""
 
     at: Indices  # [M], among the cells of all maps, one map after the other
     cells: Floats  # [M, 5+C], a copy
@@ -85,7 +85,7 @@ def survivors(
     outputs: Sequence[Floats], anchors: int, threshold: float, *, anchors_last: bool
 ) -> Survivors | None:
     """Return the cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the
-    threshold (NaN never does), counted by y, x, anchor, or by anchor, y, x; None if there is none.
+    threshold (NaN never does), ordered by y, x, anchor, or by anchor, y, x; None if there is none.
 
     Both sieves are safe: the product of two probabilities is below each of them. With few classes
     the second runs before anything is copied, since a network without trained objectness has all of
@@ -123,7 +123,7 @@ def survivors(
 
 
 def all_cells(outputs: Sequence[Floats], anchors: int, *, anchors_last: bool) -> Floats:
-    """[N, 5 + C]: every cell of maps [1, A*(5+C), h, w], in the order of ``survivors``."""
+    """Return [N, 5 + C]: every cell of maps [1, A*(5+C), h, w], in the order of ``survivors``."""
     order = (2, 0, 1) if anchors_last else (0, 2, 1)
     rows = []
     for output in outputs:
@@ -134,12 +134,11 @@ def all_cells(outputs: Sequence[Floats], anchors: int, *, anchors_last: bool) ->
 
 
 def probabilities(raw: Sequence[Floats]) -> Floats:
-    """[M, columns]: the logistic of columns [M] or [M, n], in one call."""
+    """Return [M, columns]: the logistic of columns [M] or [M, n], in one call."""
     return sigmoid(np.column_stack(raw))
 
 
 def join(parts: Sequence[Candidates]) -> Candidates:
-    """Return the candidates of all layers, one layer after the other."""
     return Candidates(
         np.concatenate([part.boxes for part in parts]),
         np.concatenate([part.scores for part in parts]),
@@ -153,13 +152,13 @@ class AnchoredLayer:
 
     anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
     classes: int
-    stride: int  # network pixels per cell
+    stride: int  # pixels per cell
 
 
 def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
-    """Candidates whose objectness x best class score reaches ``conf``, by layer, anchor, y, x.
-    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
-    not clipped."""
+    """Return candidates whose objectness x best class score reaches ``conf``, by layer, anchor, y,
+    x. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes: network pixels,
+    unclipped."""
     if len({(len(layer.anchors), layer.classes) for layer in layers}) > 1:
         return join(
             [
@@ -180,12 +179,12 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
 
 
 def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
-    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    """Return every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
     probabilities, by layer, anchor, y, x. The plain twin of ``anchor_maps``."""
     table, columns = _anchored_table(tuple(layers), _sizes(outputs)), layers[0].classes + 5
     dense, first = np.empty((1, len(table), columns), np.float32), 0
     for output, layer in zip(outputs, layers, strict=True):
-        # Anchor by anchor: the numbers stay in the processor's cache until they lie in their rows.
+        # Anchor by anchor, so that the numbers stay in the CPU cache.
         for raw in output.reshape(len(layer.anchors), columns, -1):
             dense[0, first : first + raw.shape[1]] = sigmoid(raw).T
             first += raw.shape[1]
@@ -202,7 +201,7 @@ def _sizes(outputs: Sequence[Floats]) -> Sizes:
 
 @lru_cache(64)
 def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
-    """[N, 5]: of every cell, column and row less a half, anchor's width and height, stride."""
+    """Return [N, 5] per cell: column, row minus a half, anchor's width and height, stride."""
     rows = []
     for layer, (height, width) in zip(layers, sizes, strict=True):
         a, y, x = np.indices((len(layer.anchors), height, width)).reshape(3, -1)
@@ -214,8 +213,8 @@ def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
 
 
 def _anchored_centres_sizes(s: Floats, table: Floats) -> Floats:
-    """cx, cy, w, h [M, 4] in network pixels of cells s [M, 4 or more], the logistics of the raw
-    numbers; ``table``: their rows.
+    """Return cx, cy, w, h [M, 4] in network pixels of cells s [M, 4 or more], the logistics of the
+    raw numbers; ``table``: their rows.
 
     Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor.
     """
@@ -239,11 +238,11 @@ class YoloLayer:
     )
 
 
-@np.errstate(invalid="ignore", over="ignore")  # a broken network's inf and NaN end in ``keep``
+@np.errstate(invalid="ignore", over="ignore")  # inf and NaN of a broken network end in ``keep``
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
-    """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by
-    y, x, anchor. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy
-    network pixels, not clipped."""
+    """Return candidates whose objectness x best class score reaches ``conf``, layers in cfg order,
+    each by y, x, anchor. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are
+    xyxy network pixels, not clipped."""
     if len({(len(layer.anchors), layer.classes, layer.new_coords) for layer in layers}) > 1:
         return join(
             [
@@ -268,9 +267,9 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     return Candidates(boxes[keep], scores[keep], class_ids[keep])
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of a broken network
+@np.errstate(invalid="ignore", over="ignore")  # from a broken network
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
-    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    """Return every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
     probabilities, by layer, y, x, anchor. The plain twin of ``darknet_yolo``."""
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
@@ -284,8 +283,8 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
 
 @lru_cache(64)
 def _darknet_table(layers: tuple[YoloLayer, ...], sizes: Sizes) -> Floats:
-    """[N, 8]: of every cell, column and row, anchor's width and height, width and height of the
-    cell, scale_x_y, and what the scale adds on each side."""
+    """Return [N, 8] for every cell: column and row, anchor's width and height, width and height of
+    the cell, scale_x_y, and what the scale adds on each side."""
     rows = []
     for layer, (height, width) in zip(layers, sizes, strict=True):
         y, x, a = np.indices((height, width, len(layer.anchors))).reshape(3, -1)
@@ -305,14 +304,14 @@ def _darknet_table(layers: tuple[YoloLayer, ...], sizes: Sizes) -> Floats:
 
 
 def _shared(table: Floats) -> Floats:
-    table.setflags(write=False)  # all who ask get the same
+    table.setflags(write=False)  # cached: all callers share it
     return table
 
 
 def _darknet_centres_sizes(
     centres: Floats, cells: Floats, table: Floats, new_coords: bool
 ) -> Floats:
-    """cx, cy, w, h [M, 4] in network pixels; ``centres`` [M, 2] in 0..1 of the cell, the raw
+    """Return cx, cy, w, h [M, 4] in network pixels; ``centres`` [M, 2] in 0..1 of the cell, the raw
     ``cells`` [M, 5+C], and their rows of the table."""
     if new_coords:
         sizes = np.square(np.clip(cells[:, 2:4], -1e6, 1e6)) * 4

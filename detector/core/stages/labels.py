@@ -1,8 +1,8 @@
-"""Where labels go in a picture full of boxes, and how their text is drawn.
+"""Place labels in a picture full of boxes, and draw their text.
 
-A label hides neither another label nor its object, and no face if another place is free.
-Each label tries places around its box, with less and less text, and takes the first free one. If
-there is none, a dot marks the box, or it stays bare: its colour still tells the class.
+A label hides neither another label nor its object, and no face if another place is free. Each label
+tries places around its box, with less and less text, and takes the first free one. If there is
+none, a dot marks the box, or it stays bare: its colour still tells the class.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 FONT_HEIGHT = 21.0  # pixels of a capital at scale 1.0 with OpenCV 4; OpenCV 5 draws 14 there
-MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has ASCII only
+MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has only ASCII
 
 # A label may hide this share of the objects below it, added up over all boxes that it touches.
 HIDDEN_SHARE = 0.08
-# One that hides more of the heads of people, added up, goes where it hides less, if it can.
+# A label that hides more of people's heads, in total, moves to where it hides less, if it can.
 HEAD_SHARE = 0.04
-MANY = 24  # boxes: of more, numpy weighs what labels hide faster than Python
-TOGETHER = 2048  # pairs of a label and an object that are weighed at once: a buffer has 64 kB
+MANY = 24  # boxes; with more, numpy computes what labels hide faster than Python
+TOGETHER = 2048  # pairs of a label and an object computed at once, in a buffer of 64 kB
 CELLS = 320  # of the grid of taken places, along the picture's longer side: at most 100 kB
 
 Color = tuple[int, int, int]
@@ -40,7 +40,7 @@ Position = tuple[int, int, int]  # x, y of a label's top left corner, pixels; nu
 
 
 class Label:
-    """One text on a plate of its colour. ``coverage``: u8 [h, w], 255 where ink is."""
+    """A text on a plate of its colour. ``coverage``: u8 [h, w], 255 where ink is."""
 
     def __init__(self, coverage: NDArray[np.uint8], fill: Color, ink: Color) -> None:
         self.coverage, self.fill, self.ink = coverage, fill, ink
@@ -81,7 +81,7 @@ def _write_in_opencv(text: str, scale: float, pad: int) -> NDArray[np.uint8]:
 
 def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) -> NDArray[np.uint8]:
     runs = font.write(tuple(part for part in (text, score) if part), scale)
-    # All labels have room for a digit, so that they are mostly of one height.
+    # All labels have room for a digit, so that most have the same height.
     inked = [font.height(scale), *(run for run in runs if run.coverage.size)]
     top = min(run.top for run in inked)
     height = max(run.top + len(run.coverage) for run in inked) - top
@@ -89,7 +89,7 @@ def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) ->
     coverage = np.zeros((height + 2 * pad, width + 2 * pad), np.uint8)
     x = pad
     for run in runs:
-        # What reaches out of its run, as an italic letter does, is cut at the label's border alone.
+        # Ink outside its run, as in italics, is only cut at the label's border.
         high, wide = run.coverage.shape
         left = min(max(0, x + run.left), max(0, coverage.shape[1] - wide))
         place = coverage[pad + run.top - top :, left:][:high, :wide]
@@ -113,8 +113,8 @@ def drawable(name: str, class_id: int, font: Font | None = None) -> str:
 
 
 def reason_against(name: str, font: Font | None = None) -> str:
-    """Why a label cannot show this name: "letters" that the font lacks, or "order", because they
-    join or run from right to left and nothing here can do that. Empty if it can."""
+    """Return why a label cannot show this name: "letters" that the font lacks, or "order", because
+    they join or run from right to left and nothing here can do that. Empty if it can."""
     name = unicodedata.normalize("NFC", name)
     if name.isascii():
         return ""
@@ -132,8 +132,7 @@ def _opencv_has(char: str) -> bool:
     """Return whether OpenCV's own font writes this letter correctly anywhere in a name."""
     if char.isascii():
         return True
-    # OpenCV 5 does not shape text: Arabic is backwards with unjoined letters, and marks follow
-    # their letter.
+    # OpenCV 5 does not shape text: Arabic is backwards and unjoined, and marks follow their letter.
     joins = unicodedata.bidirectional(char) in ("R", "AL", "AN")
     if not MANY_SCRIPTS or joins or unicodedata.category(char)[0] in "MC":
         return False
@@ -147,17 +146,16 @@ def _sample(char: str) -> Image:
 
 
 # Places for a label, best first: above the box at its left or right corner, below it, next to it,
-# then inside: people look in this order. Each is one of four left edges (at the box's left, at its
-# right, right of it, left of it) and one of four tops (above the box, below it, at its top, at its
-# bottom).
+# then inside. Each combines one of four left edges (at the box's left, at its right, right of it,
+# left of it) with one of four tops (above the box, below it, at its top, at its bottom).
 PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3))
 # The box's corner at each place: (right?, bottom?).
 CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES)
 
 
-class Places:
+class LabelSpace:
     """The free places of one picture. Its boxes are xyxy [M, 4] in pixels; heads of people, whose
-    boxes are given by number, stay free if possible."""
+    boxes are given by index, stay free if possible."""
 
     def __init__(
         self,
@@ -169,8 +167,8 @@ class Places:
     ) -> None:
         self._width, self._height = width, height
         self._cell = max(1, -(-max(width, height) // CELLS))
-        # A row of cells is the bits of one number: a place is looked at in a few operations, where
-        # an array would take a call of numpy for each place that is tried.
+        # A row of cells is the bits of one integer: checking a place takes a few operations, while
+        # an array would need a numpy call for each place.
         self._taken = [0] * (-(-height // self._cell) + 1)
         self._line = line // 2
         self._boxes: list[Sides] = boxes.tolist()
@@ -220,7 +218,6 @@ class Places:
     def _order_all(
         self, which: Sequence[int], labels: Sequence[Label]
     ) -> Iterator[Iterator[Position]]:
-        """Yield the order of places of many labels at once."""
         sizes = [(one.width, one.height) for one in labels]
         starts = np.array([self._edges(i, *size) for i, size in zip(which, sizes, strict=True)])
         ends = starts + np.array(sizes)[..., None]  # [n, 2, 4]
@@ -247,8 +244,8 @@ class Places:
 
 
 def _head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Return where a person's head is: in the middle at the top. It is a seventh of the box of a
-    standing person, and up to a third of one who is near and cut off."""
+    """Return where a person's head is: top centre. It is a seventh of the box of a standing person,
+    and up to a third of one who is close and cut off."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 
@@ -260,7 +257,6 @@ def _weigh(x1: float, y1: float, x2: float, y2: float) -> Weighed:
 def _near(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> list[Weighed]:
-    """Return the objects that touch an area."""
     return [
         one
         for one in objects
@@ -271,7 +267,7 @@ def _near(
 def _hide(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> float:
-    """Return the hidden shares of objects below an area, added up."""
+    """Return the sum of the hidden shares of objects below an area."""
     hidden = 0.0
     for x1, y1, x2, y2, per_area in objects:
         across = (x2 if x2 < right else right) - (x1 if x1 > left else left)
@@ -286,7 +282,7 @@ def _hide_all(
     objects: Sequence[Weighed], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """Return what each label hides at each place, [n, 9], between left and top edges [n, 2, 4] and
-    those on the other side."""
+    the opposite ones."""
     hidden = np.zeros((len(starts), 4, 4), np.float32)
     x1, y1, x2, y2, per_area = np.array(objects, np.float32).reshape(-1, 5).T
     begins, behind = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]

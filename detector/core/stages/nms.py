@@ -1,4 +1,4 @@
-"""Candidates to detections: greedy non-maximum suppression, class-wise or over all."""
+"""Reduce candidates to detections: greedy non-maximum suppression, class-wise or over all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from detector.core.stages.heads import Floats, xyxy
 from detector.core.types import Candidates, Detections
 
-# Candidates are taken in blocks of this many, best first: pairs are compared inside a block and
-# with what was kept before, never n x n over all. 256 x 256 float32 fits in a core's L2 cache.
+# Candidates are taken in blocks of this size, best first: pairs are compared inside a block and
+# with those kept before, never n x n over all. 256 x 256 float32 fits in a core's L2 cache.
 BLOCK = 256
 
 
@@ -25,8 +25,8 @@ def nms(
     classes: Sequence[int] | None = None,
     names: tuple[str, ...] = (),
 ) -> Detections:
-    """Equal to plain greedy NMS: the best box is kept and suppresses later ones with IoU > ``iou``,
-    of its own class only, or of any with ``agnostic``.
+    """Run NMS, equal to the plain greedy one: the best box is kept and suppresses later ones with
+    IoU > ``iou``, of its own class only, or of any with ``agnostic``.
 
     ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes`` drops other
     ids first. Ties go to the lower index. At most ``max_det`` are returned, best first;
@@ -58,7 +58,7 @@ def nms(
 def _greedy_apart(
     boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
 ) -> NDArray[np.intp]:
-    """The same as ``_greedy``, group by group: ``eval`` has thousands of boxes of many classes."""
+    """Return ``_greedy``'s result group by group: ``eval`` has thousands of boxes."""
     kept = []
     for group in np.unique(groups):
         members = np.nonzero(groups == group)[0]
@@ -67,7 +67,7 @@ def _greedy_apart(
 
 
 def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -> NDArray[np.intp]:
-    """Surviving indices, ascending. ``boxes`` [N, 4] best first; only equal ``groups`` suppress."""
+    """Return surviving indexes, ascending. ``boxes`` [N, 4]: best first. ``groups`` [N]."""
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     kept = np.zeros(0, np.intp)
     for start in range(0, len(boxes), BLOCK):
@@ -76,7 +76,7 @@ def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -
             block = block[~_suppresses(kept, block, boxes, areas, groups, iou).any(axis=0)]
         over = np.triu(_suppresses(block, block, boxes, areas, groups, iou), 1)
         alive, spared = np.ones(len(block), bool), ~over
-        for i in np.flatnonzero(over.any(axis=1)).tolist():  # of the others nothing changes
+        for i in np.flatnonzero(over.any(axis=1)).tolist():  # the other rows change nothing
             if alive[i]:
                 alive &= spared[i]
         kept = np.concatenate([kept, block[alive]])
@@ -91,8 +91,8 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """[len(first), len(second)]: same group and IoU > ``iou``, by products, for empty boxes."""
-    # Columns that lie together in memory: each is read once a row of the square.
+    """Return [len(first), len(second)]: same group and IoU > ``iou``, also for empty boxes."""
+    # Columns contiguous in memory: each is read once per row of the square.
     a = np.ascontiguousarray(boxes[first].T)[:, :, None]
     b = np.ascontiguousarray(boxes[second].T)[:, None]
     width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
@@ -105,11 +105,11 @@ def _suppresses(
 
 
 def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
-    """Candidates of classes that are mapped before NMS: the head of ``eval``.
+    """Return candidates of classes that are mapped before NMS: the head of ``eval``.
 
-    Average precision needs every class of a box, and for a class that several of the model's go
-    into (vehicle: car, bus, truck, motorcycle) the highest of their scores. If classes were mapped
-    after NMS, a lorry that is detected as truck and as bus would count twice.
+    Average precision needs every class of a box, and for a class that combines several of the
+    model's (vehicle: car, bus, truck, motorcycle) the highest of their scores. If classes were
+    mapped after NMS, a lorry detected as truck and as bus would count twice.
 
     ``dense``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
     multiplied). ``groups``: the model's ids for each mapped class. A candidate is a row and mapped

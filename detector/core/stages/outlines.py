@@ -1,4 +1,4 @@
-"""Lines and zones with their counts, drawn into the picture itself."""
+"""Draw lines and zones with their counts into a picture."""
 
 from __future__ import annotations
 

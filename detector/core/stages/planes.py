@@ -1,7 +1,7 @@
-"""Boxes, labels and blocks drawn into the planes of a YUV 4:2:0 picture.
+"""Draw boxes, labels and blocks into the planes of a YUV 4:2:0 picture.
 
-Brightness is drawn pixel by pixel, as in BGR. A colour stands for 2x2 pixels: it is drawn wherever
-one of the four is, so that a line of one pixel has its colour at odd places too.
+Brightness is drawn pixel by pixel, as in BGR. A colour stands for 2x2 pixels: it is drawn if any of
+the four is, so that a line of one pixel has its colour at odd places too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shade(NamedTuple):
 
 @lru_cache(maxsize=16)
 def bgr_to_yuv(colours: Colours) -> NDArray[np.float32]:
-    """[3, 4]: Y, U, V of B, G, R, each 0 to 255, and 1."""
+    """Return [3, 4]: Y, U, V from B, G, R, each 0 to 255, and 1."""
     red, blue = colours.luma
     black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 219 / 255, 224 / 255)
     brightness = np.array([blue, 1 - red - blue, red])
@@ -54,7 +54,6 @@ def planes_of(image: Image, colours: Colours) -> Planes:
 
 @lru_cache(maxsize=16)
 def shades(palette: tuple[Color, ...], colours: Colours) -> tuple[Shade, ...]:
-    """A palette of BGR in the colours of a picture."""
     yuv = cv2.transform(np.array([palette], np.uint8), bgr_to_yuv(colours))[0]
     return tuple(Shade(*row) for row in yuv.tolist())
 
@@ -62,8 +61,8 @@ def shades(palette: tuple[Color, ...], colours: Colours) -> tuple[Shade, ...]:
 def draw_boxes(
     planes: Planes, corners: Sequence[tuple[Point, Point]], colours: Sequence[Shade], line: int
 ) -> None:
-    """The outlines between two corner pixels each, in turn, as wide as ``cv2.rectangle`` draws
-    them, with square corners."""
+    """Draw the outlines between two corner pixels each, in turn, as wide as ``cv2.rectangle``, with
+    square corners."""
     reach = _reach(line)
     for ((x1, y1), (x2, y2)), shade in zip(corners, colours, strict=True):
         left, top, right, bottom = x1 - reach, y1 - reach, x2 + reach, y2 + reach
@@ -89,10 +88,9 @@ def _draw_ring(
 
 
 def fill_areas(planes: Planes, areas: Sequence[Rect], colours: Sequence[Shade]) -> None:
-    """Fill each area in turn, clipped to the picture."""
     if not areas:
         return
-    # Assigning to a slice takes half as long as cv2.rectangle, which keeps to the picture itself.
+    # Assigning to a slice takes half as long as cv2.rectangle, which clips by itself.
     height, width = planes.y.shape
     bounds = np.array(areas).clip(0, (width, height, width, height))
     halves = bounds // 2
@@ -108,9 +106,9 @@ def fill_areas(planes: Planes, areas: Sequence[Rect], colours: Sequence[Shade]) 
 
 
 def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
-    """A filled circle with smooth edges."""
+    """Draw a filled circle with smooth edges."""
     cv2.circle(planes.y, middle, radius, shade.y, cv2.FILLED, cv2.LINE_AA)
-    # In a plane of half the size the middle of pixel x is at (x + 0.5) / 2 - 0.5.
+    # In a plane of half the size the centre of pixel x is at (x + 0.5) / 2 - 0.5.
     x, y = (round((2 * one - 1) / 4 * (1 << SHIFT)) for one in middle)
     half = round((radius + 0.5) / 2 * (1 << SHIFT))
     for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
@@ -120,7 +118,7 @@ def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
 def draw_trails(
     planes: Planes, trails: Sequence[NDArray[np.float32]], colours: Sequence[Shade], line: int
 ) -> None:
-    """A line through each trail's points [n, 2], pixels, with smooth edges in the brightness."""
+    """Draw a line through each trail's points [n, 2], pixels, with smooth brightness edges."""
     for whole, shade in zip(simplify(trails, line, SHIFT), colours, strict=False):
         cv2.polylines(planes.y, [whole], False, shade.y, line, cv2.LINE_AA, SHIFT)
         half = [(whole - (1 << SHIFT - 1)) >> 1]
@@ -156,8 +154,8 @@ def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
 
 
 def pixelate_planes(planes: Planes, area: tuple[int, int, int, int], few: tuple[int, int]) -> None:
-    """Blocks of their mean in ``area`` (left, top, right, bottom, pixels): ``few`` (columns, rows).
-    Colours that reach out of it by a pixel are hidden with it."""
+    """Fill ``area`` (left, top, right, bottom, pixels) with blocks of their mean: ``few`` (columns,
+    rows). Colours that extend a pixel beyond it are hidden too."""
     left, top, right, bottom = area
     rows, columns = slice(top // 2, (bottom + 1) // 2), slice(left // 2, (right + 1) // 2)
     for part in (
@@ -173,9 +171,9 @@ def pixelate_planes(planes: Planes, area: tuple[int, int, int, int], few: tuple[
 
 @lru_cache(maxsize=512)
 def _halve(label: Label, odd_x: int, odd_y: int) -> NDArray[np.uint8]:
-    """A label's coverage for each 2x2 pixels, where its x is odd (1) or even (0), and y. It begins
-    at the even pixel at or before its corner."""
-    # Up to whole blocks of 2x2, its border goes on: it is of one colour.
+    """Return a label's coverage for each 2x2 pixels; ``odd_x`` and ``odd_y``: 1 if its position is
+    odd. It begins at the even pixel at or before its corner."""
+    # Extend its border, which has one colour, to whole 2x2 blocks.
     right, bottom = (label.width + odd_x) % 2, (label.height + odd_y) % 2
     whole = label.coverage
     around = cv2.copyMakeBorder(whole, odd_y, bottom, odd_x, right, cv2.BORDER_REPLICATE)
@@ -186,10 +184,10 @@ def _halve(label: Label, odd_x: int, odd_y: int) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=256)
 def _blend_planes(fill: Color, ink: Color, colours: Colours) -> NDArray[np.uint8]:
-    """Y, U, V of each coverage: u8 [3, 256]."""
+    """Return Y, U, V for each coverage: u8 [3, 256]."""
     return np.ascontiguousarray(blend(*shades((fill, ink), colours)).T)
 
 
 def _reach(line: int) -> int:
-    """Pixels that a line of cv2's is wide to either side of its middle: 3 in all for 2, 5 for 3."""
+    """Return how far a cv2 line extends on either side: it is 3 pixels wide for 2, 5 for 3."""
     return 0 if line == 1 else (line + 1) // 2

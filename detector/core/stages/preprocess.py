@@ -1,4 +1,4 @@
-"""A source picture into a request's slot, by the geometry of the model's family."""
+"""Write a source picture into a request's slot, by the geometry of the model's family."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from detector.core.types import (
     size_of,
 )
 
-# What ``input_of_shape`` may have of the own area: 5% more. An inference takes as long as its area
-# says, so that no shape should cost noticeably more than another. At 416x256 these 5% let 4:3 have
-# 384x288, which is its very shape (3.8% more), and leave 16:9 where it is (448x256 has 7.7% more).
+# Largest area from ``input_of_shape``: 5% above the model's own. Inference time grows with the
+# area, so no shape should cost noticeably more than another. At 416x256 these 5% give 4:3 its exact
+# shape of 384x288 (3.8% more), and keep 16:9 unchanged (448x256 has 7.7% more).
 MOST_AREA = (21, 20)
 # A picture of 100:1 would get an input of one cell, too small for a whole object.
 LEAST_CELLS = 3
@@ -39,7 +39,7 @@ def letterbox(
     pad_value: int | tuple[int, int, int] = 114,
     of_picture: bool = False,
 ) -> Letterbox:
-    """Resizes ``picture`` (u8 BGR [h, w, 3], planes of YUV, or reduced) into ``slot`` (u8 RGB
+    """Resize ``picture`` (u8 BGR [h, w, 3], planes of YUV, or reduced) into ``slot`` (u8 RGB
     [H, W, 3], written whole).
 
     ``geometry``:
@@ -48,8 +48,8 @@ def letterbox(
       "top-left"           the same size, at the top left (mmdet)
       "top-left-truncate"  the same scale, size int(w*scale) x int(h*scale), at the top left (YOLOX)
       "stretch"            both axes scaled on their own, no padding (darknet)
-    Interpolation is linear. Returns where the picture lies; with ``of_picture`` the mapping of
-    boxes that come out as if the picture filled the input.
+    Interpolation is linear. Returns the picture's position; with ``of_picture`` the mapping of
+    boxes that are computed as if the picture filled the input.
     """
     source_height, source_width = size_of(picture)
     height, width = slot.shape[:2]
@@ -70,7 +70,7 @@ def letterbox(
 
 
 def _bgr_to_rgb(image: Image, inner: Image) -> None:
-    """Swap the channels without a buffer of its own."""
+    """Swap the channels without a buffer."""
     height, width = inner.shape[:2]
     if image.shape[:2] != (height, width):
         image = resize(image, (width, height), inner)
@@ -79,13 +79,13 @@ def _bgr_to_rgb(image: Image, inner: Image) -> None:
 
 
 def resize(image: Image, size: tuple[int, int], out: Image | None = None) -> Image:
-    """Scale ``image`` ([h, w] or [h, w, 3]) linearly to ``size`` (width, height), on ARM64 to the
-    same pixels as on x86. They may be in ``out``.
+    """Scale ``image`` ([h, w] or [h, w, 3]) linearly to ``size`` (width, height), into ``out`` if
+    given, on ARM64 to the same pixels as on x86.
 
-    On ARM64 cv2 leaves it to KleidiCV and carotene, which round otherwise: one level in 18% of the
+    On ARM64 cv2 uses KleidiCV and carotene, which round differently: one level in 18% of the
     pixels. OpenCV's own code scales what they refuse: more than four channels, and two or three
     with a scale that does not quite fit. To half the size, x86 takes the mean of four pixels, and
-    so does carotene, of a single channel.
+    so does carotene for a single channel.
     """
     if not ARM64:
         scaled = cv2.resize(image, size, dst=out, interpolation=cv2.INTER_LINEAR)
@@ -99,8 +99,8 @@ def resize(image: Image, size: tuple[int, int], out: Image | None = None) -> Ima
 
 
 def _resize_refused(image: Image, size: tuple[int, int], nudge: float) -> Image:
-    """Scale by OpenCV's own code: with a scale that misses the height by ``nudge`` pixels; if that
-    is 0, with copies of the picture as more channels."""
+    """Scale with OpenCV's own code: with a scale that misses the height by ``nudge`` pixels; if
+    that is 0, with copies of the picture as more channels."""
     height, width, channels = image.shape
     if nudge:
         scaled = cv2.resize(image, None, fx=size[0] / width, fy=(size[1] + nudge) / height)
@@ -111,10 +111,11 @@ def _resize_refused(image: Image, size: tuple[int, int], nudge: float) -> Image:
 
 @lru_cache(maxsize=64)
 def _nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
-    """Pixels to miss the height by, so that pictures of ``shape`` get the pixels that copies give
-    them, in a third of the time. 0: none is known.
+    """Return the pixels to miss the height by, so that pictures of ``shape`` get the pixels that
+    copies give them, in a third of the time. 0: none is known.
 
-    A nudge may change the weights of a row by 1/2048. In noise 1 pixel in 16 shows that."""
+    A nudge may change the weights of a row by 1/2048. In noise 1 pixel in 16 shows that.
+    """
     if size[0] < 256:
         return 0
     noise = np.random.default_rng(0).integers(0, 256, shape, uint8)
@@ -124,9 +125,9 @@ def _nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
 
 
 def _planes_to_rgb(planes: Planes, inner: Image) -> None:
-    """Resize the planes apart, and make RGB only of what is left of them. Colours are taken to lie
-    in the middle of their four pixels, as ``resize`` has it; most streams place them a quarter of
-    their distance to the left, which is less than a network's pixel."""
+    """Resize the planes separately, and convert only the result to RGB. Colours are taken to lie in
+    the middle of their four pixels, as in ``resize``; most streams place them a quarter of their
+    distance to the left, which is less than a network's pixel."""
     height, width = inner.shape[:2]
     small = [
         plane if plane.shape == (height, width) else resize(plane, (width, height))
@@ -138,8 +139,8 @@ def _planes_to_rgb(planes: Planes, inner: Image) -> None:
 
 @lru_cache(maxsize=16)
 def _as_swscale(colours: Colours) -> NDArray[np.float32]:
-    """``yuv_to_rgb`` as dark as swscale's BGR of other pictures: it rounds each product down (red
-    and blue have two, green three). A level decides at the edge of the threshold."""
+    """Return ``yuv_to_rgb`` darkened to match swscale's BGR: it rounds each product down (red and
+    blue have two, green three). One level matters at the edge of the threshold."""
     matrix = yuv_to_rgb(colours).copy()
     matrix[:, 3] -= (1.0, 1.5, 1.0)
     return matrix
@@ -147,7 +148,7 @@ def _as_swscale(colours: Colours) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=16)
 def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
-    """[3, 4]: R, G, B, each 0 to 255, of Y, U, V and 1."""
+    """Return [3, 4]: R, G, B, each 0 to 255, from Y, U, V and 1."""
     red, blue = colours.luma
     green = 1 - red - blue
     black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 255 / 219, 255 / 224)
@@ -197,7 +198,7 @@ def input_of_shape(
 def place(
     source_width: int, source_height: int, width: int, height: int, geometry: str
 ) -> tuple[int, int, int, int, Letterbox]:
-    """Left, top, width, height (pixels) of the picture in the network's input; the mapping back."""
+    """Return the picture's left, top, width, height in the network's input; the mapping back."""
     if geometry == "stretch":
         letter = Letterbox(
             width / source_width, height / source_height, 0, 0, source_width, source_height

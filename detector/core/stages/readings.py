@@ -1,17 +1,17 @@
 """Outputs that a description explains, turned into candidates: any detector but raw maps.
 
-A ``Reading`` says where boxes, scores and classes stand in a network's outputs and what their
-numbers mean. It is data: a family of detectors is one of them, and a file of YAML says the same
-(models/description.py). Two functions read outputs by it:
+A ``Reading`` states where boxes, scores and classes are in a network's outputs and what their
+numbers mean. It is data: each family of detectors has one, and a YAML file can describe one
+(models/description.py). Two functions read outputs with it:
 
     read_rows   a score for each class in every row          YOLO, DETR, PP-YOLOE, NanoDet ...
     read_list   finished detections, each with its class     NMS inside, or none needed
 
 Each takes the outputs of one picture (float32, a leading axis of 1) and a confidence threshold, and
 returns the candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below
-any threshold. Nothing that is returned shares memory with the outputs.
+any threshold. Results share no memory with the outputs.
 
-``rows_dense`` and ``list_dense`` are the plain twins for comparisons, not for speed: every row,
+``rows_dense`` and ``list_dense`` are the slow, plain versions for comparisons: every row,
 [1, N, 5 + C] float32 of cx, cy, w, h in network pixels, objectness and class probabilities.
 """
 
@@ -35,13 +35,13 @@ BACKGROUNDS = ("none", "first", "last")
 MEANS = ("product", "geometric")
 CELL_KINDS = ("offsets", "linear", "distances")
 MOST_CLASSES = 1_000_000  # larger numbers are clipped to this
-NOT_WHOLE = -MOST_CLASSES - 1  # in place of a fractional class
-WHOLE = 0.01  # the number of a class is that close to a whole one
+NOT_WHOLE = -MOST_CLASSES - 1  # stands for a fractional class
+WHOLE = 0.01  # tolerance for a whole class number
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """``count`` columns of output number ``output`` from ``first`` on; None: all. ``across``: the
+    """Columns of output number ``output``: ``count`` from ``first`` on; None: all. ``across``: the
     output is [1, columns, N] instead of [1, N, columns]. An output [1, N] is one column."""
 
     output: int = 0
@@ -89,14 +89,13 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``unit``: network pixels of a box's x and y of 1: (1, 1) for boxes in pixels, (W, H) for
-    boxes in 0..1. ``background``: which column of the scores means background; "first" in a list:
-    the class below ``first_class``. ``several``: a row is a detection for each class that reaches
-    the threshold, not only for the best. ``objectness_mean``: a score is the "product" of
-    objectness and class probability, or their "geometric" mean. ``classes``: for a list of finished
-    detections. ``first_class``: the number there that means the first name. ``count``: the output
-    that says how many rows of the list are in use.
-    """
+    """How to read a network's outputs. ``unit``: network pixels for a box's x and y of 1: (1, 1)
+    for boxes in pixels, (W, H) for boxes in 0..1. ``background``: which column of the scores means
+    background; "first" in a list: the class below ``first_class``. ``several``: a row is a
+    detection for each class that reaches the threshold, not only for the best. ``objectness_mean``:
+    a score is the "product" of objectness and class probability, or their "geometric" mean.
+    ``classes``: for a list of finished detections. ``first_class``: the number that means the first
+    name. ``count``: the output with the number of used rows."""
 
     boxes: Columns
     scores: Columns
@@ -114,7 +113,7 @@ class Reading:
 
 
 def view(outputs: list[Floats], columns: Columns) -> Floats:
-    """[N, columns], a view."""
+    """Return the columns as a view, [N, columns]."""
     whole = outputs[columns.output]
     if whole.ndim == 2:  # [1, N]: one column
         return whole.reshape(-1, 1)
@@ -126,7 +125,6 @@ def view(outputs: list[Floats], columns: Columns) -> Floats:
 
 
 def _foreground(scores: Floats, background: str) -> Floats:
-    """Return the columns of classes, a view."""
     if background == "none":
         return scores
     view: Floats = scores[:, 1:] if background == "first" else scores[:, :-1]
@@ -138,8 +136,8 @@ def _foreground(scores: Floats, background: str) -> Floats:
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """Candidates whose best class score reaches ``conf``, in row order; with ``reading.several``
-    one for each class that reaches it. A score includes the objectness, if any."""
+    """Return candidates whose best class score reaches ``conf``, in row order; with
+    ``reading.several`` one for each such class. A score includes the objectness, if any."""
     scores = view(outputs, reading.scores)
     at, class_ids, found = _reaching(outputs, scores, conf, reading)
     if not len(at):
@@ -154,12 +152,12 @@ def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candid
 def _reaching(
     outputs: list[Floats], scores: Floats, conf: float, reading: Reading
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], Floats]:
-    """Rows [M] that reach the threshold, the class of each [M], and its score [M]."""
+    """Return the rows [M] that reach the threshold, the class of each [M], and its score [M]."""
     threshold = np.float32(conf)
     geometric = reading.objectness_mean == "geometric"
-    lowest = conf * conf if geometric else conf  # of each of two numbers up to 1
+    lowest = conf * conf if geometric else conf  # each of the two numbers is at most 1
     sieve = np.float32(logit(lowest) if reading.values == "logits" else lowest)
-    if reading.objectness is not None:  # most rows end here, before their classes are looked at
+    if reading.objectness is not None:  # most rows end here, before their classes are read
         objectness = view(outputs, reading.objectness)[:, 0]
         rows = np.flatnonzero(objectness >= sieve)
         scores, factors = scores[rows], objectness[rows]
@@ -187,8 +185,8 @@ def _reaching(
 def _best(
     classes: Floats, threshold: np.float32
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], Floats]:
-    """Rows whose best class reaches the threshold, that class, and its value. The maximum comes
-    first: it reads 80 classes of 8,400 contiguous cells in half a millisecond."""
+    """Return rows whose best class reaches the threshold, that class, and its value. The maximum
+    comes first: it reads 80 classes of 8,400 contiguous cells in half a millisecond."""
     if not classes.shape[0] or not classes.shape[1]:
         return np.empty(0, np.intp), np.empty(0, np.int64), np.empty(0, np.float32)
     best = classes.max(axis=1)
@@ -197,14 +195,14 @@ def _best(
 
 
 def _softmax(scores: Floats) -> Floats:
-    """[N, C], each row adding up to 1."""
+    """Return the softmax, [N, C]: each row adds up to 1."""
     e = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
     result: Floats = e / e.sum(axis=1, keepdims=True)
     return result
 
 
 def _corners(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
-    """xyxy [M, 4] in network pixels of rows ``at``, a copy."""
+    """Return a copy of the boxes of rows ``at``, xyxy [M, 4] in network pixels."""
     if reading.cells is not None:
         return _of_cells(boxes, at, reading.cells)
     form = reading.form
@@ -231,7 +229,7 @@ def _of_cells(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
 
 
 def _of_offsets(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
-    """cx, cy, w, h [M, 4] in network pixels."""
+    """Return cx, cy, w, h [M, 4] in network pixels."""
     places = cell_places(cells)[at]
     points, stride, priors = places[:, :2], places[:, 2:3], places[:, 3:]
     shift, growth = (np.float32(factor) for factor in cells.variances)
@@ -243,8 +241,8 @@ def _of_offsets(boxes: Floats, at: NDArray[np.intp], cells: Cells) -> Floats:
 
 @cache
 def cell_places(cells: Cells) -> Floats:
-    """[N, 5] of every row: x and y of its point in cells, the stride, and width and height of its
-    prior in pixels; read only."""
+    """Return [N, 5] for every row: x and y of its point in cells, the stride, and width and height
+    of its prior in pixels; read only."""
     maps = []
     for at, stride in enumerate(cells.strides):
         sizes = cells.sizes[at] if cells.sizes else (stride,) * cells.anchors
@@ -254,13 +252,13 @@ def cell_places(cells: Cells) -> Floats:
         rows = np.repeat(points, len(priors), axis=0)
         maps.append(np.concatenate([rows, np.tile(priors, (len(points), 1))], axis=1))
     places = np.concatenate(maps).astype(np.float32)
-    places.setflags(write=False)  # all who ask get the same
+    places.setflags(write=False)  # cached: all callers share it
     return places
 
 
-@np.errstate(invalid="ignore", over="ignore")  # of a broken network
+@np.errstate(invalid="ignore", over="ignore")  # from a broken network
 def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
-    """[1, N, 5 + C]; an objectness of 1 where the network has none."""
+    """Return [1, N, 5 + C], with an objectness of 1 if the network has none."""
     scores = view(outputs, reading.scores)
     if reading.values == "softmax":
         scores = _softmax(scores)
@@ -295,8 +293,8 @@ def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Flo
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """Return the detections whose score reaches ``conf``, in order; padding scores zero, or is
-    beyond the count. A class may be any number, even ``NOT_WHOLE``, for stages/doubt.py."""
+    """Return the detections whose score reaches ``conf``, in order; padding has a score of zero, or
+    is beyond the count. A class may be any number, even ``NOT_WHOLE``, for stages/doubt.py."""
     boxes, scores, classes = _finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
     keep &= ~np.isnan(classes)
@@ -307,7 +305,7 @@ def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candid
 
 @np.errstate(invalid="ignore", over="ignore")
 def list_dense(outputs: list[Floats], *, reading: Reading, classes: int) -> Floats:
-    """[1, K, 5 + C]: the score as objectness, 1 for the row's class and 0 for the others."""
+    """Return [1, K, 5 + C]: the score as objectness, 1 for the row's class and 0 for the others."""
     boxes, scores, ids = _finished(outputs, reading)
     rows = np.zeros((len(boxes), 5 + classes), np.float32)
     rows[:, :2], rows[:, 2:4] = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
@@ -319,7 +317,7 @@ def list_dense(outputs: list[Floats], *, reading: Reading, classes: int) -> Floa
 
 
 def _finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Floats, Floats]:
-    """Boxes [K, 4] in network pixels, scores [K], class ids [K] as floats."""
+    """Return boxes [K, 4] in network pixels, scores [K], class ids [K] as floats."""
     assert reading.classes is not None
     boxes = view(outputs, reading.boxes)
     scores = view(outputs, reading.scores)[:, 0]
@@ -334,7 +332,7 @@ def _finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Floats, 
 
 
 def _numbers(classes: Floats) -> NDArray[np.int64]:
-    """Whole numbers, at most ``MOST_CLASSES`` from zero; ``NOT_WHOLE`` for fractions and NaN."""
+    """Round to whole numbers of at most ``MOST_CLASSES``; ``NOT_WHOLE`` for fractions and NaN."""
     limited = np.clip(classes, -MOST_CLASSES, MOST_CLASSES)
     whole = np.rint(limited)
     near = np.abs(limited - whole) <= WHOLE

@@ -1,8 +1,7 @@
-"""Whether anything moved since the last frame that was inferred; if not, its detections hold.
+"""Detect whether anything moved since the last inferred frame; if not, its detections still apply.
 
-Looked at is what the network would see, in cells of 4x4 of its pixels, so that the noise of a
-camera averages out. What is compared with is always the last frame that was inferred, never the
-frame before: a slow change adds up until it counts.
+We compare the network's input in cells of 4x4 pixels, so that camera noise averages out, and always
+with the last inferred frame, never the frame before: slow changes add up until they count.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import cv2
 from detector.core.errors import UsageError
 from detector.core.types import Detections, Fit, Frame, Image
 
-CELL = 4  # network pixels along a side
+CELL = 4  # network pixels per side
 LEVELS = 8  # of 255: least difference of a channel of a changed cell
 SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)(%?)")
 
@@ -31,18 +30,18 @@ def parse_share(text: str) -> float:
 
 
 class Stillness:
-    """Finds frames without motion, and keeps the detections that they repeat. Threads:
-    ``is_still`` in the reader's, the rest in the writer's."""
+    """Finds frames without motion, and keeps the detections that they repeat. The reader's thread
+    calls ``is_still``, the writer's the rest."""
 
     def __init__(self, share: float) -> None:
-        """``share``: of the network's input, 0..1, that may change in a still frame."""
+        """Create it. ``share``: of the network's input, 0..1, that may change in still frames."""
         self._share = share
         self._inferred: dict[str, tuple[Fit, int, Image]] = {}
         self._last: dict[str, Detections] = {}
 
     def is_still(self, frame: Frame, slot: Image, fit: Fit) -> bool:
-        """Return whether ``slot``, u8 RGB [H, W, 3], shows what the last inferred frame showed. Of
-        the inputs of a frame in tiles, [T, H, W, 3], the first is the whole picture."""
+        """Return whether ``slot``, u8 RGB [H, W, 3], shows the same as the last inferred frame. For
+        a frame in tiles, [T, H, W, 3], the first input is the whole picture."""
         camera, epoch = _place_of(frame)
         if slot.ndim == 4:
             slot = slot[0]
@@ -60,16 +59,15 @@ class Stillness:
         return False
 
     def remember(self, frame: Frame, detections: Detections) -> None:
-        """The detections of an inferred frame, source pixels."""
+        """Store the detections of an inferred frame, source pixels."""
         self._last[_place_of(frame)[0]] = detections
 
     def recall(self, frame: Frame) -> Detections:
-        """Return the detections of the last inferred frame."""
         return self._last[_place_of(frame)[0]]
 
 
 def _changed(before: Image, after: Image) -> int:
-    """Return how many cells differ in any channel. 12 us where numpy takes 96."""
+    """Return how many cells differ in any channel. Takes 12 us; numpy takes 96."""
     red, green, blue = cv2.split(cv2.absdiff(before, after))
     return cv2.countNonZero(cv2.compare(cv2.max(cv2.max(red, green), blue), LEVELS, cv2.CMP_GT))
 

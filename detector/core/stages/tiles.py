@@ -1,19 +1,17 @@
-"""Tiles of a picture, each an input of the network, and one list of what is found in them.
+"""Cut a picture into tiles, each an input of the network, and join their detections.
 
-A network sees a picture as small as its input. Cut into tiles, the picture comes in larger, and so
-do small objects (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose
-overlap of a fifth is kept). The whole picture is an input too: large objects are in no tile whole.
+A network gets a picture as small as its input. In tiles, the picture and its small objects stay
+larger (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose overlap of a
+fifth we use). The whole picture is an input too, because tiles cut large objects.
 
 Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``.
-A box at a seam, which ends where its tile ends inside the picture, may be a piece. Two tiles see
-the same pixels where they overlap, and there they should see the same: so both boxes are clipped to
-what both inputs show before they are compared. It is also enough if ``INSIDE`` of a piece is in a
-whole box. Of one object's boxes
+A box at a seam, which ends where its tile ends inside the picture, may be a piece. Overlapping
+tiles should find the same in their common pixels, so both boxes are clipped to what both inputs
+show before they are compared. It is also enough if ``INSIDE`` of a piece is in a whole box. From
+the boxes of one object we keep
 
-    a whole one counts before one at a seam, then the better score,
-    boxes at seams that no whole one stands for become the one that encloses them,
-
-with the best score among them.
+    a whole one before one at a seam, then the one with the better score;
+    if all are at seams, the box that encloses them, with the best score among them.
 """
 
 from __future__ import annotations
@@ -37,18 +35,18 @@ from detector.core.types import (
     size_of,
 )
 
-OVERLAP = 0.2  # of a tile's side, that it shares with the next one
+OVERLAP = 0.2  # share of a tile's side that overlaps the next one
 SAME = 0.5  # IoU, within what both inputs show
-INSIDE = 0.5  # of a box at a seam
-BLOCK = 256  # boxes that are compared with all at once
-EDGE = 0.03  # of a tile's side: a box that ends so near to a seam is cut by it
+INSIDE = 0.5  # share of a box at a seam
+BLOCK = 256  # boxes compared with all others at once
+EDGE = 0.03  # of a tile's side: a box that ends this close to a seam counts as cut
 
 Boxes = NDArray[np.float32]  # xyxy [M, 4]
 Outputs = list[NDArray[np.float32]]
 
 
 class Region(NamedTuple):
-    """A part of a picture, in its pixels; cut from even numbers on, for YUV 4:2:0."""
+    """A part of a picture, in its pixels; starts at even numbers, for YUV 4:2:0."""
 
     x1: int
     y1: int
@@ -58,7 +56,7 @@ class Region(NamedTuple):
 
 @lru_cache(64)
 def regions(width: int, height: int, columns: int, rows: int) -> tuple[Region, ...]:
-    """Return what the inputs show of a picture: the whole, then the tiles, row by row."""
+    """Return the parts that the inputs show: the whole picture, then the tiles, row by row."""
     tiles = [
         Region(left, top, right, bottom)
         for top, bottom in _cut(height, rows)
@@ -68,7 +66,7 @@ def regions(width: int, height: int, columns: int, rows: int) -> tuple[Region, .
 
 
 def _cut(length: int, count: int) -> list[tuple[int, int]]:
-    """Beginning and end of ``count`` equally long parts, which overlap by ``OVERLAP`` of that."""
+    """Return start and end of ``count`` equal parts, overlapping by ``OVERLAP`` of each."""
     part = length / (count - (count - 1) * OVERLAP)
     ends = []
     for at in range(count):
@@ -79,13 +77,12 @@ def _cut(length: int, count: int) -> list[tuple[int, int]]:
 
 
 def tile_size(width: int, height: int, columns: int, rows: int) -> tuple[int, int]:
-    """Width and height of the first tile of such a picture."""
     first = regions(width, height, columns, rows)[1]
     return first.x2 - first.x1, first.y2 - first.y1
 
 
 def cut_out(picture: AnyPicture, region: Region) -> AnyPicture:
-    """That part of a picture, in the picture's own memory."""
+    """Return that part of a picture as a view."""
     x1, y1, x2, y2 = region
     if isinstance(picture, Reduced):  # to half its size, as regions begin at even pixels
         half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
@@ -131,7 +128,7 @@ class FrameTiles:
         return self.fill(picture, slot, None)
 
     def fill(self, picture: AnyPicture, slot: Image, grid: tuple[int, int] | None) -> TiledFit:
-        """Into the first inputs of ``slot``, u8 RGB [T, H, W, 3], as many as the grid has."""
+        """Fill the first inputs of ``slot``, u8 RGB [T, H, W, 3], as many as the grid has."""
         if grid is not None:
             inputs = slot[: 1 + grid[0] * grid[1]]
             return tiled_preprocess(self._preprocess, grid, self._join)(picture, inputs)
@@ -141,7 +138,7 @@ class FrameTiles:
 
 
 def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """``each_tile`` of a frame whose last output says how many inputs it has."""
+    """Return ``each_tile`` for frames whose last output is their number of inputs."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         *own, counts = outputs
@@ -151,7 +148,7 @@ def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs]
 
 
 def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """A head of a frame's inputs: outputs [1, T, ...] become T candidates."""
+    """Return a head for a frame's inputs: outputs [1, T, ...] become T candidates."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         return [head([one[0, at : at + 1] for one in outputs]) for at in range(outputs[0].shape[1])]
@@ -168,18 +165,17 @@ def nms_of_tiles(
 
 @dataclass(frozen=True, slots=True)
 class TiledFit:
-    """The positions of a frame's inputs in it: a ``Letterbox`` of many parts."""
+    """The positions of a frame's inputs in it: a ``Letterbox`` with many parts."""
 
     shown: tuple[Region, ...]
     fits: tuple[Letterbox, ...]
     join: Callable[[Sequence[Detections], Sequence[Region]], Detections]
 
     def whole(self, found: Sequence[Detections]) -> Detections:
-        """Return what the input of the whole picture alone shows."""
         return self.fits[0].to_source(found[0])
 
     def to_source(self, found: Sequence[Detections]) -> Detections:
-        """One list of the whole picture's, from the boxes of each input in network pixels."""
+        """Join the boxes of each input, in network pixels, into one list for the whole picture."""
         if len(self.fits) == 1:
             return self.whole(found)
         placed = []
@@ -218,7 +214,7 @@ def join_tiles(
 
 
 def _at_seam(boxes: Boxes, of: Boxes, whole: Region) -> NDArray[np.bool_]:
-    """[M]: whether a box ends where its tile does. ``of``: region of each one's tile, [M, 4]."""
+    """Return [M]: whether a box ends where its tile does. ``of``: each one's tile, [M, 4]."""
     near = EDGE * np.tile(of[:, 2:] - of[:, :2], 2)
     inner = of != np.array(whole, np.float32)
     found: NDArray[np.bool_] = (inner & (np.abs(boxes - of) <= near)).any(axis=1)
@@ -232,10 +228,10 @@ def _twins(
     at_seam: NDArray[np.bool_],
     shown: Sequence[Region],
 ) -> list[tuple[int, int]]:
-    """Pairs of boxes of two inputs that are one object."""
+    """Return pairs of boxes of two inputs that are one object."""
     i, j = _pairs(boxes, groups, tiles)
     a, b, regions_of = boxes[i], boxes[j], np.array(shown, np.float32)[tiles]
-    first = np.maximum(regions_of[i], regions_of[j])[:, [0, 1, 0, 1]]  # of what both show
+    first = np.maximum(regions_of[i], regions_of[j])[:, [0, 1, 0, 1]]  # the part that both show
     last = np.minimum(regions_of[i], regions_of[j])[:, [2, 3, 2, 3]]
     clipped = _is_same(np.clip(a, first, last), np.clip(b, first, last))
     piece_a, piece_b = at_seam[i], at_seam[j]
@@ -249,7 +245,7 @@ def _twins(
 def _pairs(
     boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Numbers of boxes of one group and of two inputs that meet, [K] and [K]."""
+    """Return indexes of boxes of one group and of two inputs that intersect, [K] and [K]."""
     x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
     rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
     for start in range(0, len(boxes), BLOCK):
@@ -264,14 +260,13 @@ def _pairs(
 
 
 def _is_same(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
-    """[K]: IoU of pairs above ``SAME``, by products, so that empty boxes need no special case."""
+    """Return [K]: IoU of pairs above ``SAME``, by products, which works for empty boxes."""
     together = _intersections(a, b)
     same: NDArray[np.bool_] = together > np.float32(SAME) * (_areas(a) + _areas(b) - together)
     return same
 
 
 def _intersections(a: Boxes, b: Boxes) -> NDArray[np.float32]:
-    """[K], areas that pairs share."""
     width = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
     height = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
     shared: NDArray[np.float32] = np.maximum(width, 0) * np.maximum(height, 0)
@@ -308,7 +303,7 @@ def _one_each(
                 continue
             gone[j] = True
             scores[i] = max(scores[i], scores[j])
-            if at_seam[i]:  # then all that is left is: the pieces of one object
+            if at_seam[i]:  # what remains are the pieces of one object
                 boxes[i, :2] = np.minimum(boxes[i, :2], boxes[j, :2])
                 boxes[i, 2:] = np.maximum(boxes[i, 2:], boxes[j, 2:])
                 waiting += of.get(j, ())

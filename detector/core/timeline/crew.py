@@ -25,16 +25,15 @@ class Pending(Generic[T]):
     def run(self) -> None:
         try:
             self._result = self._work()
-        except BaseException as error:  # raised where the result is asked for
+        except BaseException as error:  # raised when the result is requested
             self._error = error
-        del self._work  # and the pictures that it holds
+        del self._work  # and the pictures it refers to
         self._done.set()
 
     def is_done(self) -> bool:
         return self._done.is_set()
 
     def result(self) -> T:
-        """Waits. Raises what the work raised."""
         self._done.wait()
         if self._error is not None:
             raise self._error
@@ -42,10 +41,8 @@ class Pending(Generic[T]):
 
 
 class Crew:
-    """Does work in order of arrival, on several threads at once. They are started without
-    ``threading``: ``Natives`` books such threads to the stage whose ``born`` block they appear in.
-    Close it: it waits for them.
-    """
+    """Threads that do work in order of arrival, several at once. They are started without
+    ``threading``, so that ``Natives.book_threads`` counts them. ``close`` waits for them."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._work: SimpleQueue[Pending[object] | None] = SimpleQueue()

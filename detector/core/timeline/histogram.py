@@ -1,4 +1,4 @@
-"""A streaming histogram with bounded relative error: percentiles over any number of samples."""
+"""A streaming histogram with bounded relative error: percentiles of any number of samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-# Number of samples below which a percentile would only be the maximum under another name.
+# Below this number of samples, a percentile would merely be the maximum.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 
@@ -32,7 +32,6 @@ class Histogram:
         self.maximum = 0
 
     def add_many(self, values: array[int] | NDArray[np.int64]) -> None:
-        """``values``: [N] int64."""
         if not len(values):
             return
         durations = np.asarray(values, np.int64)
@@ -57,7 +56,7 @@ class Histogram:
         self.count += other.count
 
     def quantile(self, q: float) -> float | None:
-        """The value of rank ceil(q * count), within the relative error; None without samples."""
+        """Return the value of rank ceil(q * count), within the error; None without samples."""
         rank = max(1, math.ceil(q * self.count))
         seen = 0
         for value, count in self.counts():
@@ -67,7 +66,7 @@ class Histogram:
         return None
 
     def counts(self) -> Iterator[tuple[float, int]]:
-        """Values, within the relative error, and how often each was counted; the smallest first."""
+        """Yield values, within the relative error, and their counts; the smallest first."""
         for bucket in sorted(self._counts):
             estimate = 0.0 if bucket < 0 else 2 * self._gamma**bucket / (self._gamma + 1)
             yield float(min(max(estimate, self.minimum), self.maximum)), self._counts[bucket]

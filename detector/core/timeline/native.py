@@ -1,10 +1,10 @@
-"""CPU time that the decoder, the encoder and the engine burn in threads of their own, per stage.
+"""CPU time of the threads that decoder, encoder and engine start themselves, per stage.
 
-No system tells who started a thread, so it is inferred from time. A thread that is new when a
+No system records who started a thread, so we infer it from time. A thread that is new when a
 stage's part has been opened, or when the stage's first call returns, belongs to that stage. If two
-stages were at it at once, the name decides: the loop's threads have names, and a thread keeps its
-creator's name until somebody changes it. Any other thread stays unknown; its CPU time is kept and
-reported as such. Linux tells the times in /proc; a sandbox may hide them.
+stages were starting threads at once, the name decides: the loop's threads have names, and a thread
+keeps its creator's name until somebody changes it. Any other thread remains unknown; its CPU time
+is reported as such. Linux gives the times in /proc; a sandbox may hide them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from detector.core.errors.machine import usable_cores
 
 TASKS = "/proc/self/task"
-AT_ONCE_NS, LOOKS = 2_000_000, 4  # all clocks of a process: 0.3 ms where nothing else runs
+AT_ONCE_NS, LOOKS = 2_000_000, 4  # time to read all clocks of a process: 0.3 ms on an idle machine
 
 
 class Times(NamedTuple):
@@ -32,7 +32,7 @@ class Times(NamedTuple):
 
 
 def task_ids() -> set[int]:
-    """The kernel's numbers of this process's threads; empty if the system does not list them."""
+    """Return the ids of this process's threads; empty if the system does not list them."""
     try:
         return {int(name) for name in os.listdir(TASKS)}
     except OSError:
@@ -40,7 +40,7 @@ def task_ids() -> set[int]:
 
 
 def times_of(task: int | None = None) -> Times | None:
-    """A thread's times, by default the calling one's, from its schedstat (Linux)."""
+    """Return a thread's times, by default the calling one's, from its schedstat (Linux)."""
     place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
         with open(f"{place}/schedstat", "rb") as file:
@@ -51,11 +51,10 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 class RunQueue:
-    """The time that the opening thread has been runnable without a core: the second number of its
-    schedstat (Linux, Documentation/scheduler/sched-stats.rst). The kernel counts it each time that
-    the thread gets a core, in nanoseconds, so the thread itself reads it exactly. The file stays
-    open: a read costs a microsecond, and opening it ten. Raises OSError if absent.
-    """
+    """The time that the opening thread was runnable without a core: the second number of its
+    schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. It counts each time
+    the thread gets a core, so the thread itself reads it exactly. The file stays open: a read takes
+    1 us, opening it 10. Raises OSError if absent."""
 
     __slots__ = ("_file",)
 
@@ -70,7 +69,7 @@ class RunQueue:
 
 
 def open_run_queue() -> RunQueue | None:
-    """Open it; None if the system has none."""
+    """Open the count; None if the system has none."""
     try:
         queue = RunQueue()
     except OSError:
@@ -115,7 +114,7 @@ def machine_busy_ns() -> int | None:
 
 @dataclass(slots=True)
 class Mark:
-    """One moment: the calls of each stage so far, and what every thread had used by then."""
+    """A snapshot: the calls of each stage, and the time that every thread had used by then."""
 
     calls: dict[str, int]
     times: dict[int, Times]
@@ -128,8 +127,8 @@ class Mark:
 class StageThreads:
     """The threads of one stage between two marks, nanoseconds.
 
-    ``busiest_ns`` is the CPU time of the thread that used most; ``ready_ns`` is how long that one
-    was ready and not scheduled. ``calls`` counts the stage's calls meanwhile.
+    ``busiest_ns``: CPU time of the thread that used most; ``ready_ns``: how long that thread was
+    runnable but not scheduled. ``calls``: the stage's calls meanwhile.
     """
 
     calls: int = 0
@@ -143,7 +142,7 @@ class StageThreads:
 class Burnt:
     """The time used between two marks, nanoseconds.
 
-    ``unknown_ns`` is CPU time of this process that belongs neither to our threads nor to a stage.
+    ``unknown_ns``: CPU time of this process that belongs neither to our threads nor to a stage.
     ``others_ns``: used by other processes on the same cores; None if unknown.
     """
 
@@ -155,7 +154,7 @@ class Burnt:
 
 
 class _ByStage(dict[str, dict[int, str]]):
-    """The threads of a stage, which ``make`` lists, and adds, where they are not here."""
+    """Threads by stage; a missing entry is listed by ``make`` and added."""
 
     def __init__(self, make: Callable[[str], dict[int, str]]) -> None:
         self._make = make
@@ -175,17 +174,17 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> stages that may have made it -> whether it has the name of their thread
+        # thread -> stages that may have created it -> whether it has the name of their thread
         self._claims: dict[int, dict[str, bool]] = {}
-        self._makers: dict[int, str] = {}  # thread -> the name that it has of its creator
+        self._makers: dict[int, str] = {}  # thread -> the name inherited from its creator
         self._tasks = _ByStage(self._listed)  # until a claim changes
         self._ours: set[int] = set()
         self._left: dict[
             int, Times
-        ] = {}  # as read when a thread of ours ended; that and others may be gone since
+        ] = {}  # read when one of our threads ended; that one and others may be gone since
 
     def forget_gone(self) -> None:
-        """Call this before a run, because the system reuses the numbers of threads that ended."""
+        """Forget ended threads. Call it before a run: the system reuses their numbers."""
         alive = self._ids()
         with self._lock:
             self._claims = {task: stages for task, stages in self._claims.items() if task in alive}
@@ -195,7 +194,7 @@ class Natives:
             self._left.clear()
 
     @contextmanager
-    def born(self, stage: str) -> Iterator[None]:
+    def book_threads(self, stage: str) -> Iterator[None]:
         """Book threads that appear inside, and are not Python's, to the stage."""
         before = self._ids()
         try:
@@ -212,10 +211,10 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """Return what tells the stage's threads, each with the name of the thread that made it; ""
-        where unknown. Another mapping where they are others.
+        """Return a function that returns the stage's threads, each with the name of the thread that
+        created it; "" if unknown. The mapping is another object if the threads changed.
 
-        It is asked twice an inference, and is no Python: 0.1 us.
+        It is called twice per inference, and is not Python code: 0.1 us.
         """
         return partial(self._tasks.__getitem__, stage)
 
@@ -231,7 +230,7 @@ class Natives:
             )
 
     def left(self) -> None:
-        """Call this from a thread of ours about to end, while its times can still be read."""
+        """Call this from one of our threads about to end, while its times can still be read."""
         with self._lock:
             self._ours.add(threading.get_native_id())
             self._left |= self._all_times()
@@ -241,8 +240,8 @@ class Natives:
         return {task: times for task, times in found if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Read all clocks, and again where that took long: the caller lost its core in between,
-        and the CPU time of that moment would belong to no thread. The quickest look counts."""
+        """Read all clocks, again if that took long: the caller lost its core meanwhile, and the CPU
+        time of that moment would belong to no thread. The quickest reading counts."""
         looks = [self._look(calls)]
         while looks[-1][0] > AT_ONCE_NS and len(looks) < LOOKS:
             looks.append(self._look(calls))
@@ -290,7 +289,7 @@ class Natives:
 
 
 def _maker(claims: Mapping[str, bool]) -> str | None:
-    """Return the only stage that could have made a thread, or the only one whose name it has."""
+    """Return the only stage that could have created a thread, or the only one whose name it has."""
     likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
     return likely[0] if len(likely) == 1 else None
 

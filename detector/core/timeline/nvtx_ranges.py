@@ -1,8 +1,8 @@
 """NVTX: one push/pop range per span on its own thread, in the domain ``detect-video``.
 
 A range's name is the stage, its payload the frame or batch number, its category the kind of span.
-When no tool is attached, nvtx hands out a domain that does nothing. Then no range object is made at
-all, and a span pays for one ``is not None``.
+If no tool is attached, nvtx returns a domain that does nothing. Then no range object is created,
+and a span only pays for one ``is not None``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ _COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
 
 class ThreadRange:
     """The ranges of one span on one thread. Attributes are prebuilt (70 ns a range instead of 900)
-    and, since their payload changes with each push, never shared between threads. A span sets their
-    ``payload`` and calls ``push`` with them.
-    """
+    and never shared between threads, since their payload changes with each push. A span sets their
+    ``payload`` and calls ``push`` with them."""
 
     __slots__ = ("attributes", "pop", "push")
 
@@ -35,14 +34,14 @@ class ThreadRange:
 
 
 class Attached(NamedTuple):
-    """``domain``: None if no tool records. ``lost``: why a tool sees no range, and what to type."""
+    """The tool. ``domain``: None if none records. ``lost``: why it sees nothing; what to type."""
 
     domain: Any | None
     lost: str | None = None
 
 
 def attach() -> Attached:
-    """Looks for a tool. Cheap, but not free: once a run, not once a range."""
+    """Look for a tool. It takes a while: call it once per run, not per range."""
     tool = os.environ.get(TOOL)
     try:
         import nvtx
@@ -53,7 +52,7 @@ def attach() -> Attached:
     domain = nvtx.get_domain(DOMAIN)
     if domain.get_event_attributes(message="probe") is not None:
         return Attached(domain)
-    if tool is None:  # what we hold is nvtx's stand-in, which does nothing
+    if tool is None:  # this is nvtx's stand-in, which does nothing
         return Attached(None)
     if not Path(tool).is_file():
         return Attached(None, f"{tool} does not exist: unset {TOOL}, or attach nsys again")
@@ -61,19 +60,19 @@ def attach() -> Attached:
 
 
 def _attach_unasked(nvtx: Any) -> Attached:
-    """Return the domain without asking the tool if it records it. nvtx asks by nvtxDomainIsEnabled,
-    which came after the tools of 2022 to 2024: Nsight Systems 2022.4.2, 2023.4.4 and 2024.2.3
-    record a domain and yet do not answer for it (measured by ``scripts/nsys_check``;
-    github.com/NVIDIA/NVTX issue 126). So the domain is built as ``nvtx.Domain`` builds it, without
-    the question. If the tool has switched NVTX off, a range costs a call that returns at once.
-    """
+    """Return the domain without asking whether the tool records it. nvtx asks with
+    nvtxDomainIsEnabled, which is newer than the tools of 2022 to 2024: Nsight Systems 2022.4.2,
+    2023.4.4 and 2024.2.3 record a domain but do not answer for it (measured by
+    ``scripts/nsys_check``; github.com/NVIDIA/NVTX issue 126). So we build the domain as
+    ``nvtx.Domain`` does, without asking. If the tool has switched NVTX off, a range costs a call
+    that returns at once."""
     try:
         from nvtx._lib import lib
 
         domain: Any = object.__new__(lib.Domain)
         domain.handle = lib.DomainHandle(DOMAIN)
         domain.__init__(DOMAIN)
-        ThreadRange(domain, "probe", "work")  # what a later nvtx may have renamed shows here
+        ThreadRange(domain, "probe", "work")  # shows what a later nvtx may have renamed
     except (ImportError, AttributeError, TypeError) as error:
         version = getattr(nvtx, "__version__", "of this version")
         return Attached(

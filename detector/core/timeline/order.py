@@ -1,7 +1,7 @@
 """The order of a frame's stages, and which of them run one after the other in one thread.
 
-The seven of ``spans.STAGES`` are of every run. A run may have more between nms and annotate
-(``stages/between``): any other name is one of those, so a session can be read without that stage.
+Every run has the seven of ``spans.STAGES``. A run may have more between nms and annotate
+(``stages/between``): any other name is one of those, so sessions can be read without that stage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS,
 BEHIND = STAGES.index(NMS) + 1
 READING, INFERENCE, WRITING = "reading", "inference", "writing"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
-# In the overlapped loop the groups run side by side, each on threads of these names.
+# In the overlapped loop the groups run concurrently, each on threads with these names.
 GROUPS = {READING: (READ, PREPROCESS), INFERENCE: (INFER, HEAD, NMS), WRITING: (ANNOTATE, WRITE)}
 THREADS = {"reader": READING, "worker": INFERENCE, "writer": WRITING}
 
@@ -26,7 +26,7 @@ def in_order(names: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def group_of(stage: str) -> str:
-    """Return a stage's group; other stages than the seven are the writer's."""
+    """Return a stage's group; stages other than the seven belong to the writer."""
     return next((group for group, stages in GROUPS.items() if stage in stages), WRITING)
 
 
@@ -50,6 +50,6 @@ SPARED = 16  # frames of a batch for each of its rows, at most
 
 
 def longest_batch(batch: int, images: int) -> int:
-    """Return the most frames of a batch of so many rows; frames that are not inferred take none. If
-    one batch held all ``images`` (pictures in flight), no other could be filled."""
+    """Return the most frames of a batch with so many rows; frames that are not inferred take no
+    row. If one batch held all ``images`` (pictures in flight), no other could be filled."""
     return max(batch, min(SPARED * batch, images // 2))

@@ -1,8 +1,7 @@
-"""The rows of a span: index, start and end of its calls, and its thread's time off a core. ``Rows``
-keeps the first ones, in some 16 bytes each, which a ``Spool`` holds on disk; ``Ring`` the last
-ones, in memory. A span writes into their ``Block``. Both return one column at a time, so that the
-writer of all rows need not hold them twice.
-"""
+"""The rows of a span: index, start and end of its calls, and its thread's time off a core.
+``SpanRows`` keeps the first ones, in some 16 bytes each, which a ``Spool`` stores on disk; ``Ring``
+keeps the last ones, in memory. A span writes into their ``Block``. Both return one column at a
+time, so that the writer of all rows need not hold them twice."""
 
 from __future__ import annotations
 
@@ -19,33 +18,33 @@ from typing import IO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 4096  # rows that are packed at once
+BLOCK = 4096  # rows packed at once
 
 Column = Literal["index", "start", "end", "off_cpu", "ready", "library"]
 COLUMNS: tuple[Column, ...] = ("index", "start", "end", "off_cpu", "ready", "library")
-SUMS: tuple[Column, ...] = COLUMNS[3:]  # kept as sums so far
+SUMS: tuple[Column, ...] = COLUMNS[3:]  # stored as running sums
 NOT_KNOWN = -1
 
 _ROW = struct.Struct("7q")
-_LIBRARY = struct.Struct("q")  # the last but one of a row
+_LIBRARY = struct.Struct("q")  # the last value but one of a row
 ROW_BYTES = _ROW.size
 
 
 class Spool:
-    """Packed rows of all spans, in a file without a name: a long run holds none of them in memory.
+    """Packed rows of all spans in an unnamed file, so that a long run does not hold them in memory.
 
-    ``folder``: where the file lies, on the disk of the run's session. It is made with the first
-    block. Where it cannot be written, or no longer, and without a folder, rows stay in memory.
+    ``folder``: where the file is, on the disk of the run's session. It is created with the first
+    block. Without a folder, or if the file cannot be written, rows stay in memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._file: IO[bytes] | None = None
-        self._end = 0  # bytes that are in use
+        self._end = 0  # bytes in use
         self._lock = threading.Lock()
 
     def put(self, values: NDArray[np.generic]) -> NDArray[np.generic] | _Stored:
-        """``values`` in the file; itself, where that is impossible."""
+        """Store ``values`` in the file; return them unchanged if that fails."""
         data = values.tobytes()
         with self._lock:
             if self._folder is None:
@@ -85,44 +84,42 @@ class _Stored:
 
 
 class Block:
-    """[size] calls, as their span writes them: ``write(written, at, ...)``, ``at`` in bytes, with a
-    value for each of COLUMNS, and what the call lasted without nested spans. That costs half of
-    what appending each value to an array of its own does.
-    """
+    """The rows of ``size`` calls, as their span writes them: ``write(written, at, ...)``, ``at`` in
+    bytes, with a value for each of COLUMNS, and the call's duration without nested spans. This
+    takes half the time of appending each value to its own array."""
 
     __slots__ = ("_table", "size", "taken", "write", "written")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.taken = 0  # calls that were asked for, of all so far
+        self.taken = 0  # calls read by ``lasted``, of all so far
         self._table = np.zeros((size, len(COLUMNS) + 1), np.int64)
         self.written = self._table.data.cast("B")
         self.write = _ROW.pack_into
 
     def add_late(self, at: int, booked: int) -> None:
-        """What all calls so far were given has become ``booked``: the last one, whose row ends at
-        byte ``at``, was given more. Once it is packed (0), that goes to the next."""
+        """Raise the sum booked to the calls to ``booked``: the last one, whose row ends at byte
+        ``at``, was given more. If that row is packed already (0), the next one gets it."""
         if at:
             _LIBRARY.pack_into(self.written, at - 2 * _LIBRARY.size, booked)
 
     def lasted(self, calls: int) -> NDArray[np.int64]:
-        """Of the calls since the last time, [N] int64, when there have been ``calls`` in all. To be
-        asked whenever the block is full, at the latest."""
+        """Return the durations of the calls since the last time, [N] int64; ``calls``: number of
+        all so far. Call it at the latest when the block is full."""
         first = self.taken % self.size
         found = self._table[first : first + calls - self.taken, -1]
         self.taken = calls
         return found
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        """[size] int64"""
         return self._table[:, COLUMNS.index(name)]
 
 
-class Rows:
-    """The first ``room`` calls, in their order.
+class SpanRows:
+    """The first ``room`` calls, in order.
 
-    ``off_cpu``, ``ready`` and (``booked``) ``library`` are written as sums so far. Blocks that are
-    full are packed: a run of hours would keep 56 bytes a call otherwise.
+    ``off_cpu``, ``ready`` and (``booked``) ``library`` are written as running sums. Full blocks are
+    packed: a run of hours would need 56 bytes a call otherwise.
     """
 
     __slots__ = ("_blocks", "_booked", "_room", "_spool", "block")
@@ -147,7 +144,7 @@ class Rows:
         return found
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        """[N] int64; NOT_KNOWN where nothing was booked."""
+        """Return the column, [N] int64; NOT_KNOWN if nothing was booked."""
         if name == "library" and not self._booked:
             return np.full(len(self), NOT_KNOWN)
         found = np.empty(len(self), np.int64)
@@ -161,10 +158,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Rows as what changes from one to the next, each column in the smallest type that holds it."""
+    """Rows stored as differences, each column in the smallest type that holds it."""
 
     count: int
-    # Of each column but the ends: the first value, and [count - 1] steps, or [1] if all are alike.
+    # For each column but the ends: the first value, and [count - 1] steps, or [1] if all are equal.
     steps: dict[Column, tuple[int, NDArray[np.generic] | _Stored]]
     durations: NDArray[np.generic] | _Stored  # [count]
 
@@ -179,7 +176,6 @@ class _Packed:
         return cls(len(columns["index"]), packed, spool.put(_narrow(lasted)))
 
     def unpack(self, name: Column, into: NDArray[np.int64]) -> None:
-        """``into``: [count]."""
         first, steps = self.steps["start" if name == "end" else name]
         into[0] = first
         into[1:] = np.asarray(steps)
@@ -200,7 +196,7 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[np.generic]:
 
 
 class Ring:
-    """The last ``size`` calls. All memory is taken at the start, so growth later means a leak."""
+    """The last ``size`` calls. All memory is taken at the start, so later growth is a leak."""
 
     __slots__ = ("block",)
 
@@ -211,12 +207,10 @@ class Ring:
         return min(self.block.taken, self.block.size)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        """Return what the calls lasted since the last time, [N] int64; ``calls``: all so far."""
         return self.block.lasted(calls)
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        """[N] int64, the oldest first."""
-        if name in SUMS:  # what the oldest began with is written over
+        if name in SUMS:  # the value before the oldest is overwritten
             return np.full(len(self), NOT_KNOWN)
         column, at = self.block.column(name), self.block.taken % self.block.size
         if len(self) < len(column):

@@ -1,4 +1,4 @@
-"""What one thread records: a ``Track`` of ``Span``s, one for each stage and each kind of wait.
+"""What one thread records: a ``ThreadTrack`` of ``Span``s, one for each stage and kind of wait.
 
 Only its own thread writes to a track, so it needs no lock. From the top: names of stages and kinds,
 the meter that threads share, a span, a track, and stand-ins for a timeline that is off.
@@ -9,16 +9,15 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
-from detector.core.timeline.booking import Booking, Worker
+from detector.core.timeline.booking import Booking, EngineCaller
 from detector.core.timeline.histogram import Histogram
 from detector.core.timeline.native import Natives, RunQueue, open_run_queue
 from detector.core.timeline.nvtx_ranges import ThreadRange
-from detector.core.timeline.rows import ROW_BYTES, Ring, Rows, Spool
+from detector.core.timeline.rows import ROW_BYTES, Ring, SpanRows, Spool
 
-# The seven stages of a frame's life. JSON, NVTX, tables and verdicts use the same names.
+# The seven stages of a frame. JSON, NVTX, tables and verdicts use the same names.
 READ = "read"
 PREPROCESS = "preprocess"
 INFER = "infer"
@@ -31,15 +30,15 @@ STAGES = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE, WRITE)
 
 WORK = "work"  # a stage's own call
 WAIT_INPUT = "wait_input"  # nothing to do yet: the stage before is not ready
-WAIT_OUTPUT = "wait_output"  # no room: the stage after has not given buffers or queue places back
+WAIT_OUTPUT = "wait_output"  # no room: the stage after has not returned buffers or queue places
 OTHER = "other"  # time between spans
 
 KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
 
 
-class Meter:
-    """How long at least one of several threads was inside a stage: the union of their intervals. So
-    neither a slow reader nor parallel requests distort inference FPS."""
+class BusyMeter:
+    """The time in which at least one of several threads was inside a stage: the union of their
+    intervals. Neither a slow reader nor parallel requests distort inference FPS."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +48,7 @@ class Meter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            # A thread may be overtaken between clock and lock. No time is counted twice.
+            # Another thread may get in between clock and lock. No time is counted twice.
             if not self._inside and now > self._since:
                 self._since = now
             self._inside += 1
@@ -71,7 +70,7 @@ class Meter:
 
 # A shorter stretch of a thread's time counts as on a core, unchecked: a thread that loses its core
 # is away for a millisecond (the scheduler's slices), and each check is a system call. The next
-# check shows any wait all the same.
+# check still shows any wait.
 QUICK_NS = 50_000
 
 
@@ -81,11 +80,11 @@ class Span:
     Made once per stage and kind of a track, so that a call costs two clock reads and allocates
     nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
-    Totals, without what nested spans took: ``calls``, ``self_ns``; of it ``off_cpu_ns`` without a
-    core, and of that ``ready_ns`` runnable. ``beside_ns``: what other threads of the process used
-    meanwhile, where the track observes them. ``library_ns``: what ``booked`` gave the calls, of
-    the engine's own threads. ``call_ns``: of the last call, as ``self_ns``. One row
-    per call: the first ``room``, or with ``ring`` the last.
+    Totals exclude nested spans: ``calls``, ``self_ns``; of it ``off_cpu_ns`` without a core, and of
+    that ``ready_ns`` runnable. ``beside_ns``: what other threads of the process used meanwhile, if
+    the track observes them. ``library_ns``: time of the engine's own threads that ``booked``
+    assigned to the calls. ``call_ns``: of the last call, as ``self_ns``. One row per call: the
+    first ``room``, or with ``ring`` the last.
     """
 
     __slots__ = (
@@ -118,15 +117,15 @@ class Span:
 
     def __init__(
         self,
-        track: Track,
+        track: ThreadTrack,
         stage: str,
         kind: str,
-        meter: Meter | None,
+        meter: BusyMeter | None,
         nvtx: ThreadRange | None,
         room: int,
         ring: bool = False,
         spool: Spool | None = None,
-        booked: Worker | None = None,
+        booked: EngineCaller | None = None,
     ) -> None:
         self._booked = booked
         self._track, self.stage, self.kind = track, stage, kind
@@ -140,10 +139,10 @@ class Span:
         self.index = 0
         self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
         self.library_ns = 0
-        self.call_ns = 0  # of the call so far
-        self._kept = Ring(room) if ring else Rows(room, spool, booked is not None)
+        self.call_ns = 0  # of the current call so far
+        self._kept = Ring(room) if ring else SpanRows(room, spool, booked is not None)
         block = self._kept.block
-        # Looked up once: a call costs half as much.
+        # Cached lookups halve the cost of a call.
         self._written, self._write = block.written, block.write
         self._at, self._end = 0, block.written.nbytes  # where the next row is written
 
@@ -168,12 +167,7 @@ class Span:
         if self._meter is not None:
             self._meter.enter(start)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: object, trace: object) -> Any:
         track = self._track
         end = self._clock()
         if self._range is not None:
@@ -213,12 +207,12 @@ class Span:
 
     @property
     def cpu_ns(self) -> int:
-        """Return the CPU time of the stage's thread and of those observed by the track."""
+        """CPU time of the stage's thread and of those that the track observes."""
         return self.on_cpu_ns + self.beside_ns
 
     @property
-    def rows(self) -> Rows | Ring:
-        """Return the kept calls in order. Threads: as for ``durations``."""
+    def rows(self) -> SpanRows | Ring:
+        """The kept calls in order. Read it from the same threads as ``durations``."""
         self._take()
         return self._kept
 
@@ -240,7 +234,7 @@ class Span:
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
-        """Return all durations so far. For the track's own thread, or after its end."""
+        """Return all durations so far. Call it from the track's own thread, or after its end."""
         self._take()
         return self._histogram
 
@@ -257,14 +251,13 @@ class OffSpan:
         return None
 
 
-# Rows (some 16 bytes) that are kept for every stage and kind of wait of a track:
-# 5 MB, more than a clip of three hours needs. Sums and percentiles go on after that; the session
-# says how many rows it kept.
+# Rows kept for every stage and kind of wait of a track: 5 MB at some 16 bytes each, more than a
+# clip of three hours needs. Sums and percentiles continue; the session counts the rows.
 MAX_ROWS = 300_000
 
 
 class Between:
-    """The time between a track's spans: ``call_ns`` in all, of it without a core, and ready."""
+    """The time between spans: ``call_ns`` in all, the part off a core, and of that ready."""
 
     __slots__ = ("beside_ns", "call_ns", "off_cpu_ns", "ready_ns")
 
@@ -276,13 +269,13 @@ class Between:
         return self.call_ns - self.off_cpu_ns
 
 
-class Track:
-    """``with timeline.track("reader") as track:`` around a thread's life, ``with track.span(READ,
-    i):`` in it.
+class ThreadTrack:
+    """Records one thread: ``with timeline.track("reader") as track:`` around its life, ``with
+    track.span(READ, i):`` in it.
 
-    The same name may be entered again later; its sums go on. Every stretch between two ends of
-    spans that lasts more than QUICK_NS ends with a look at the thread's clocks: ``cpu_clock``, and
-    the run queue's where something is missing.
+    The same name may be entered again later; its sums continue. Every stretch between two ends of
+    spans that lasts more than QUICK_NS ends with a reading of the thread's clocks: ``cpu_clock``,
+    and the run queue's if time is missing.
     """
 
     def __init__(
@@ -290,7 +283,7 @@ class Track:
         name: str,
         clock: Callable[[], int],
         cpu_clock: Callable[[], int],
-        meters: dict[str, Meter],
+        meters: dict[str, BusyMeter],
         domain: Any | None,
         max_rows: int = MAX_ROWS,
         natives: Natives | None = None,
@@ -304,16 +297,16 @@ class Track:
         self._bookings = bookings or {}
         self.clock = clock
         self.innermost: Span | None = None
-        self.last = 0  # when the last stretch ended
-        # The clock less the thread's CPU time then: its time without a core so far. A short stretch
-        # does not change it, and so costs nothing here.
+        self.last = 0  # end of the last stretch
+        # The clock minus the thread's CPU time at that moment: its time without a core so far. A
+        # short stretch does not change it, and so costs nothing here.
         self._behind = 0
         self.other = Between()
         self.wall_ns = 0
         self.cpu_ns = 0
         self.ready_ns: int | None = None  # runnable but not scheduled; None if unknown
         self.spans: dict[tuple[str, str], Span] = {}  # (stage, kind) -> span
-        self.lives = array("q")  # start and end of each time the track was entered
+        self.lives = array("q")  # start and end of each time that the track was entered
         self._cpu_clock, self._process_clock, self._open_queue = cpu_clock, process_clock, run_queue
         self._meters, self._domain, self._max_rows = meters, domain, max_rows
         self._natives = natives
@@ -327,7 +320,7 @@ class Track:
     def other_ns(self) -> int:
         return self.other.call_ns
 
-    def __enter__(self) -> Track:
+    def __enter__(self) -> ThreadTrack:
         self._queue = self._open_queue()
         if self._queue is not None:
             self._ready_start = self._ready_seen = self._queue.read()
@@ -338,12 +331,7 @@ class Track:
         self._behind = self._start - self._cpu_start
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: object, trace: object) -> Any:
         end = self.clock()
         passed, self.last = end - self.last, end
         self.other.call_ns += passed
@@ -356,16 +344,16 @@ class Track:
             self._queue.close()
             self._queue = None
         if self._natives is not None:
-            for span in self.spans.values():  # before a pool ends that the thread has of its own
+            for span in self.spans.values():  # before the thread's own pool ends
                 span.settle()
             self._natives.left()
 
     def look(self, owner: Span | Between, passed: int) -> None:
-        """Book the last ``passed`` nanoseconds, which ended at ``last``: how long the thread had
-        no core, and how much of that it was ready for one. The rest is blocked in a call.
+        """Book the last ``passed`` nanoseconds, which ended at ``last``: how long the thread was
+        off a core, and for how much of that it was ready. The rest is blocked in a call.
 
-        The clocks are read after the stretch. What they count beyond it was since then, such as
-        while they were read, and is left for the next look.
+        The clocks are read after the stretch. Time that they count beyond the stretch came after
+        it, such as while they were read, and is left for the next reading.
         """
         now = self._cpu_clock()
         missing = self.last - self._behind - now
@@ -383,13 +371,13 @@ class Track:
                 owner.ready_ns += ready
                 self._ready_seen += ready
         if self._process_clock is not None:
-            beside = self._process_clock() - now
-            owner.beside_ns += max(0, beside - self._beside_seen)
-            self._beside_seen = beside
+            others_ns = self._process_clock() - now
+            owner.beside_ns += max(0, others_ns - self._beside_seen)
+            self._beside_seen = others_ns
 
     def look_again(self, owner: Span | Between, passed: int) -> int:
-        """Check the times before a span begins; return its start. A check is a system call, at
-        which a busy machine takes the core away: neither span nor range should hold that time."""
+        """Check the clocks before a span begins; return its start. Neither span nor range should
+        include that time: a check is a system call, at which a busy machine takes the core away."""
         self.look(owner, passed)
         now = self.clock()
         spent = now - self.last
@@ -400,7 +388,7 @@ class Track:
         return now
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
-        """The context manager for one call, to be entered at once; the same object every time."""
+        """Return the context manager for one call; the same object every time. Enter it at once."""
         span = self.spans.get((stage, kind))
         if span is None:
             span = self.spans[stage, kind] = self._make(stage, kind)
@@ -432,27 +420,22 @@ class FirstCall:
     """A stage's first call on a thread. Threads that libraries start in it are the stage's."""
 
     def __init__(self, span: Span, natives: Natives) -> None:
-        self._span, self._born = span, natives.born(span.stage)
+        self._span, self._booked_threads = span, natives.book_threads(span.stage)
 
     def __enter__(self) -> None:
-        self._born.__enter__()
+        self._booked_threads.__enter__()
         self._span.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: object, trace: object) -> Any:
         self._span.__exit__(kind, error, trace)
-        self._born.__exit__(None, None, None)
+        self._booked_threads.__exit__(None, None, None)
 
 
 _OFF_SPAN = OffSpan()
 
 
 class OffTrack:
-    """The track of a timeline that is off: nothing is timed, nothing is kept."""
+    """The track of a timeline that is off: it measures and stores nothing."""
 
     def __enter__(self) -> OffTrack:
         return self

@@ -19,20 +19,20 @@ from detector.core.timeline.spans import (
     PREPROCESS,
     READ,
     WORK,
-    Meter,
+    BusyMeter,
     OffTrack,
-    Track,
+    ThreadTrack,
 )
 
 
 class Timeline:
-    """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds.
+    """The tracks of all threads. ``clock`` and ``cpu_clock`` return nanoseconds.
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
     stage's CPU time includes what other threads of the process used meanwhile. ``run_queue`` opens
     the count of the calling thread's waits for a core. ``natives`` observes libraries' threads;
-    None: not observed. ``max_rows`` of each stage and kind of wait are kept whole: the first ones,
-    or with ``ring`` the last ones. The first ones are kept in a file in ``folder``, if given.
+    None: not observed. ``max_rows`` of each stage and kind of wait are kept: the first ones, in a
+    file in ``folder`` if given, or with ``ring`` the last ones.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Timeline:
         self._domain: Any | None = attach().domain if nvtx else None
         self._max_rows = max_rows
         self._lock = threading.Lock()
-        self.tracks: dict[str, Track] = {}
-        self.meters = {INFER: Meter()}
+        self.tracks: dict[str, ThreadTrack] = {}
+        self.meters = {INFER: BusyMeter()}
         self._natives = natives
         self._ring = ring
         self._spool = Spool(folder)
         self._marks: list[Mark] = []
-        # The plain loop sees the engine's threads by ``process_clock``.
+        # The plain loop counts the engine's threads with ``process_clock``.
         self._bookings = (
             {INFER: Booking(natives.tasks_of(INFER))}
             if natives is not None and process_clock is None
@@ -69,7 +69,7 @@ class Timeline:
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """Mark a run for a recording tool by a range "run" of all threads, which starts capture."""
+        """Mark a run for a recording tool with a range "run", which starts capture."""
         if self._domain is None:
             yield
             return
@@ -80,10 +80,10 @@ class Timeline:
         finally:
             self._domain.end_range(whole)
 
-    def track(self, name: str) -> Track:
+    def track(self, name: str) -> ThreadTrack:
         with self._lock:
             if name not in self.tracks:
-                track = Track(
+                track = ThreadTrack(
                     name,
                     self.clock,
                     self._cpu_clock,
@@ -100,9 +100,9 @@ class Timeline:
                 self.tracks[name] = track
             return self.tracks[name]
 
-    def born(self, stage: str) -> AbstractContextManager[None]:
-        """Around the opening of a stage's part: the threads that it starts are the stage's."""
-        return nullcontext() if self._natives is None else self._natives.born(stage)
+    def book_threads(self, stage: str) -> AbstractContextManager[None]:
+        """Book the threads that start while a stage's part is opened to that stage."""
+        return nullcontext() if self._natives is None else self._natives.book_threads(stage)
 
     def mark(self) -> None:
         """Mark a moment for counting native threads; steady state is from the first to the last."""
@@ -110,13 +110,12 @@ class Timeline:
             self._marks[1:] = [self._natives.mark(self._calls())]
 
     def burnt(self) -> Burnt | None:
-        """What native threads used between the marks; None if unobserved or without two marks."""
+        """Return what native threads used between the marks; None without two marks."""
         if self._natives is None or len(self._marks) < 2 or not self._marks[-1].times:
             return None
         return self._natives.between(self._marks[0], self._marks[-1])
 
     def _calls(self) -> dict[str, int]:
-        """Return the calls of each stage so far, on all threads."""
         with self._lock:
             tracks = list(self.tracks.values())
         calls: dict[str, int] = {}
@@ -126,7 +125,7 @@ class Timeline:
                     calls[stage] = calls.get(stage, 0) + span.calls
         calls[READ] = calls.get(
             PREPROCESS, 0
-        )  # the last read finds the end: no decoder works for it
+        )  # the last read finds the end, without work for a decoder
         return calls
 
 
@@ -134,7 +133,7 @@ class OffTimeline:
     """A timeline that measures nothing; the cost of the instruments is measured against it."""
 
     def __init__(self) -> None:
-        self.tracks: dict[str, Track] = {}
+        self.tracks: dict[str, ThreadTrack] = {}
 
     def run(self, text: str) -> nullcontext[None]:
         return nullcontext()
@@ -142,7 +141,7 @@ class OffTimeline:
     def track(self, name: str) -> OffTrack:
         return OffTrack()
 
-    def born(self, stage: str) -> nullcontext[None]:
+    def book_threads(self, stage: str) -> nullcontext[None]:
         return nullcontext()
 
     def mark(self) -> None:

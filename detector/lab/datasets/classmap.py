@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from detector.core.errors import UsageError
+from detector.core.errors.parsing import refuse_unknown
 from detector.core.errors.reading import read_text
-from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 
 EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
@@ -29,7 +29,7 @@ class ClassMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ClassPairs:
     """A mapping bound to the classes of a model and of labels. ``targets``: the scored classes."""
 
     targets: tuple[str, ...]
@@ -102,7 +102,7 @@ def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, t
     return found
 
 
-def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> Bound:
+def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     """Bind a mapping (None: equal names) to both sides' classes. Raises UsageError."""
     if mapping is None:
         return _by_name(model, labels)
@@ -120,7 +120,7 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
     if not groups:
         raise UsageError(f"{mapping.path}: nothing to score: {'; '.join(notes)}")
     targets = tuple(groups)
-    return Bound(
+    return ClassPairs(
         targets,
         tuple(groups.values()),
         {label: at for at, target in enumerate(targets) for label in wanted[target]},
@@ -152,7 +152,7 @@ def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
                     )
 
 
-def _by_name(model: Sequence[str], labels: Sequence[str]) -> Bound:
+def _by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     targets = tuple(dict.fromkeys(name for name in labels if name in set(model)))
     if not targets:
         raise UsageError(
@@ -161,7 +161,7 @@ def _by_name(model: Sequence[str], labels: Sequence[str]) -> Bound:
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
     notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []
-    return Bound(
+    return ClassPairs(
         targets,
         tuple(_ids(model, (name,)) for name in targets),
         {at: targets.index(name) for at, name in enumerate(labels) if name in targets},

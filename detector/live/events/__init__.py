@@ -1,6 +1,7 @@
-"""Events: who comes and goes, and who is told.
+"""Events of cameras and objects, and their receivers.
 
-``EventHub`` tells all receivers of a run. No receiver can slow the loop: ``tell`` never waits.
+``EventHub`` hands each event to all receivers of a run. No receiver slows the loop: ``tell`` never
+waits.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from contextlib import suppress
 
 from detector.live.base import Event, EventTarget
 
-CLOSE_S = 2.0  # the end of a run waits for no receiver longer
+CLOSE_S = 2.0  # longest wait for a receiver at the end of a run
 
 
 class EventHub:
-    """Hands each event to every target, in order of ``targets``."""
+    """Hands each event to every target, in the order of ``targets``."""
 
     def __init__(self, targets: Sequence[EventTarget]) -> None:
         self._targets = list(targets)
@@ -25,12 +26,12 @@ class EventHub:
             target.tell(event)
 
     def lost(self) -> dict[str, int]:
-        """Target -> events that it did not get; targets without losses are left out."""
+        """Return target -> number of lost events, without targets that lost none."""
         losses = {target.name: target.lost() for target in self._targets}
         return {name: count for name, count in losses.items() if count}
 
     def close(self) -> None:
-        """Gives every target a moment to deliver what waits, all at the same time. Never raises."""
+        """Close all targets at the same time, each with a moment to deliver. Never raises."""
 
         def end(target: EventTarget) -> None:
             with suppress(Exception):

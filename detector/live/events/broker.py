@@ -1,9 +1,9 @@
-"""The client of an MQTT broker that is not to be trusted further than it must.
+"""An MQTT client that does not trust its broker.
 
-A client that only publishes hears three kinds of packets, of two bytes each; one that subscribes
-with QoS 0 hears two more. paho takes all kinds, of up to 256 MB, and answers some of them: a broker
-could fill the memory with that, or keep a core busy. What paho raises on its own thread would end
-that thread, and with it every event.
+A client that only publishes needs three kinds of packets, of two bytes each; one that subscribes
+with QoS 0 needs two more. paho accepts all kinds, of up to 256 MB, and answers some of them, so a
+broker could fill the memory or keep a core busy. An exception on paho's thread would end that
+thread and stop all events.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import time
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
-# The first byte's upper half.
-CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 0x20, 0x30, 0x40, 0x90, 0xD0
-QUALITY = 0x06  # of its lower half, in a PUBLISH
-# Bytes after the head. Answers have two; a broker may be set up to send messages unasked.
+CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 0x20, 0x30, 0x40, 0x90, 0xD0  # upper half of byte 0
+QUALITY = 0x06  # bits of byte 0 of a PUBLISH
+# Bytes after the header. Answers have two, but some brokers send messages without a subscription.
 LONGEST, LONGEST_HEARD = 64 << 10, 512 << 10
 MOST_S = 10.0
-MOST = 10_000  # packets in so many seconds: ours that were waiting, and what is sent unasked
+MOST = 10_000  # packets in MOST_S: answers to queued messages, and unrequested ones
 
 
 class Client(paho.Client):
-    """Ends a connection at an unexpected packet; drops messages, unless it ``subscribes``."""
+    """Ends a connection at an unexpected packet. Ignores messages, unless it ``subscribes``."""
 
     def __init__(self, subscribes: bool = False) -> None:
         super().__init__(CallbackAPIVersion.VERSION2)
@@ -33,7 +32,7 @@ class Client(paho.Client):
         self._counted, self._since_s = 0, 0.0
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        if bufsize > self._longest:  # the rest of a packet: its length is known before its content
+        if bufsize > self._longest:  # a packet's length is known before its content
             raise ConnectionAbortedError(f"a packet of {bufsize} bytes")
         return super()._sock_recv(bufsize)
 
@@ -49,7 +48,7 @@ class Client(paho.Client):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         try:
             return super()._packet_handle()
-        except (OSError, ValueError, IndexError, struct.error):  # OSError: it connects anew in here
+        except (OSError, ValueError, IndexError, struct.error):  # OSError: paho reconnects in here
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
 
     def _is_too_much(self) -> bool:

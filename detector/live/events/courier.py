@@ -1,6 +1,5 @@
-"""What every receiver outside the process has in common: a thread of its own, a bounded queue,
-tries with growing pauses, and losses that are counted.
-"""
+"""The base of receivers outside the process: a thread, a bounded queue, retries with growing
+pauses, and counted losses."""
 
 from __future__ import annotations
 
@@ -13,22 +12,22 @@ from collections.abc import Callable
 from detector.core.errors.secrets import redact
 from detector.live.base import Event
 
-ROOM = 1000  # events that may wait; the oldest gives way
+ROOM = 1000  # length of the queue; the oldest event is dropped
 TRIES = 5
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # doubles from try to try
-LAST_MOMENT_S = 1.0  # for what still waits when the run ends
+LAST_MOMENT_S = 1.0  # for queued events when the run ends
 
 
 class TryAgainError(Exception):
-    """Delivery failed in a way that may pass: the receiver is away, or overloaded."""
+    """Delivery failed for now: the receiver is away, or overloaded."""
 
 
 class RefusedError(Exception):
-    """The receiver will never take this event, or no event at all."""
+    """The receiver will never accept this event, or any event."""
 
 
 def explain(error: BaseException) -> str:
-    """Why a connection did not come about, without secrets."""
+    """Say why a connection failed, without secrets."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"its certificate could not be verified ({error.verify_message}); name the authority "
@@ -38,7 +37,7 @@ def explain(error: BaseException) -> str:
 
 
 class Courier:
-    """Delivers events one after the other by ``deliver``, which a receiver implements."""
+    """Delivers events one after the other; a subclass implements ``deliver``."""
 
     name = ""
     wanted: Callable[[Event], bool] = staticmethod(lambda event: True)
@@ -47,7 +46,7 @@ class Courier:
         self, *, room: int = ROOM, complain: Callable[[str], None] = lambda _: None
     ) -> None:
         self._room = room
-        self._complain = complain  # is told the first of a row of failures, in a sentence
+        self._complain = complain  # gets a sentence for the first of several failures
         self._failing = False
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
@@ -60,7 +59,7 @@ class Courier:
         self._started = False
 
     def deliver(self, event: Event) -> None:
-        """Hands over one event. Raises TryAgainError or RefusedError; must end within seconds."""
+        """Deliver one event. Raises TryAgainError or RefusedError; must end within seconds."""
         raise NotImplementedError
 
     def tell(self, event: Event) -> None:
@@ -84,7 +83,7 @@ class Courier:
             return self._lost
 
     def close(self) -> None:
-        """Delivers what waits, as far as a moment allows; the rest is lost, and counted."""
+        """Deliver queued events for at most ``LAST_MOMENT_S``; count the rest as lost."""
         deadline = time.monotonic() + LAST_MOMENT_S
         with self._changed:
             while (

@@ -1,4 +1,4 @@
-"""The events of each camera in a file a day: ``CAMERA/events-YYYY-MM-DD.jsonl``."""
+"""One events file per camera and day: ``CAMERA/events-YYYY-MM-DD.jsonl``."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from detector.live.events.courier import Courier, RefusedError, TryAgainError
 from detector.live.events.stream import NO_ROOM
 from detector.live.events.wording import as_json
 
-MADE = 1024  # of 256 cameras and several days
+MADE = 1024  # files: enough for 256 cameras and several days
 
 
 class EventDays(Courier):
-    """Events are rare, so a file is open for one line at a time. A line is whole or not there."""
+    """Writes events to files, each opened for one line only, because events are rare."""
 
     name = "the files of events"
 
     def __init__(self, folder: Path, *, complain: Callable[[str], None] = lambda _: None) -> None:
-        """``folder``: of the run's outputs."""
         self._folder = folder
-        # The last ones: a run in which nothing came is over within a day.
+        # The latest files; ``take_back`` is for runs without a picture, which end within a day.
         self._made: deque[Path] = deque(maxlen=MADE)
         super().__init__(complain=complain)
 
@@ -45,6 +44,6 @@ class EventDays(Courier):
             raise RefusedError(f"{path}: {error.strerror}") from error
 
     def take_back(self) -> None:
-        """Removes the files that it began, behind ``close``: of a run in which nothing came."""
+        """Remove the files that this run began, after ``close``: no picture came."""
         for path in self._made:
             path.unlink(missing_ok=True)

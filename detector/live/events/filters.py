@@ -1,7 +1,8 @@
-"""Which events the webhook, MQTT, snapshots and clips get: ``events:`` of cameras.yaml.
+"""Filters of events for the webhook, MQTT, snapshots and clips: ``events:`` in cameras.yaml.
 
-Without a filter each gets all events but the run's planned end; of a camera with lines or zones
-(--zones) only theirs, and its own. What is held back is counted, and is in the camera's files.
+Without a filter each of them gets all events but those of the run's planned end; for a camera with
+lines or zones (--zones), only the events of those and of the camera itself. Events that are held
+back are counted; the camera's files have them all.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from detector.core.config.field import option
 from detector.core.config.levels import read_value
 from detector.core.errors import UsageError
-from detector.core.errors.parsing import quote
-from detector.core.errors.unknown_names import refuse_unknown
+from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.run.selection import class_ids
 from detector.live import base
 from detector.live.base import Event, moment_of
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 WEBHOOK, MQTT, SNAPSHOTS, CLIPS = "webhook", "mqtt", "snapshots", "clips"
 OF_CAMERAS = {base.CAMERA_UP, base.CAMERA_DOWN}
 OF_ZONES = {base.CROSSES, base.ENTERS, base.STAYS, base.ENDS}
-TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # they know how long the object was there
-PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # it is in the picture
-# Receivers, and the kinds of events that each gets if no others are asked for.
+TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # events that have a duration
+PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # the object is in the picture
+# Receiver -> the kinds of events that it gets by default.
 KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
 AWAY = "away from lines and zones"  # what is held back though nobody set a filter
 MINUTE_S = 60.0
@@ -40,7 +40,7 @@ _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|2
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """The keys of a filter; None: any."""
+    """The keys of a filter; None means any."""
 
     kinds: tuple[str, ...] | None = option(None, "Kinds of events.", choices=base.EVENTS)
     classes: tuple[str, ...] | None = option(None, "Names or ids of classes.")
@@ -54,7 +54,7 @@ class EventFilter:
     def matches(self, event: Event) -> bool:
         if event.event not in (self.kinds or ()) or not self._is_time(event.time_s):
             return False
-        if event.event in OF_CAMERAS:  # which have no class and no zone
+        if event.event in OF_CAMERAS:  # without class or zone
             return True
         if event.event in TIMED and event.time_s - event.since_s < self.stay:
             return False
@@ -73,8 +73,8 @@ class EventFilter:
 
 
 class EventFilters:
-    """Those of a run. ``names``: of the network's classes. ``zones_of``: lines and zones of a
-    camera. ``clock``: seconds, monotonic. Events come one at a time."""
+    """The filters of a run. ``names``: classes of the network. ``zones_of``: a camera's lines and
+    zones. ``clock``: monotonic seconds. Not thread-safe."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class EventFilters:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names, self._zones_of, self._clock = names, zones_of, clock
-        self._filters: dict[tuple[str, str], EventFilter] = {}  # of receiver and camera
+        self._filters: dict[tuple[str, str], EventFilter] = {}  # receiver, camera
         self._own: set[str] = set()  # receivers with a filter of the user's
-        # What passed in the last minute, and when.
+        # Events that passed in the last minute, with their times.
         self._recent: dict[tuple[str, str], deque[tuple[float, Event]]] = defaultdict(deque)
         self.counts: Counter[tuple[str, str]] = Counter()  # receiver, result
 
     def take(self, cameras: Sequence[Camera]) -> None:
-        """Use the filters of these cameras. Raises UsageError for names that are not there."""
+        """Use the filters of these cameras. Raises UsageError for unknown names."""
         zones = [zone for camera in cameras for zone in self._zones_of(camera.name)]
         known = tuple(dict.fromkeys(zones))
         self._own |= {receiver for camera in cameras for receiver in camera.events}
@@ -101,7 +101,7 @@ class EventFilters:
         }
 
     def _complete(self, receiver: str, camera: Camera, known: Sequence[str]) -> EventFilter:
-        """The filter with its defaults; ``known``: lines and zones of all cameras."""
+        """Return the filter with its defaults. ``known``: lines and zones of all cameras."""
         own: EventFilter = camera.events.get(receiver, EventFilter())
         where = f"camera {camera.name}: events.{receiver}"
         if not known and (own.zones or OF_ZONES.intersection(own.kinds or ())):
@@ -117,11 +117,11 @@ class EventFilters:
         )
 
     def choose_clips(self, camera: Camera) -> bool:
-        """Whether clips are around events, instead of detections."""
+        """Return whether events start clips, instead of detections."""
         return CLIPS in camera.events or bool(self._zones_of(camera.name))
 
     def passes(self, receiver: str, event: Event) -> bool:
-        """Whether the receiver gets this event, which is counted."""
+        """Return whether the receiver gets this event, and count the result."""
         key = receiver, event.camera
         wanted, result = self._filters[key], PASSED
         if event.reason == base.RUN_ENDED and not wanted.run_end:
@@ -135,8 +135,8 @@ class EventFilters:
         return result == PASSED
 
     def _has_room(self, key: tuple[str, str], wanted: EventFilter, event: Event) -> bool:
-        """Whether the camera is below its limit, of which a line or zone that was silent for a
-        minute keeps one event for itself. Events of one moment share a picture and count once."""
+        """Return whether the camera is below its limit, of which each line or zone silent for a
+        minute has one event reserved. Events of one moment share a picture and count once."""
         if wanted.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]
@@ -153,7 +153,7 @@ class EventFilters:
         return True
 
     def line(self) -> str:
-        """What was held back, if anything."""
+        """Return a line that counts the events held back; empty if there are none."""
         held = [
             f"{count} from {receiver} ({result if receiver in self._own else AWAY})"
             for (receiver, result), count in sorted(self.counts.items())
@@ -163,7 +163,7 @@ class EventFilters:
 
 
 def read_filters(where: str, given: Any) -> dict[str, EventFilter]:
-    """Receiver -> filter, of a section ``events:``. Raises UsageError with the key's path."""
+    """Parse ``events:`` into receiver -> filter. Raises UsageError with the key's path."""
     keys = {leaf.name: leaf for leaf in fields(EventFilter)}
     filters = {}
     for receiver, section in _mapping(where, given, list(KINDS)).items():

@@ -20,15 +20,15 @@ from detector.core.errors.parsing import parse_json
 from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
 from detector.live.events.mqtt import MqttTarget, is_topic, level
 
-BIRTH = "homeassistant/status"  # Home Assistant's default, with any prefix
-MOST_CLASSES = 20  # a device with more cannot be read; --classes names those that matter
-MOST_WAITING = 20  # messages without an answer; beyond that a snapshot is dropped
-MOST_DEVICES = 256  # of earlier runs: a broker may lie
-Entities = dict[str, dict[str, Any]]  # by id; one that has only its platform is removed
+BIRTH = "homeassistant/status"  # Home Assistant's default, whatever the prefix
+MOST_CLASSES = 20  # more would clutter a device; --classes selects
+MOST_WAITING = 20  # unacknowledged messages; above it snapshots are dropped
+MOST_DEVICES = 256  # of earlier runs, so that a broker cannot fill the memory
+Entities = dict[str, dict[str, Any]]  # by id; Home Assistant removes one that has only a platform
 
 
 def identifier(text: str) -> str:
-    """A text in the characters that ids may have; different texts have different ids."""
+    """Replace characters that ids may not have; different texts get different ids."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
     return plain if plain == text else f"{plain}-{zlib.crc32(text.encode()):08x}"
 
@@ -36,7 +36,6 @@ def identifier(text: str) -> str:
 def make_entities(
     topic: str, camera: str, shapes: Sequence[ZoneShape], classes: Sequence[str]
 ) -> Entities:
-    """``topic``: of the run."""
     place = f"{topic}/{level(camera)}"
     state = {"stat_t": f"{place}/state", "pl_on": "up", "pl_off": "down"}
     found: Entities = {
@@ -46,7 +45,7 @@ def make_entities(
             "ent_cat": "diagnostic",
             **state,
         },
-        # Not "camera": that is for live pictures. An image tells when it came.
+        # Not "camera", which is for live video; an image shows its time.
         "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{place}/snapshot"},
     }
     present = {f"class_{name}": (name, f"{place}/count/{level(name)}") for name in classes}
@@ -58,7 +57,7 @@ def make_entities(
         for way, side in zip(("in", "out"), shape.sides, strict=True):
             total = {"p": "sensor", "name": f"{name} {side}", "stat_cla": "total_increasing"}
             found[f"line_{name}_{way}"] = {**total, "stat_t": f"{values}/{way}"}
-    # Nobody knows what is there while the camera is down.
+    # Counts are unknown while the camera is down.
     up = {"t": f"{place}/state", "pl_avail": "up", "pl_not_avail": "down"}
     now = {"avty": [{"t": f"{topic}/available"}, up], "avty_mode": "all"}
     some = "{{ 'ON' if value | int(0) > 0 else 'OFF' }}"
@@ -73,7 +72,6 @@ def make_entities(
 
 
 def device_config(topic: str, camera: str, entities: Entities) -> str:
-    """The payload that announces a camera."""
     device = {"ids": [f"{identifier(topic)}_{camera}"], "name": camera, "mf": "detect-video"}
     origin = {"name": "detect-video", "sw": __version__}
     available = [{"t": f"{topic}/available"}]
@@ -81,8 +79,8 @@ def device_config(topic: str, camera: str, entities: Entities) -> str:
 
 
 class HomeAssistant(MqttTarget):
-    """Announces each camera from its first picture on, because its lines and zones are known then;
-    one that is down keeps the device of earlier runs."""
+    """Announces each camera at its first picture, when its lines are known. A camera that is down
+    keeps its device of earlier runs."""
 
     subscribes = True
 
@@ -90,10 +88,10 @@ class HomeAssistant(MqttTarget):
         if not is_topic(prefix):
             raise UsageError("--mqtt-discovery: not a topic; Home Assistant's is homeassistant")
         self._prefix = prefix
-        self._telling = threading.Lock()  # values come in order
-        self._again = False  # all that is retained is to be published again
-        self._made: dict[str, tuple[Any, Entities]] = {}  # camera -> of what, entities
-        # Camera -> id -> platform, of the entities that Home Assistant may have.
+        self._order = threading.Lock()  # keeps values in order
+        self._again = False  # publish all retained values again
+        self._made: dict[str, tuple[Any, Entities]] = {}  # camera -> (shapes and classes), entities
+        # Camera -> id -> platform: entities that Home Assistant may know.
         self._before: dict[str, dict[str, str]] = {}
         super().__init__(*broker, **more)
 
@@ -107,8 +105,8 @@ class HomeAssistant(MqttTarget):
             client.subscribe([(topic, 0) for topic in topics])
             self._again = True
 
-    def _heard(self, client: Any, data: Any, message: Any) -> None:
-        """That Home Assistant has started, or a device of an earlier run."""
+    def _received(self, client: Any, data: Any, message: Any) -> None:
+        """Handle a message: Home Assistant has started, or a device of an earlier run."""
         try:
             topic, payload = message.topic, message.payload.decode()
             if topic in (BIRTH, f"{self._prefix}/status"):
@@ -124,15 +122,14 @@ class HomeAssistant(MqttTarget):
             pass  # not ours
 
     def tell(self, event: Event) -> None:
-        with self._telling:
+        with self._order:
             super().tell(event)
 
     def look(
         self, cameras: Mapping[str, Sequence[str]], figures: Callable[[], LiveFigures]
     ) -> None:
-        """Announce what has changed, and bring values up to date. To be called once a second.
-        ``cameras``: those of the run, with their classes."""
-        with self._telling:
+        """Publish changes, once a second. ``cameras``: name -> classes."""
+        with self._order:
             if self._again:
                 self._again = False
                 for topic, payload in list(self._latest.items()):
@@ -169,7 +166,6 @@ class HomeAssistant(MqttTarget):
             self._before[camera] = {key: entity["p"] for key, entity in entities.items()}
 
     def _drop(self, camera: str) -> None:
-        """Remove a camera's device, and what the broker retains of the camera."""
         place = f"{self._topic}/{level(camera)}/"
         values = [topic for topic in list(self._latest) if topic.startswith(place)]
         for topic in (self._config_topic(camera), f"{place}snapshot", *values):
@@ -179,6 +175,6 @@ class HomeAssistant(MqttTarget):
         self._before.pop(camera, None)
 
     def show(self, camera: str, jpeg: bytes) -> None:
-        """Publish a snapshot. From any thread."""
+        """Publish a snapshot, from any thread."""
         if self._client.is_connected() and self._pending < MOST_WAITING:
             self._publish(f"{self._topic}/{level(camera)}/snapshot", jpeg, retain=True)

@@ -1,10 +1,10 @@
 """Events by MQTT, through paho-mqtt (extra ``mqtt``).
 
-TOPIC/available           online, or offline by the last will; retained
+TOPIC/available           online, or offline (last will); retained
 TOPIC/CAMERA/state        up or down; retained
 TOPIC/CAMERA/event        events, as JSON
-TOPIC/CAMERA/count/CLASS  objects of the class, 0 when it left; retained
-TOPIC/CAMERA/zone/NAME/in, out   crossings of a line today, from the first on; retained
+TOPIC/CAMERA/count/CLASS  objects of the class, 0 after it left; retained
+TOPIC/CAMERA/zone/NAME/in, out   crossings of a line today; retained
 TOPIC/CAMERA/zone/NAME/inside    objects in a zone; retained
 """
 
@@ -26,10 +26,10 @@ from detector.live.events.courier import LAST_MOMENT_S, ROOM, explain
 from detector.live.events.wording import as_json
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
-LONGEST_PAUSE_S = 30  # between two tries to connect; doubles from 1
-STEADY_S = 60.0  # a connection that lasted so long was one: when it ends, that is news
+LONGEST_PAUSE_S = 30  # between two attempts to connect; doubles from 1
+STEADY_S = 60.0  # report a disconnect again if the connection had lasted this long
 LONGEST_TOPIC = 65_535  # bytes, MQTT 3.1.1 section 1.5.3
-NOTHING, TROUBLE, REFUSAL = range(3)  # what was said of a broker so far
+NOTHING, TROUBLE, REFUSAL = range(3)  # the most severe problem reported so far
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
 INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
 
@@ -39,16 +39,16 @@ def is_topic(text: str) -> bool:
 
 
 def level(text: str) -> str:
-    """A text as one level of a topic: ``/``, ``+``, ``#`` and controls as %XX."""
+    """Escape a text for one level of a topic: ``/``, ``+``, ``#`` and controls become %XX."""
     return quote(text, safe=" !$&'()*,-.:;=@[]_~")
 
 
 class MqttTarget:
-    """Keeps one connection. paho has its thread, its queue (bounded here) and its tries."""
+    """Keeps one connection to a broker. paho retries, and has a thread and a bounded queue."""
 
     name = "MQTT"
     subscribes = False
-    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # as an event of its own
+    wanted: Callable[[Event], bool] = staticmethod(lambda event: True)  # for TOPIC/CAMERA/event
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class MqttTarget:
         *,
         complain: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Begins to connect. Raises UsageError for a wrong address, and where paho is absent."""
+        """Start to connect. Raises UsageError for a wrong address, or if paho is not installed."""
         self._address = Address(url)
         host, port, self._topic, tls, user, password = _parse(url, self._address, user, password)
         try:
@@ -67,13 +67,13 @@ class MqttTarget:
             raise UsageError(INSTALL) from error
         self._complain = complain
         self._refused = self._closing = False
-        self._told = NOTHING
-        self._since_s = 0.0  # of the connection, monotonic
+        self._reported = NOTHING
+        self._since_s = 0.0  # monotonic time of the connection; 0 without one
         self._lock = threading.Lock()
         self._lost = 0
-        self._pending = 0  # messages without an answer
-        self._latest: dict[str, str] = {}  # retained topic -> what it should hold
-        self._outdated: set[str] = set()  # of those, the ones that found no room in the queue
+        self._pending = 0  # unacknowledged messages
+        self._latest: dict[str, str] = {}  # retained topic -> its newest value
+        self._outdated: set[str] = set()  # topics whose newest value did not fit into the queue
         self._client = client = Client(self.subscribes)
         if user is not None:
             client.username_pw_set(user, password)
@@ -83,7 +83,7 @@ class MqttTarget:
         client.reconnect_delay_set(1, LONGEST_PAUSE_S)
         client.will_set(f"{self._topic}/available", "offline", qos=1, retain=True)
         client.on_connect, client.on_publish = self._connected, self._published
-        client.on_message = self._heard
+        client.on_message = self._received
         client.on_connect_fail, client.on_disconnect = self._not_reached, self._left
         client.connect_async(host, port, keepalive=30)
         client.loop_start()
@@ -91,31 +91,31 @@ class MqttTarget:
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         if code.is_failure:
             self._refused = True
-            self._tell_once(f"the broker refused the connection: {code}", REFUSAL)
+            self._report_once(f"the broker refused the connection: {code}", REFUSAL)
             return
         self._refused, self._since_s = False, time.monotonic()
         self._keep(f"{self._topic}/available", "online")
 
     def _not_reached(self, client: Any, data: Any) -> None:
         self._refused = True
-        error = sys.exception()  # paho calls this where it caught one, and does not hand it on
+        error = sys.exception()  # paho calls this inside its except block
         why = "the broker cannot be reached"
         if isinstance(error, ssl.SSLError):
             why = f"TLS failed: {explain(error)}"
-        self._tell_once(f"{why}; retrying")
+        self._report_once(f"{why}; retrying")
 
     def _left(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """One that leaves again and again is said once: until it has stayed for a minute."""
+        """Report a lost connection, but not again until one has lasted ``STEADY_S``."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
-            self._told = NOTHING
+            self._reported = NOTHING
         self._since_s = 0.0
         if code.is_failure and not self._closing:
-            self._tell_once("connection lost, or an invalid packet received; retrying")
+            self._report_once("connection lost, or an invalid packet received; retrying")
 
-    def _tell_once(self, why: str, weight: int = TROUBLE) -> None:
-        """A refusal is said even where trouble was said before: it tells what to mend."""
-        if weight > self._told:
-            self._told = weight
+    def _report_once(self, why: str, weight: int = TROUBLE) -> None:
+        """Report a problem. A refusal is reported even after trouble: the user can fix it."""
+        if weight > self._reported:
+            self._reported = weight
             self._complain(f"events to {self._address}: {why}")
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
@@ -124,7 +124,7 @@ class MqttTarget:
             self._lost += bool(code.is_failure)
             topic = self._outdated.pop() if self._outdated else None
             self._lost -= topic is not None
-        if topic is not None:  # a newer value waits for paho's lock, and follows
+        if topic is not None:  # a still newer value is published right after
             self._publish(topic, self._latest.get(topic, ""), retain=True)
 
     def tell(self, event: Event) -> None:
@@ -143,11 +143,11 @@ class MqttTarget:
             count = event.count if counted else 0
             self._keep(f"{place}/count/{level(event.class_name)}", str(count))
 
-    def _heard(self, client: Any, data: Any, message: Any) -> None:
-        """Take a message of what was subscribed to."""
+    def _received(self, client: Any, data: Any, message: Any) -> None:
+        """Handle a message of a subscribed topic."""
 
     def _keep(self, topic: str, payload: str) -> None:
-        """Publish a value that the broker retains: after an outage, too."""
+        """Publish a value that the broker retains. It is sent after an outage, too."""
         with self._lock:
             self._latest[topic] = payload
         self._publish(topic, payload, retain=True)
@@ -159,7 +159,7 @@ class MqttTarget:
             return
         with self._lock:
             self._pending += 1
-        # Not under our lock: paho calls ``_published`` under its own, and takes ours there.
+        # Without our lock: paho calls ``_published``, which takes it, while holding its own.
         sent = self._client.publish(topic, payload, qos=1, retain=retain)
         if sent.rc not in (0, NO_CONNECTION):
             with self._lock:
@@ -178,7 +178,7 @@ class MqttTarget:
         while self._pending and not self._client.is_connected() and not self._refused:
             if time.monotonic() >= deadline:
                 break
-            time.sleep(0.01)  # a run that ends at once has told something, too
+            time.sleep(0.01)  # a very short run has events to deliver, too
         if self._client.is_connected():
             self._keep(f"{self._topic}/available", "offline")
             while self._pending and time.monotonic() < deadline:
@@ -194,7 +194,7 @@ class MqttTarget:
 def _parse(
     url: str, address: Address, user: str | None, password: str | None
 ) -> tuple[str, int, str, bool, str | None, str | None]:
-    """Host, port, topic, TLS, user and password. Raises UsageError."""
+    """Return host, port, topic, TLS, user and password. Raises UsageError."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -205,7 +205,7 @@ def _parse(
         raise UsageError(f"--mqtt {address}: write mqtt://HOST[:PORT]/TOPIC, or mqtts:// for TLS")
     if not topic:
         raise UsageError(f"--mqtt {address}: has no topic; add one: {address}/detect-video")
-    if "?" in url or "#" in url or not is_topic(topic):  # what follows ? is no part of the path
+    if "?" in url or "#" in url or not is_topic(topic):  # urlsplit cuts the path at ? and #
         raise UsageError(f"--mqtt {address}: the topic must not contain + # ? or start with $")
     if parts.username is not None:
         user, password = unquote(parts.username), unquote(parts.password or "") or password

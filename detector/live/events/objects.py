@@ -1,20 +1,37 @@
-"""Events of single objects, of a camera whose objects have ids (--track): each one appears and
-leaves; with --zones it crosses, enters, leaves, stays.
+"""Events of single objects, for cameras whose objects have ids (--track).
 
-An object appears with its id, which it has when it is sure. It leaves when it was not seen for
-``GONE_NS``. Ids begin anew with each day: an object may then go on as one of the day before.
+An object appears when it gets its id and leaves when it was not seen for ``GONE_NS``. With --zones
+it also crosses, enters, leaves and stays. Ids restart each day, so an object may continue one of
+the day before.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from detector.core.types import Detections, Frame, ZoneEvent
 from detector.live.base import APPEARS, LEAVES, Event
-from detector.live.events.moments import Moment
 
 GONE_NS = 2_000_000_000
+# A busy machine may pause between reading the two clocks; a larger difference is a clock jump.
+JUMP_S = 1.0
+
+
+class Moment(NamedTuple):
+    """A time on two clocks: rules use the monotonic clock, events the wall clock."""
+
+    ns: int  # monotonic
+    utc_s: float
+
+    def unix_time_at(self, now: Moment) -> float:
+        """Return its Unix time for an event at ``now``, though the wall clock may have jumped."""
+        passed_s = (now.ns - self.ns) / 1e9
+        jumped_s = now.utc_s - self.utc_s - passed_s
+        if abs(jumped_s) <= JUMP_S and self.utc_s <= now.utc_s:
+            return self.utc_s
+        return now.utc_s - passed_s
 
 
 @dataclass(slots=True)
@@ -36,7 +53,7 @@ class Objects:
                 continue
             name = detections.name(i)
             known = self.there.get(track)
-            if known is not None and known.class_name != name:  # another day's, of the same number
+            if known is not None and known.class_name != name:  # an id of the day before
                 events.append(self._leave(track, now))
                 known = None
             if known is not None:
@@ -60,7 +77,7 @@ class Objects:
     def _leave(self, track: int, now: Moment, reason: str | None = None) -> Event:
         known = self.there.pop(track)
         return Event(
-            *(LEAVES, self.camera, now.utc_s, known.since.told_at(now), known.class_name),
+            *(LEAVES, self.camera, now.utc_s, known.since.unix_time_at(now), known.class_name),
             self._count(known.class_name),
             reason=reason,
             track=track,

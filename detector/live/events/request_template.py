@@ -1,6 +1,6 @@
-"""A request that a file describes, for receivers with a format of their own: ``--webhook @a.yaml``.
+"""A request described by a file, for receivers with their own format: ``--webhook @a.yaml``.
 
-url: https://api.telegram.org/bot${TOKEN}/sendMessage   # ${TOKEN}: of the environment, a secret
+url: https://api.telegram.org/bot${TOKEN}/sendMessage   # ${TOKEN}: from the environment, a secret
 headers: {Priority: high}
 json: {chat_id: 1, text: "{camera}: {class}"}           # or body: text; else the event's JSON
 """
@@ -31,19 +31,21 @@ _HeaderName = Annotated[str, msgspec.Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+
 
 
 class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The request. Texts hold fields such as {camera}."""
+
     url: str
     headers: dict[_HeaderName, str | int] = {}
     body: str | None = None
     json: dict[str, Any] | list[Any] | None = None
 
     def fill(self, target: str, event: Event) -> tuple[str, dict[str, str | bytes], bytes]:
-        """``target`` (of the URL), headers and body for an event."""
+        """Return the target (path and query of the URL), headers and body for an event."""
         values: dict[str, Any] = {**dict.fromkeys(FIELDS), **as_document(event)}
         values["time"] = moment_of(event.time_s).astimezone().isoformat(" ", "seconds")
         texts = {name: "" if value is None else str(value) for name, value in values.items()}
         kind, body = "application/json", as_json(event)
         if self.json is not None:
-            # A field alone stays a number or null.
+            # A text that is only a field keeps its type: a number, or null.
             alone = {f"{{{name}}}": value for name, value in values.items()}
             body = json.dumps(_change(self.json, lambda text: alone.get(text, _fill(texts, text))))
         elif self.body is not None:
@@ -57,7 +59,7 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_template(path: str, environment: Mapping[str, str] = os.environ) -> Template:
-    """Raises UsageError for an unknown field, and a variable that is not set."""
+    """Read a template. Raises UsageError for unknown fields and unset variables."""
     cure = "check the path after --webhook @"
     content = parse_yaml(read_text(path, "the request of a webhook", cure=cure), path)
     if (found := _UNQUOTED.search(json.dumps(content, default=str))) is not None:
@@ -84,7 +86,7 @@ def _fill(values: Mapping[str, str], text: str) -> str:
 
 
 def _change(given: Any, change: Callable[[str], Any]) -> Any:
-    """``given`` with all its texts changed, but for keys."""
+    """Return ``given`` with all its texts changed, except keys."""
     if isinstance(given, dict):
         return {key: _change(one, change) for key, one in given.items()}
     if isinstance(given, list):

@@ -1,10 +1,11 @@
-"""When something is an event. Frames and states of cameras go in, events come out.
+"""The rules that turn frames and states of cameras into events.
 
-Decisions use the monotonic clock, because a computer's wall clock jumps. Events carry wall time;
-where it jumped since something began, that beginning is told by the clock as it is now, so that
-what lies between the two times of an event is always what passed.
-Where objects have ids (--track), each has its own events (objects.py). Else a class is there or
-not, however many objects of it there are; it leaves when frames of ``GONE_NS`` did not show it.
+Decisions use the monotonic clock, because a computer's wall clock jumps. Events carry wall time. If
+it jumped since something began, the beginning is recomputed from the current time, so that the two
+times of an event differ by what really passed.
+
+If objects have ids (--track), each has its own events (objects.py). Otherwise a class is in view or
+not, however many objects it has; it leaves after ``GONE_NS`` of frames without it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import numpy as np
 
 from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
-from detector.live.events.moments import Moment
-from detector.live.events.objects import GONE_NS, Objects
+from detector.live.events.objects import GONE_NS, Moment, Objects
 from detector.live.sources.base import ENDED, LIVE, STATES, WAITING, FeedFacts
 
-SEEN, OF_FRAMES = 3, 5  # a class appears when it is in so many of the last so many frames
+SEEN, OF_FRAMES = 3, 5  # a class appears when 3 of the last 5 frames show it
 NEVER = Moment(0, 0.0)
 
 
@@ -34,11 +34,11 @@ class _Presence:
 
 
 @dataclass(slots=True)
-class _Place:
+class _CameraPresence:
     classes: dict[str, _Presence] = field(default_factory=dict)
     objects: Objects | None = None  # with --track
-    up: bool | None = None  # None: it has not failed yet, and sent nothing
-    changed: Moment = NEVER  # when it came or went, or the run began
+    up: bool | None = None  # None: no picture and no failure yet
+    changed: Moment = NEVER  # last change of ``up``, or the start of the run
 
     def end(self, camera: str, now: Moment, why: str) -> list[Event]:
         there = [(name, one) for name, one in self.classes.items() if one.there]
@@ -48,19 +48,19 @@ class _Place:
 
 
 class EventRules:
-    """The rules of one run. Frames of one camera come in order; calls come from one thread."""
+    """The rules of one run. Frames of a camera come in order; all calls from one thread."""
 
     def __init__(self, started_ns: int, started_s: float) -> None:
         self._started = Moment(started_ns, started_s)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _CameraPresence] = {}
 
-    def _place(self, camera: str) -> _Place:
+    def _place(self, camera: str) -> _CameraPresence:
         if camera not in self._places:
-            self._places[camera] = _Place(changed=self._started)
+            self._places[camera] = _CameraPresence(changed=self._started)
         return self._places[camera]
 
     def update(self, frame: Frame, detections: Detections) -> list[Event]:
-        """Events of a camera's frame: classes or objects that appear, and that are gone."""
+        """Return the events of a camera's frame: classes or objects that appear or left."""
         arrival = frame.arrival
         assert arrival is not None, "events are of cameras"
         place, now = self._place(arrival.camera), Moment(arrival.arrived_ns, arrival.utc_s)
@@ -80,7 +80,7 @@ class EventRules:
             if not presence.there and sum(seen for seen, _ in presence.seen) >= SEEN:
                 presence.there = True
                 presence.since = next(moment for seen, moment in presence.seen if seen)
-                since_s = presence.since.told_at(now)
+                since_s = presence.since.unix_time_at(now)
                 events.append(Event(APPEARS, arrival.camera, now.utc_s, since_s, name, count))
             elif presence.there and arrival.arrived_ns - presence.last_seen_ns >= GONE_NS:
                 events.append(_leave(arrival.camera, name, presence, now))
@@ -89,8 +89,8 @@ class EventRules:
         return events
 
     def feed_changed(self, camera: str, facts: FeedFacts, now_ns: int, now_s: float) -> list[Event]:
-        """Events of a camera's state; one that goes down forgets what it saw. A new camera is
-        neither up nor down until it fails."""
+        """Return the events of a camera's new state. One that goes down loses its objects; a new
+        one is neither up nor down until it sends a picture or fails."""
         assert facts.state in STATES
         place = self._place(camera)
         is_up = facts.state == LIVE
@@ -98,7 +98,7 @@ class EventRules:
             return []
         place.up = is_up
         changed = Moment(min(facts.since_ns, now_ns), now_s - max(0, now_ns - facts.since_ns) / 1e9)
-        changed_s, since_s = changed.utc_s, place.changed.told_at(changed)
+        changed_s, since_s = changed.utc_s, place.changed.unix_time_at(changed)
         place.changed = changed
         if place.up:
             return [Event(CAMERA_UP, camera, changed_s, since_s)]
@@ -108,13 +108,13 @@ class EventRules:
     def forget(
         self, camera: str, now_ns: int, now_s: float, why: str = "the camera was removed"
     ) -> list[Event]:
-        """Events of a camera that is taken out of the run, or of one that ends with it."""
+        """Return the events of a camera that is removed, or that ends with the run."""
         place, now = self._places.pop(camera, None), Moment(now_ns, now_s)
         if place is None:
             return []
         events = place.end(camera, now, why)
         if place.up:
-            since_s = place.changed.told_at(now)
+            since_s = place.changed.unix_time_at(now)
             events.append(Event(CAMERA_DOWN, camera, now_s, since_s, reason=why))
         return events
 
@@ -131,7 +131,7 @@ def _count_names(detections: Detections) -> dict[str, int]:
 def _leave(
     camera: str, name: str, presence: _Presence, now: Moment, reason: str | None = None
 ) -> Event:
-    since_s = presence.since.told_at(now)
+    since_s = presence.since.unix_time_at(now)
     event = Event(LEAVES, camera, now.utc_s, since_s, name, presence.most, reason=reason)
     presence.there, presence.most = False, 0
     presence.seen.clear()

@@ -1,4 +1,4 @@
-"""The picture of an event: encoded and written by a thread of its own, a few at most waiting."""
+"""Snapshots of events, encoded and written by their own thread from a short queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.types import Image
 from detector.live.base import Event, moment_of
 from detector.live.camera_folder import enter, free_file
 
-ROOM = 4  # pictures of 1080p that wait: 25 MB
+ROOM = 4  # queued pictures: 25 MB at 1080p
 QUALITY = 85  # of JPEG, 0 to 100
 
 
@@ -24,10 +24,10 @@ class Snapshots:
     def __init__(self, folder: Path, complain: Callable[[str], None] = lambda _: None) -> None:
         self._folder = Path(folder)
         self._complain = complain
-        self.show: Callable[[str, bytes], None] = lambda camera, jpeg: None  # gets each one, too
+        self.show: Callable[[str, bytes], None] = lambda camera, jpeg: None  # gets each, too
         self._failing = False
         self._lost = 0
-        # Camera and time of the last one that was taken, and its file.
+        # (camera, time) of the last snapshot, and its file.
         self._last: tuple[tuple[str, str], Path] | None = None
         self._waiting: queue.Queue[tuple[Path, Image] | None] = queue.Queue(ROOM)
         self._thread = threading.Thread(
@@ -36,8 +36,8 @@ class Snapshots:
         self._thread.start()
 
     def add_to(self, event: Event, image: Image) -> Event:
-        """The event with the path of its picture, which is copied here; without one where too
-        many wait. Events of one moment share the picture, which is named after the first."""
+        """Return the event with the path of its picture, if the queue has room for a copy. Events
+        of one moment share a picture, named after the first."""
         moment = moment_of(event.time_s)
         time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"
         key = event.camera, time
@@ -48,7 +48,7 @@ class Snapshots:
         try:
             if self._waiting.full():
                 raise queue.Full
-            # A clock that was set back tells a time again.
+            # The name may exist if the clock was set back.
             relative = folder / free_file(
                 self._folder / folder, f"{time}-{event.event}-{name}", ".jpg"
             )
@@ -63,7 +63,7 @@ class Snapshots:
         return self._lost
 
     def close(self) -> None:
-        """Writes what waits, within 2 s."""
+        """Write queued pictures, within 2 s."""
         try:
             self._waiting.put(None, timeout=1)
         except queue.Full:
@@ -91,7 +91,7 @@ class Snapshots:
 
 
 def _as_file_name(text: str) -> str:
-    """A class's name as a part of a file's name: letters, digits, ``_`` and ``-`` stay."""
+    """Turn a class name into a part of a file name: letters, digits, ``_`` and ``-`` stay."""
     kept = "".join(
         sign if (sign.isascii() and sign.isalnum()) or sign in "_-" else "_" for sign in text
     )

@@ -16,23 +16,23 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN)
 
 
 class EventStream(Courier):
-    """Appends a line for each event. A line is written whole, in one call."""
+    """Appends a line for each event, written in one call."""
 
     def __init__(
         self, name: str, descriptor: int, *, complain: Callable[[str], None] = lambda _: None
     ) -> None:
         self.name = name
         self._descriptor = descriptor
-        self._rest = b""  # of a line that the disk took a part of
+        self._rest = b""  # unwritten rest of a line
         super().__init__(complain=complain)
 
     @classmethod
     def open(cls, spec: str, complain: Callable[[str], None] = lambda _: None) -> EventStream:
-        """``-`` is standard output. A file is appended to. Raises OutputError."""
+        """Open ``-`` (standard output), or a file to append to. Raises OutputError."""
         if spec == "-":
             return cls("standard output", os.dup(1), complain=complain)
         path = Path(spec)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK  # a pipe nobody reads
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK  # else a pipe may block
         try:
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
             os.set_blocking(descriptor, True)
@@ -52,12 +52,12 @@ class EventStream(Courier):
         line = as_json(event).encode() + b"\n"
         rest = self._write(line)
         if rest and len(rest) < len(line):
-            self._rest = rest  # the next event ends this line first
+            self._rest = rest  # the next event completes this line first
         elif rest:
             raise TryAgainError("no room")
 
     def _write(self, data: bytes) -> bytes:
-        """Writes as much as there is room for, and returns the rest."""
+        """Write as much as there is room for; return the rest."""
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]

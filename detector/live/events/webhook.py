@@ -1,7 +1,7 @@
-"""Events by HTTP: one POST of JSON for each, signed where a key is given.
+"""Events by HTTP: one POST of JSON each, signed if a key is given.
 
 The signature is in the style of GitHub's and Stripe's webhooks: HMAC-SHA256 over the time of
-sending, a dot, and the body, so that an old message cannot be played again unnoticed.
+sending, a dot, and the body. The time lets a receiver detect replayed messages.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from detector.live.events.courier import Courier, RefusedError, TryAgainError, e
 from detector.live.events.request_template import Template, read_template
 from detector.live.events.wording import as_json
 
-DEADLINE_S = 5.0  # for a whole exchange, however slowly the other side talks
-PASSING = (408, 425, 429)  # and 5xx: the receiver may take it later
+DEADLINE_S = 5.0  # for the whole exchange, however slow the receiver is
+PASSING = (408, 425, 429)  # and 5xx: worth a retry
 SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
 
 
 def find_address(wish: str, environment: Mapping[str, str] = os.environ) -> str | Template:
-    """The address that ``--webhook`` means: ``@FILE`` holds it, ``env:NAME`` too, so that it stands
-    in no list of processes; anything else is the address itself. ``@FILE.yaml`` describes the whole
-    request. Raises UsageError."""
+    """Resolve ``--webhook``. ``@FILE`` and ``env:NAME`` hold the address, to keep it out of process
+    lists; ``@FILE.yaml`` describes the whole request. Raises UsageError."""
     if wish.startswith("@") and wish.lower().endswith((".yaml", ".yml")):
         return read_template(wish[1:], environment)
     if wish.startswith("@"):
@@ -55,7 +54,7 @@ def find_address(wish: str, environment: Mapping[str, str] = os.environ) -> str 
 
 
 class Webhook(Courier):
-    """Follows no redirect: another host would get what this one was meant to get."""
+    """Posts events. Follows no redirect: another host must not get them."""
 
     name = "the webhook"
 
@@ -67,7 +66,7 @@ class Webhook(Courier):
         complain: Callable[[str], None] = lambda _: None,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        """Raises UsageError for an address that is not http or https."""
+        """Raise UsageError if the address is not http or https."""
         self._template = url if isinstance(url, Template) else None
         url = url.url if isinstance(url, Template) else url
         self._address = Address(url, hide_path=True)
@@ -78,7 +77,7 @@ class Webhook(Courier):
         try:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "", parts.port
-            # http.client refuses control characters in a target, with an error of its own.
+            # http.client would raise its own error for these characters.
             url.encode("ascii")
         except ValueError as error:
             raise UsageError(
@@ -126,7 +125,7 @@ class Webhook(Courier):
         if self._template is not None:
             target, own, body = self._template.fill(target, event)
         connection = self._connect()
-        # A socket's timeout starts anew with every byte. The alarm ends the whole exchange.
+        # A socket's timeout restarts with every byte. The alarm limits the whole exchange.
         late = threading.Event()
         alarm = threading.Timer(self._deadline_s, _hang_up, (connection, late))
         alarm.daemon = True

@@ -1,10 +1,10 @@
-"""An event as a JSON document, the same for every receiver. The fields stand in docs/live.md."""
+"""An event as a JSON document, the same for every receiver. docs/live.md lists the fields."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -30,22 +30,25 @@ class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
     track: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType | None = msgspec.UNSET
     direction: str | msgspec.UnsetType | None = msgspec.UNSET
-    side: str | msgspec.UnsetType = msgspec.UNSET  # what the line calls the direction
+    side: str | msgspec.UnsetType = msgspec.UNSET  # the line's name for the direction
+
+
+FIELDS = msgspec.structs.fields(EventDocument)
+NULLABLE = {one.name for one in FIELDS if type(None) in get_args(one.type)}
 
 
 def as_document(event: Event) -> dict[str, Any]:
-    told = asdict(event)
+    document = asdict(event)
     for name in ("time", "since"):
-        told[f"{name}_utc"] = utc_text(told.pop(f"{name}_s"))
+        document[f"{name}_utc"] = utc_text(document.pop(f"{name}_s"))
     for name in ("class_name", "reason"):
-        told[name] = None if told[name] is None else redact(told[name])
-    if event.side is None:
-        del told["side"]
-    if event.track is None:
-        told = {name: value for name, value in told.items() if name not in OF_OBJECTS}
+        document[name] = None if document[name] is None else redact(document[name])
+    absent = OF_OBJECTS if event.track is None else ()
+    given = [name for name, value in document.items() if value is not None or name in NULLABLE]
+    told = {name: document[name] for name in given if name not in absent}
     return dict(msgspec.to_builtins(EventDocument(**told)))
 
 
 def as_json(event: Event) -> str:
-    """One line, without its end. ASCII alone, so that any receiver can read it."""
+    """Return one line without its newline, in ASCII so that any receiver can read it."""
     return json.dumps(as_document(event), separators=(", ", ": "))

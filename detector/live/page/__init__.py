@@ -1,4 +1,4 @@
-"""A page to watch a run in a browser, and the same figures for programs. Extra ``serve``."""
+"""The page that shows a run in a browser, and serves its figures. Extra ``serve``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ if TYPE_CHECKING:
 
 
 def serve(hub: Hub, config: PageConfig, say: Callable[[str], None] = lambda line: None) -> Server:
-    """Serve the page of ``hub`` in a thread of its own, until ``Server.close``.
-
-    ``say``: takes a line if the page has a bug. Raises UsageError for a wrong address, token,
-    certificate or absent libraries, OutputError for a taken port.
-    """
+    """Serve the page of ``hub`` in its own thread until ``Server.close``. ``say`` prints errors.
+    Raises UsageError (address, token, certificate, libraries) and OutputError (occupied port)."""
     from detector.live.page.binding import require_libraries
 
-    require_libraries(config.serve or "")  # before a module imports one of them at its head
+    require_libraries(config.serve or "")  # before modules import them
     from detector.live.page.server import Server
 
     return Server(hub, config, say)

@@ -1,4 +1,4 @@
-"""Who may see the page: the token, the sessions that it opens, and how often somebody may try."""
+"""Access to the page: the token, its sessions, and limits on wrong tokens."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from collections.abc import Callable
 
 COOKIE = "detect_video_session"
 SESSION_S = 7 * 24 * 3600.0
-MOST_SESSIONS = 64  # the one that was not used for longest gives way
-TRIES = 5  # wrong tokens of one address within ``TRIES_S``; then wrong ones are told to wait
+MOST_SESSIONS = 64  # beyond it the least recently used one ends
+TRIES = 5  # wrong tokens of one address within ``TRIES_S``, before it must wait
 TRIES_S = 60.0
-# Wrong tokens of all addresses, within ``GUESSES_S``: then none is compared any more. A token has
-# at least 16 characters, so that 876 million guesses a year find nothing.
+# Wrong tokens of all addresses within ``GUESSES_S``, before no token is compared any more. A token
+# has at least 16 characters, so 876 million guesses a year find nothing.
 MOST_GUESSES = 100_000
 GUESSES_S = 3600.0
-MOST_ADDRESSES = 1024  # that are remembered for wrong tokens
+MOST_ADDRESSES = 1024  # remembered for wrong tokens
 
 
 class Access:
-    """Token and sessions. ``token`` None: everybody may. Used in the server's thread alone."""
+    """The token and its sessions. ``token`` None: access for all. Only for the server's thread."""
 
     def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = None if token is None else token.encode()
@@ -31,14 +31,14 @@ class Access:
         self._sessions: OrderedDict[bytes, float] = OrderedDict()  # digest of the id -> end
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # address -> times
         self._guesses, self._guesses_since = 0, clock()
-        self.refused = 0  # wrong tokens, and tries that came too often
+        self.refused = 0  # rejected attempts
 
     @property
     def needed(self) -> bool:
         return self._token is not None
 
     def wait_s(self, address: str) -> float:
-        """How long a wrong token of this address is told to wait; 0: it may try again."""
+        """Return the seconds that a wrong token from this address must wait; 0 if none."""
         now = self._clock()
         if self._is_flooded(now):
             return GUESSES_S - (now - self._guesses_since)
@@ -46,8 +46,8 @@ class Access:
         return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
 
     def token_is(self, given: str, address: str) -> bool:
-        """Compare in constant time, and note a wrong one. The right token always passes: behind a
-        proxy all share one address."""
+        """Compare in constant time, and count a wrong token. The right one always passes, because
+        all clients of a proxy share one address."""
         if self._token is None:
             return True
         now = self._clock()
@@ -69,7 +69,7 @@ class Access:
         return self._guesses >= MOST_GUESSES
 
     def open_session(self) -> str:
-        """A new session's id: random, and not made of the token."""
+        """Return the id of a new session: random, not derived from the token."""
         name = secrets.token_urlsafe(32)
         self._sessions[_digest(name)] = self._clock() + SESSION_S
         while len(self._sessions) > MOST_SESSIONS:
@@ -92,7 +92,7 @@ class Access:
 
 
 def block_of(address: str) -> str:
-    """Whose tries count together: an IPv4 address, or the /64 that one IPv6 customer has."""
+    """Return what attempts are counted by: an IPv4 address, or an IPv6 customer's /64."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -105,5 +105,5 @@ def block_of(address: str) -> str:
 
 
 def _digest(name: str) -> bytes:
-    # Sessions are looked up by their digest, so that the time of a look-up tells nothing of an id.
+    # Look-ups use the digest, so that their timing reveals nothing about an id.
     return hashlib.sha256(name.encode(errors="replace")).digest()

@@ -1,4 +1,4 @@
-"""The addresses of the page, and what each answers."""
+"""The routes of the page, and their responses."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from detector.live.hub import RATE, Controls, Hub
 from detector.live.page import documents
 from detector.live.page.access import COOKIE, SESSION_S, Access
 from detector.live.page.connections import Connections
-from detector.live.page.guard import Guard, RefusedError
+from detector.live.page.guard import Gate, HttpError
 from detector.live.page.metrics import CONTENT_TYPE, PageFigures, exposition, registry_of
 from detector.live.page.openapi import description
-from detector.live.page.recordings import Recording, find_recording, list_recordings
+from detector.live.page.recordings import RecordedFile, find_recording, list_recordings
 from detector.live.page.sampler import Sampler
 from detector.live.page.streams import EVENTS, MOST_STREAMS, MULTIPART, EndlessAnswer, Streams
 from detector.live.sources.base import NAME
 
-CHANGE_S = 5.0  # how long starting or stopping a camera may take to be accepted
-WRONG = b"<!--said-->"  # where the login page says what was wrong
+CHANGE_S = 5.0  # the longest wait until the run accepts a change
+WRONG = b"<!--said-->"  # replaced by what was wrong
 LOGOUT, BUTTON = b"<!--logout-->", b'<button type="submit">Log out</button>'
 ASSETS = {
     "/page.css": ("page.css", "text/css"),
@@ -50,7 +50,7 @@ ASSETS = {
 
 
 class Page:
-    """The answers of one server. Used in its thread alone."""
+    """The routes of one server. Used only in its thread."""
 
     def __init__(
         self, hub: Hub, access: Access, connections: Connections, executor: Executor, secure: bool
@@ -61,7 +61,7 @@ class Page:
         self.recordings: Path | None = None
         self.sampler = Sampler(hub.figures)
         self.streams = Streams(hub, executor)
-        self.guard: Guard | None = None
+        self.guard: Gate | None = None
 
     def app(self) -> Starlette:
         api = "/api/streams/{camera}"
@@ -88,10 +88,8 @@ class Page:
                 Route("/api/recordings", self.all_recordings),
                 Route("/api/recordings/{camera}/{kind}/{name}", self.recording),
             ],
-            exception_handlers={RefusedError: _refused, HTTPException: _refused},
+            exception_handlers={HttpError: _refused, HTTPException: _refused},
         )
-
-    # For people.
 
     async def index(self, request: Request) -> Response:
         body = _site("index.html")
@@ -104,20 +102,19 @@ class Page:
         return Response(_site(name), media_type=media_type)
 
     async def login(self, request: Request) -> Response:
-        """GET: the form. POST: a session for the right token."""
         if not self.access.needed:
             return RedirectResponse("/", 303)
         if request.method != "POST":
             return _login_page("", 200)
         if _media_type(request) != "application/x-www-form-urlencoded":
-            raise RefusedError(415, "send the form as application/x-www-form-urlencoded")
+            raise HttpError(415, "send the form as application/x-www-form-urlencoded")
         try:
             form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
         except ValueError:
-            raise RefusedError(400, "the form needs exactly one field, token") from None
+            raise HttpError(400, "the form needs exactly one field, token") from None
         try:
             right = self._guard.is_token(form.get("token", [""])[0], request.scope)
-        except RefusedError as refusal:
+        except HttpError as refusal:
             said = f"{refusal.error[0].upper()}{refusal.error[1:]}."
             return _login_page(said, 429, refusal.headers)
         if not right:
@@ -130,7 +127,7 @@ class Page:
             path="/",
             httponly=True,
             samesite="strict",
-            # Behind a proxy that ends TLS only the browser knows that it came by https.
+            # If a proxy terminates TLS, only the Origin shows that the browser used https.
             secure=self._secure or request.headers.get("origin", "").startswith("https:"),
         )
         return answer
@@ -142,10 +139,8 @@ class Page:
         answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return answer
 
-    # For programs that watch the run.
-
     async def health(self, request: Request) -> Response:
-        """Says ok or not ok, and nothing else: it needs no login."""
+        """Return only ok or not ok, because no login is needed."""
         if documents.is_healthy(self.sampler.newest):
             return Response("ok\n", media_type="text/plain")
         return Response("not ok\n", 503, media_type="text/plain")
@@ -172,8 +167,6 @@ class Page:
             requests=self._guard.requests,
         )
 
-    # The run and its streams.
-
     async def all_streams(self, request: Request) -> Response:
         return _json(self._live())
 
@@ -183,7 +176,7 @@ class Page:
 
     def _live(self) -> documents.LiveDocument:
         if self.sampler.newest is None:
-            raise RefusedError(
+            raise HttpError(
                 503, "the run has not started, or is not responding", {"retry-after": "2"}
             )
         return documents.live(self.sampler.newest, self.sampler.at_s, list(self._controllable()))
@@ -193,16 +186,15 @@ class Page:
 
     def _camera(self, request: Request) -> str:
         camera = str(request.path_params["camera"])
-        # It goes into header fields: a name of another shape than cameras have is none.
+        # It goes into headers, so it must look like a camera's name.
         if camera not in self.sampler.names or not re.fullmatch(NAME, camera):
-            raise RefusedError(404, "no such camera")
+            raise HttpError(404, "no such camera")
         return camera
 
     async def history(self, request: Request) -> Response:
         return _json(self.sampler.history())
 
     async def counts(self, request: Request) -> Response:
-        """Of the days before today, from the files of counts."""
         count, cameras = int(_number(request, "days", 30, 1, 366)), sorted(self.sampler.names)
         days = zone_counts.days_before(time.time(), count)
         found = {}
@@ -221,7 +213,7 @@ class Page:
         camera, width = self._camera(request), _width(request)
         found = await self.streams.snapshot(camera, width)
         if found is None:
-            raise RefusedError(503, "no frame arrived in time", {"retry-after": "2"})
+            raise HttpError(503, "no frame arrived in time", {"retry-after": "2"})
         shot, coded = found
         name = f"{camera}-{utc_text(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
         headers = {
@@ -236,12 +228,12 @@ class Page:
         return self._endless(request, [self._camera(request)])
 
     async def pictures(self, request: Request) -> Any:
-        """Several cameras in one answer: browsers keep only six connections to an address."""
+        """Stream several cameras in one response: browsers open only six per address."""
         named = request.query_params.get("cameras")
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")
         if unknown := [one for one in cameras if one not in known]:
-            raise RefusedError(404, f"{len(unknown)} of these cameras do not exist")
+            raise HttpError(404, f"{len(unknown)} of these cameras do not exist")
         return self._endless(request, list(dict.fromkeys(cameras)))
 
     def _endless(self, request: Request, cameras: list[str]) -> Any:
@@ -262,33 +254,33 @@ class Page:
 
     def _need_room(self) -> None:
         if self.streams.open >= MOST_STREAMS:
-            raise RefusedError(
+            raise HttpError(
                 503, f"{MOST_STREAMS} streams are already being watched", {"retry-after": "10"}
             )
 
     async def change(self, request: Request) -> Response:
-        """Starts or stops a camera of cameras.yaml: its name is all that a request can say."""
+        """Start or stop a camera of cameras.yaml. A request gives only its name."""
         asked = request.scope["path"].rpartition("/")[2]
         if _media_type(request) != "application/json":
-            raise RefusedError(415, "send application/json with the body {}")
+            raise HttpError(415, "send application/json with the body {}")
         if (await request.body()).strip() not in (b"", b"{}"):
-            raise RefusedError(422, "the body must be {}: only the camera's name can be given")
+            raise HttpError(422, "the body must be {}: only the camera's name can be given")
         camera = str(request.path_params["camera"])
         if self.controls is None or not self.controls.cameras():
-            raise RefusedError(409, "this run has no cameras that can be started or stopped")
+            raise HttpError(409, "this run has no cameras that can be started or stopped")
         if camera not in self.controls.cameras():
-            raise RefusedError(404, "no such camera in cameras.yaml")
+            raise HttpError(404, "no such camera in cameras.yaml")
         act = self.controls.start if asked == "start" else self.controls.stop
         await self._ask_run(409, act, camera)
         return _json(documents.ChangeDocument(1, camera, asked), 202)
 
     async def draw(self, request: Request) -> Response:
-        """Takes the lines and zones of a camera, as a section of the file of --zones."""
+        """Set a camera's lines and zones, given as a section of the file of --zones."""
         if _media_type(request) not in ("application/json", "application/yaml"):
-            raise RefusedError(415, "send lines and zones as application/json or application/yaml")
+            raise HttpError(415, "send lines and zones as application/json or application/yaml")
         camera, drawing = self._camera(request), (await request.body()).decode("utf-8", "replace")
         if self.controls is None:
-            raise RefusedError(409, "lines and zones of a file are not drawn while it runs")
+            raise HttpError(409, "lines and zones of a file are not drawn while it runs")
         changes = await self._ask_run(422, self.controls.draw, camera, drawing)
         return _json(documents.ChangeDocument(1, camera, *changes), 202)
 
@@ -297,12 +289,10 @@ class Page:
             async with asyncio.timeout(CHANGE_S):
                 return await self._in_thread(act, *given)
         except TimeoutError:
-            raise RefusedError(504, "the run did not respond") from None
+            raise HttpError(504, "the run did not respond") from None
         except DetectVideoError as error:
             status = status if isinstance(error, UsageError) else 409
-            raise RefusedError(status, redact(str(error))) from error
-
-    # ------------------------------------------------------------------
+            raise HttpError(status, redact(str(error))) from error
 
     async def all_recordings(self, request: Request) -> Response:
         limit = int(_number(request, "limit", 100, 1, 500))
@@ -315,7 +305,7 @@ class Page:
         said = (request.path_params[part] for part in ("camera", "kind", "name"))
         found = await self._in_thread(find_recording, self.recordings, *said)
         if found is None:
-            raise RefusedError(404, "no such recording")
+            raise HttpError(404, "no such recording")
         filename = f"{found.camera}-{found.path.name}"
         if not found.finished:
             return await self._so_far(found, filename)
@@ -326,14 +316,14 @@ class Page:
             content_disposition_type="inline" if found.kind == "snapshots" else "attachment",
         )
 
-    async def _so_far(self, found: Recording, filename: str) -> Response:
-        """It grows while it is read, and an answer must not: its length is said before."""
+    async def _so_far(self, found: RecordedFile, filename: str) -> Response:
+        """Return the playable part of a file that is being written, with its length fixed now."""
         try:
             size, data = await self._in_thread(found.read_so_far)
         except OSError:
             size = 0
         if not size:
-            raise RefusedError(
+            raise HttpError(
                 404, "no part of this recording can be played yet", {"retry-after": "2"}
             )
         headers = {
@@ -347,20 +337,20 @@ class Page:
         return await loop.run_in_executor(self._executor, function, *arguments)
 
     @property
-    def _guard(self) -> Guard:
+    def _guard(self) -> Gate:
         assert self.guard is not None
         return self.guard
 
 
 def _site(name: str) -> bytes:
-    """A file of this page, or one that a wing shares."""
+    """Return a file of this page, or one that a wing shares."""
     places = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
     found = (place / "site" / name for place in places)
     return next((file.read_bytes() for file in found if file.is_file()), b"")
 
 
 def _login_page(said: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """``said`` is text of ours: nothing from outside stands on this page."""
+    """Return the login page. ``said`` must be our own text: it is not escaped."""
     note = f'<p class="wrong" role="alert">{said}</p>' if said else ""
     body = _site("login.html").replace(WRONG, note.encode())
     return Response(body, status, headers, "text/html")
@@ -389,12 +379,12 @@ def _number(request: Request, name: str, default: float, least: float, most: flo
     except ValueError:
         value = float("nan")
     if not least <= value <= most:
-        raise RefusedError(422, f"{name} must be a number from {least:g} to {most:g}")
+        raise HttpError(422, f"{name} must be a number from {least:g} to {most:g}")
     return value
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    if isinstance(error, RefusedError):
+    if isinstance(error, HttpError):
         status, text, headers = error.status, error.error, error.headers
     elif isinstance(error, HTTPException):
         status, headers = error.status_code, dict(error.headers or {})

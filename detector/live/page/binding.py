@@ -1,4 +1,4 @@
-"""Where the page is served: --serve, token and certificate, checked before a model loads."""
+"""The settings of --serve: address, token and certificate, checked before a model loads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from detector.core.errors.secrets import keep_secret
 
 LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
 TOKEN = "DETECT_VIDEO_TOKEN"
-SHORTEST_TOKEN = 16  # characters; 32 hexadecimal digits are what the cure makes
-SEND_BUFFER = 256 << 10  # bytes a connection: what a slow watcher may be behind in the kernel
+SHORTEST_TOKEN = 16  # characters
+SEND_BUFFER = 256 << 10  # bytes per connection that the kernel buffers for a slow viewer
 BACKLOG = 64
 CURE = (
     "make one with: openssl rand -hex 32 > token; chmod 600 token; then --token-file token "
@@ -32,14 +32,14 @@ HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 @dataclass(slots=True)
 class Binding:
-    """A port that is taken and waits for its server."""
+    """An open port, and the settings of the server to come."""
 
     socket: socket.socket
-    host: str  # as it was asked for; "127.0.0.1" where only a port was
+    host: str  # as given; "127.0.0.1" if only a port was
     port: int
-    token: str | None  # None: who reaches the port may see the page
+    token: str | None  # None: no login
     certificate: tuple[str, str] | None  # files: chain, private key
-    names: frozenset[str]  # that a Host header may give besides addresses, in lower case
+    names: frozenset[str]  # host names allowed in a Host header, in lower case
 
     @property
     def loopback(self) -> bool:
@@ -47,14 +47,14 @@ class Binding:
 
     @property
     def address(self) -> str:
-        """Where a browser on this machine reaches it: ``http://127.0.0.1:8080/``."""
+        """The URL for a browser on this machine: ``http://127.0.0.1:8080/``."""
         scheme = "http" if self.certificate is None else "https"
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
 
 def bind(config: PageConfig) -> Binding:
-    """Takes the port, when everything else is found right. Raises UsageError and OutputError."""
+    """Check all settings, then open the port. Raises UsageError and OutputError."""
     host, port = parse_address(config.serve or "")
     token = read_token(config)
     names = frozenset(name.lower().rstrip(".") for name in config.page_hosts or ())
@@ -74,7 +74,7 @@ def bind(config: PageConfig) -> Binding:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """``8080``, ``HOST:8080`` or ``[::1]:8080`` -> host, port. Raises UsageError."""
+    """Split ``8080``, ``HOST:8080`` or ``[::1]:8080`` into host and port. Raises UsageError."""
     found = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+)):)?([0-9]{1,5})", text)
     if found is None or int(found[3]) > 65535:
         raise UsageError(
@@ -88,7 +88,6 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def require_libraries(asked: str) -> None:
-    """Raises UsageError where the extra is absent, and says how to install it."""
     for name in LIBRARIES:
         try:
             importlib.import_module(name)
@@ -100,7 +99,7 @@ def require_libraries(asked: str) -> None:
 
 
 def read_token(config: PageConfig) -> str | None:
-    """The token of --token-file, else of the environment. Registered as a secret."""
+    """Return the token of --token-file or the environment, registered as a secret; else None."""
     if config.token_file is not None:
         token = read_text(config.token_file, "a token", limit=4096, cure=CURE).strip()
         where = f"--token-file {config.token_file}"
@@ -117,7 +116,6 @@ def read_token(config: PageConfig) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
     if host.lower() == "localhost":
         return True
     with suppress(ValueError):
@@ -133,7 +131,7 @@ def _is_address(host: str) -> bool:
 
 
 def _certificate(config: PageConfig) -> tuple[str, str] | None:
-    """Raises UsageError for a certificate that does not load, or not with this key."""
+    """Return the certificate and key files. Raises UsageError if they do not load."""
     if config.tls_cert is None and config.tls_key is None:
         return None
     if config.tls_cert is None or config.tls_key is None:
@@ -143,7 +141,7 @@ def _certificate(config: PageConfig) -> tuple[str, str] | None:
             raise UsageError(f"{flag} {path}: no such file")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # A key with a passphrase would ask on the terminal: an empty one is refused at once.
+        # Without ``password``, an encrypted key would prompt on the terminal.
         context.load_cert_chain(config.tls_cert, config.tls_key, password="")
     except (OSError, ValueError) as error:
         raise UsageError(

@@ -1,9 +1,10 @@
-"""Deadlines and bounds of connections, below HTTP: one that is slow or idle holds nothing for long.
+"""Deadlines and limits of connections, below HTTP, so that slow or idle clients hold nothing for
+long.
 
-uvicorn bounds the size of a request's head and ends idle connections after an answer. What it lacks
-stands here: the first head must come in time, there is a bound on connections (counted from accept
-on, so that half-done TLS handshakes take no descriptors from the run), and one whose reader has
-stopped is cut off without waiting for it. The subclass relies on ``asyncio.Protocol`` alone.
+uvicorn limits the size of a request's head and ends idle connections after a response. This module
+adds the rest: a deadline for the first head, a limit on connections (counted from accept on, so
+that half-done TLS handshakes take no descriptors from the run), and an immediate end for a client
+that stopped reading. The subclass relies only on ``asyncio.Protocol``.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from detector.live.page.access import block_of
 from detector.live.page.binding import is_loopback
 
-HEAD_S = 10.0  # from the connection, or the end of the last answer, to the whole head
+HEAD_S = 10.0  # to receive a whole head, from the connection or the last response
 MOST = 256  # connections at once
-OF_ONE_ADDRESS = 128  # of them of one address, which may be a proxy's
-RESERVE = 32  # of them for this machine alone
+OF_ONE_ADDRESS = 128  # of them from one address, which may be a proxy
+RESERVE = 32  # of them for clients on this machine
 HEAD_BYTES = 16 << 10
-# Seconds, and tries: notice within a minute that a watcher of a silent camera has gone.
+# Seconds, seconds, probes: detect within a minute that a viewer of a silent camera has gone.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """Listen, and keep at most ``most`` accepted sockets open, ``each`` of them from one address.
-    When full, close the longest idle one, without a login first, else the new one. ``reserve``
-    places are for this machine's health checks."""
+    """A listening socket that keeps at most ``most`` accepted sockets open, ``each`` from one
+    address. When full, it closes the longest idle one, those without a login first, or else the new
+    one. ``reserve`` places are for this machine's health checks."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class BoundedSocket(socket.socket):
         self.most, self.each, self.reserve = most, each, reserve
         self.refused = self.displaced = 0
         self.lock = threading.Lock()
-        self._held: dict[Address, _Counted] = {}  # the one that came or asked first is first
+        self._held: dict[Address, _Counted] = {}  # least recently active first
         self._of_block: Counter[str] = Counter()
 
     @property
@@ -57,7 +58,7 @@ class BoundedSocket(socket.socket):
         return len(self._held)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As ``socket.accept``. Raises BlockingIOError where the one that came was closed."""
+        """Accept like ``socket.accept``. Raises BlockingIOError if the new one was closed."""
         accepted, peer = super().accept()
         one = _Counted(accepted, self, peer)
         with self.lock:
@@ -73,13 +74,13 @@ class BoundedSocket(socket.socket):
         if displaced is not None:
             displaced.end()
         one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in ALIVE.items():  # where the system has them
+        for name, value in ALIVE.items():  # not on every system
             if hasattr(socket, name):
                 one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return one, peer
 
     def _make_room(self, one: _Counted) -> _Counted | None:
-        """Who gives way: None where there is room, the new one where nobody else may."""
+        """Pick the connection to close: None if there is room, ``one`` if no other may go."""
         if self._of_block[one.block] >= self.each:
             candidates = [held for held in self._held.values() if held.block == one.block]
         elif len(self._held) >= (self.most if one.is_local else self.most - self.reserve):
@@ -89,7 +90,7 @@ class BoundedSocket(socket.socket):
         worth = [held.worth for held in candidates]
         if not candidates or min(worth) >= WATCHING:
             return one
-        # Of several that are worth the least, one of the address that has most, the oldest first.
+        # Of the least worthy ones, the oldest of the address with the most connections.
         lowest = min(worth)
         least = [held for held in candidates if held.worth == lowest]
         gives_way = max(least, key=lambda held: self._of_block[held.block])
@@ -113,14 +114,14 @@ class BoundedSocket(socket.socket):
                 del self._of_block[one.block]
 
     def moved(self, one: _Counted) -> None:
-        """It has just been of use, so it is the last to give way among its like."""
         with self.lock:
             if self._held.pop(one.peer, None) is one:
                 self._held[one.peer] = one
 
 
 class _Counted(socket.socket):
-    """``known``: its visitor has logged in, or needs no login. ``busy``: a request is answered."""
+    """An accepted socket. ``known``: the client needs no login, or has one. ``busy``: in a
+    request."""
 
     def __init__(self, accepted: socket.socket, listening: BoundedSocket, peer: Any) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
@@ -132,11 +133,11 @@ class _Counted(socket.socket):
 
     @property
     def worth(self) -> int:
-        """Idle without a login, busy without one, idle with one, ``WATCHING``."""
+        """Idle without a login (0), busy without one, idle with one, ``WATCHING`` (3)."""
         return 2 * self.known + self.busy
 
     def end(self) -> None:
-        """The event loop reads the end, and closes it."""
+        """Shut down; the event loop then reads the end of the stream and closes it."""
         with suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
 
@@ -155,12 +156,10 @@ def address_of(peer: Any) -> Address:
 
 
 class Connections:
-    """All connections of one server, by the address of their other end."""
-
     def __init__(self, socket: BoundedSocket, head_s: float = HEAD_S) -> None:
         self.head_s = head_s
         self._socket = socket
-        self.cut = 0  # for they were too slow
+        self.cut = 0  # connections that were too slow
         self._open: dict[Address, Connection] = {}
 
     def __len__(self) -> int:
@@ -174,7 +173,7 @@ class Connections:
             del self._open[peer]
 
     def answering(self, peer: Any) -> None:
-        """A request's head is there: from now on its answer has deadlines of its own."""
+        """Stop the deadline of the head: a request's head has arrived."""
         if (one := self._of(peer)) is not None:
             one.expect_no_head()
             self._is_busy(peer, True)
@@ -185,7 +184,7 @@ class Connections:
             self._is_busy(peer, False)
 
     def knows(self, peer: Any) -> None:
-        """This visitor has logged in, or needs no login: who has not gives way first."""
+        """Mark the client as logged in, or as needing no login: others are closed first."""
         if peer is not None and (held := self._socket.of(address_of(peer))) is not None:
             held.known = True
 
@@ -195,7 +194,7 @@ class Connections:
             self._socket.moved(held)
 
     def cut_off(self, peer: Any) -> None:
-        """Ends a connection at once; what waits to be sent is dropped."""
+        """Close a connection at once; unsent data is dropped."""
         if (one := self._of(peer)) is not None:
             self.cut += 1
             one.abort()
@@ -209,7 +208,7 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """One connection, which ``connections`` (set on a subclass for each server) keeps an eye on."""
+    """One connection, with deadlines. Subclasses set ``connections_of_server``."""
 
     connections_of_server: Connections
     _peer: Address | None = None
@@ -223,7 +222,7 @@ class Connection(H11Protocol):
         self.expect_head(self.connections_of_server.head_s)
 
     def data_received(self, data: bytes) -> None:
-        """Close what is not HTTP in mid-answer: uvicorn would try to answer, and fail."""
+        """Abort at data that is not HTTP: uvicorn would fail to answer during a response."""
         try:
             super().data_received(data)
         except h11.ProtocolError:

@@ -1,6 +1,6 @@
-"""The JSON documents of the page, and whether a run is healthy.
+"""The JSON documents of the page, and the health of a run.
 
-Texts from outside (addresses, errors, class names) pass ``redact`` here, once for all.
+All texts from outside (addresses, errors, class names) pass ``redact`` here.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _zone(one: ZoneFigures) -> ZoneDocument:
 
 
 def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -> LiveDocument:
-    """``now_s``: Unix time of the figures. ``controllable``: cameras that start and stop."""
+    """Return the document. ``now_s``: Unix time. ``controllable``: cameras that start and stop."""
     return LiveDocument(
         schema=1,
         time_utc=utc_text(now_s),
@@ -221,7 +221,7 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
         busy={stage: round(float(share), 4) for stage, share in figures.busy.items()},
         cpu_share=rounded(figures.cpu_share, 4),
         computer_share=rounded(figures.computer_share, 4),
-        capacity=rounded(figures.capacity, 1),  # as the sentence says it
+        capacity=rounded(figures.capacity, 1),  # as in the sentence
         bottleneck=redact(figures.bottleneck),
         engine_age_s=rounded(figures.engine_age_s),
         streams=[stream(one, one.name in controllable) for one in figures.streams],
@@ -230,7 +230,7 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
 
 
 def is_healthy(figures: LiveFigures | None) -> bool:
-    """False before the run has begun, where no camera is live, and where the engine hangs."""
+    """Return False before the run has begun, if no camera is live, or if the engine hangs."""
     if figures is None or not any(one.state == LIVE for one in figures.streams):
         return False
     return figures.engine_age_s is None or figures.engine_age_s < ENGINE_HANGS_S
@@ -241,4 +241,4 @@ def encode(document: msgspec.Struct | Mapping[str, object]) -> bytes:
 
 
 def rounded(value: float | None, digits: int = 2) -> float | None:
-    return None if value is None else round(float(value), digits)  # of numpy too
+    return None if value is None else round(float(value), digits)  # also for numpy

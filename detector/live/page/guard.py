@@ -1,7 +1,7 @@
-"""What every request passes before it is answered, and what every answer carries.
+"""Checks of every request, and the headers of every response.
 
-In this order: method, lengths, Host and Origin (a page of another site must reach nothing, also by
-a name that it points at this address), the body with its bound and deadline, and the login.
+The order: method, lengths, Host and Origin (a page of another site must reach nothing, even under a
+name that it points at this address), the body with its limit and deadline, and the login.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 METHODS = ("GET", "HEAD", "POST")
-# Without a login: they say nothing about the run.
+# Open without a login: they reveal nothing about the run.
 OPEN = frozenset(("/healthz", "/login", "/page.css", "/icon.svg"))
 BODY_BYTES = 8 << 10
 BODY_S = 5.0
 TARGET_BYTES = 2048  # path and query
-RANGE_BYTES = 128  # of a Range header: libraries were slow with long ones
-STALLED_S = 20.0  # a reader that takes nothing for so long is cut off
+RANGE_BYTES = 128  # of a Range header: long ones have made libraries slow
+STALLED_S = 20.0  # a client that reads nothing for this long is cut off
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with no-referrer, browsers say Origin: null for our forms
+    "referrer-policy": "same-origin",  # no-referrer would make forms send Origin: null
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
@@ -48,16 +48,16 @@ HEADERS = {
 }
 
 
-class RefusedError(Exception):
-    """An answer that ends a request. ``headers``: in addition to those of all answers."""
+class HttpError(Exception):
+    """A refused request. ``headers``: added to those of all responses."""
 
     def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
         self.status, self.error, self.headers = status, error, dict(headers or {})
 
 
-class Guard:
-    """Lets a request through to ``app``, or answers it. One for each server."""
+class Gate:
+    """Passes a request to ``app``, or answers it. One per server."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Guard:
     ) -> None:
         self._app, self._binding = app, binding
         self._access, self._connections = access, connections
-        self._say, self._said = say, False
+        self._say, self._reported = say, False
         self.body_s, self.stalled_s = BODY_S, STALLED_S
         self.requests: dict[int, int] = {}  # status -> answers
 
@@ -93,7 +93,7 @@ class Guard:
                 receive = await self._whole_body(headers, receive)
             self._check_login(scope, headers)
             await self._app(scope, receive, send)
-        except RefusedError as refusal:
+        except HttpError as refusal:
             if not send.begun:
                 await _refuse(refusal, send)
         except (TimeoutError, OSError):
@@ -101,7 +101,7 @@ class Guard:
         except Exception as error:
             self._report(error)
             if not send.begun:
-                await _refuse(RefusedError(500, "internal error; see stderr of the run"), send)
+                await _refuse(HttpError(500, "internal error; see stderr of the run"), send)
             else:
                 self._connections.cut_off(scope.get("client"))
 
@@ -109,43 +109,42 @@ class Guard:
         self.requests[status] = self.requests.get(status, 0) + 1
 
     def _report(self, error: Exception) -> None:
-        """A bug is said once: a request that is repeated must not fill the terminal."""
-        if not self._said:
-            self._said = True
+        """Print an error only once: repeated requests must not fill the terminal."""
+        if not self._reported:
+            self._reported = True
             place = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
             self._say(f"error in the page: {redact(text)}")
 
-    # ------------------------------------------------------------------
-
     def _check_request(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         if scope["method"] not in METHODS:
-            raise RefusedError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
+            raise HttpError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
         if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
-            raise RefusedError(414, "the address is too long")
-        # uvicorn bounds a head that comes in pieces; this one came whole.
+            raise HttpError(414, "the address is too long")
+        # uvicorn only limits a head that arrives in pieces.
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
-            raise RefusedError(431, f"the headers may have at most {HEAD_BYTES} bytes")
+            raise HttpError(431, f"the headers may have at most {HEAD_BYTES} bytes")
         if len(headers.get("range", "")) > RANGE_BYTES:
-            raise RefusedError(400, "the Range header is too long")
+            raise HttpError(400, "the Range header is too long")
         host = headers.get("host", "")
         if not self._is_our_host(host):
-            raise RefusedError(
+            raise HttpError(
                 421,
                 "unknown Host; use the address that --serve printed, or allow this one with "
                 "--page-hosts",
             )
         origin = headers.get("origin")
         if origin is not None and not _is_same(origin, host):
-            raise RefusedError(403, "requests from other sites are refused (Origin)")
+            raise HttpError(403, "requests from other sites are refused (Origin)")
         # Cross-site requests are refused, except links to the page.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             navigates = headers.get("sec-fetch-mode") == "navigate"
             if not (navigates and scope["method"] == "GET" and scope["path"] in ("/", "/login")):
-                raise RefusedError(403, "requests from other sites are refused (Sec-Fetch-Site)")
+                raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Names, which may point anywhere, must be known; on loopback only loopback passes."""
+        """Accept known names (others may point anywhere) and addresses; only loopback on
+        loopback."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -165,7 +164,7 @@ class Guard:
         return True
 
     def _check_login(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Sets ``scope["session"]``: the id of the session, where there is one."""
+        """Require a login. Sets ``scope["session"]`` to the id of the session, or None."""
         scope["session"] = None
         if not self._access.needed:
             self._connections.knows(scope.get("client"))
@@ -183,13 +182,13 @@ class Guard:
             if word.lower() == "bearer" and self.is_token(token.strip(), scope):
                 return
         if scope["path"] == "/" and scope["method"] != "POST":
-            raise RefusedError(303, "log in first", {"location": "/login"})
-        raise RefusedError(
+            raise HttpError(303, "log in first", {"location": "/login"})
+        raise HttpError(
             401, "log in, or send Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"}
         )
 
     def is_token(self, given: str, scope: Mapping[str, Any]) -> bool:
-        """Whether this is the token. Raises RefusedError after too many wrong ones."""
+        """Return whether this is the token. Raises HttpError after too many wrong ones."""
         client = scope.get("client")
         address = str(client[0]) if client else ""
         wait_s = self._access.wait_s(address)
@@ -198,16 +197,14 @@ class Guard:
             return True
         if wait_s > 0:
             seconds = str(max(1, round(wait_s)))
-            said = f"too many attempts; wait {seconds} s"
-            raise RefusedError(429, said, {"retry-after": seconds})
+            text = f"too many attempts; wait {seconds} s"
+            raise HttpError(429, text, {"retry-after": seconds})
         return False
 
     async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > BODY_BYTES:
-            raise RefusedError(
-                413, f"request body over {BODY_BYTES} bytes", {"connection": "close"}
-            )
+            raise HttpError(413, f"request body over {BODY_BYTES} bytes", {"connection": "close"})
         body = b""
         try:
             async with asyncio.timeout(self.body_s):
@@ -217,13 +214,13 @@ class Guard:
                         raise OSError("the client has disconnected")
                     body += message.get("body", b"")
                     if len(body) > BODY_BYTES:
-                        raise RefusedError(
+                        raise HttpError(
                             413, f"request body over {BODY_BYTES} bytes", {"connection": "close"}
                         )
                     if not message.get("more_body"):
                         break
         except TimeoutError:
-            raise RefusedError(408, "the body is too slow", {"connection": "close"}) from None
+            raise HttpError(408, "the body is too slow", {"connection": "close"}) from None
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def again() -> Message:
@@ -233,9 +230,9 @@ class Guard:
 
 
 class _Sender:
-    """Sends an answer: with the headers of all answers, and no longer than its reader reads."""
+    """Sends a response with the headers of all responses; times out if the client stops reading."""
 
-    def __init__(self, guard: Guard, peer: Any, send: Send) -> None:
+    def __init__(self, guard: Gate, peer: Any, send: Send) -> None:
         self._guard, self._peer, self._send = guard, peer, send
         self.begun = False
 
@@ -255,7 +252,7 @@ class _Sender:
             await self._send(message)
 
 
-async def _refuse(refusal: RefusedError, send: _Sender) -> None:
+async def _refuse(refusal: HttpError, send: _Sender) -> None:
     body = encode(ErrorDocument(1, refusal.error))
     headers = {"content-type": "application/json", **refusal.headers}
     headers["content-length"] = str(len(body))
@@ -271,23 +268,22 @@ async def _refuse(refusal: RefusedError, send: _Sender) -> None:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Header names in lower case. Raises RefusedError where one that decides is given twice."""
+    """Return headers by lower-case name. Raises HttpError for a duplicate that matters."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         if name in headers and name in ("host", "origin", "authorization", "content-length"):
-            raise RefusedError(400, f"{name} is given more than once")
+            raise HttpError(400, f"{name} is given more than once")
         headers[name] = f"{headers[name]}; {value}" if name in headers else value
     return headers
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether an Origin is the page itself. A proxy that ends TLS makes https of our http."""
+    """Return whether an Origin is the page itself; a proxy may have terminated TLS."""
     return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
 
 def cookie(header: str, name: str) -> str | None:
-    """The value of the first cookie of this name."""
     for part in header.split(";"):
         key, found, value = part.strip().partition("=")
         if found and key == name:

@@ -1,7 +1,7 @@
-"""The figures of a run for Prometheus, in a registry of our own.
+"""The figures of a run for Prometheus, in our own registry.
 
-Names follow its conventions: a prefix, base units, ``_total`` for what only grows. Counters are
-those of the run, read when somebody scrapes; nothing is counted twice.
+Names follow its conventions: a prefix, base units, ``_total`` for counters. Values are read from
+the run when Prometheus scrapes; nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ STATES = ("connecting", "live", "stalled", "waiting", "ended")
 
 @dataclass(frozen=True, slots=True)
 class PageFigures:
-    """What the page knows of itself."""
-
     watchers: int
     connections: int
     encoded: int
@@ -37,18 +35,15 @@ class PageFigures:
 
 
 class RunCollector(Collector):
-    """Makes metrics of the run's newest figures and of the page's own."""
-
     def __init__(
         self, figures: Callable[[], LiveFigures | None], page: Callable[[], PageFigures]
     ) -> None:
         self._figures, self._page = figures, page
 
     def describe(self) -> list[Metric]:
-        return []  # collect needs no run; the registry must not call it to learn names
+        return []  # else the registry calls ``collect`` to learn the names
 
     def collect(self) -> Iterator[Metric]:
-        """Leaves out what has no value now."""
         return (metric for metric in self._all() if metric.samples)
 
     def _all(self) -> Iterator[Metric]:
@@ -72,7 +67,6 @@ def exposition(registry: CollectorRegistry) -> bytes:
 def registry_of(
     figures: Callable[[], LiveFigures | None], page: Callable[[], PageFigures]
 ) -> CollectorRegistry:
-    """A registry with the run, the page, and this process (CPU, memory, descriptors)."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunCollector(figures, page))
     ProcessCollector(registry=registry)
@@ -146,7 +140,7 @@ def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         "1 if the camera keeps sending the same picture.",
         labels=("camera",),
     )
-    # SummaryMetricFamily of prometheus-client knows no quantiles.
+    # prometheus-client's SummaryMetricFamily has no quantiles.
     age_name = "detect_video_stream_age_seconds"
     age = Metric(
         age_name, "Age of frames when they were detected, over the last few seconds.", "summary"

@@ -1,6 +1,7 @@
-"""The description of the page's addresses for programs: OpenAPI 3.1.
+"""The OpenAPI 3.1 description of the page's addresses.
 
-``python -m detector.live.page.openapi docs/openapi.json`` writes the file in docs; a test compares.
+``python -m detector.live.page.openapi docs/openapi.json`` writes the file in docs; a test compares
+it.
 """
 
 from __future__ import annotations
@@ -162,11 +163,11 @@ def _document(summary: str, name: str, *parameters: dict[str, Any]) -> dict[str,
 def _get(
     summary: str, media_type: str, schema: dict[str, Any], *parameters: dict[str, Any]
 ) -> dict[str, Any]:
-    said: dict[str, Any] = {"summary": summary}
+    operation: dict[str, Any] = {"summary": summary}
     if parameters:
-        said["parameters"] = list(parameters)
-    said["responses"] = {"200": _answer(summary, media_type, schema), "default": _refusal()}
-    return {"get": said}
+        operation["parameters"] = list(parameters)
+    operation["responses"] = {"200": _answer(summary, media_type, schema), "default": _refusal()}
+    return {"get": operation}
 
 
 def _post(

@@ -1,8 +1,8 @@
-"""Which files of a live run may be downloaded: recordings, boxes beside them, snapshots.
+"""The downloadable files of a live run: recordings, boxes of recordings, snapshots.
 
-There are no others. The recording in the making is one of them, up to its last whole fragment. A
-file is found by walking ``FOLDER/CAMERA/KIND/`` and never by joining what a request says: only a
-name that was found is opened. Links are left out, wherever they point.
+The recording being written is one of them, up to its last whole fragment. A file is found by
+walking ``FOLDER/CAMERA/KIND/``, never by joining the parts of a request: only names that exist
+there are opened. Links are skipped.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from detector.live.sources.base import NAME
 
 CAMERA = re.compile(NAME)
 KINDS = ("video", "snapshots")
-# The time in UTC that it begins, then what tells two of one second apart.
+# Start time in UTC, then a part that distinguishes files of one second.
 FILE = re.compile(r"(\d{8}T\d{6})(?:[.,]?\d{1,6})?Z?[A-Za-z0-9_.-]{0,60}\.(mp4|mkv|jpg|ass)")
-PARTIAL = ".partial."  # it is being written
-IN_THE_MAKING = ".partial.mp4"  # which plays
-CHUNK = 1 << 18  # bytes that are read at once
-BOXES = ".ass"  # beside a recording of the same name; it is none by itself
+PARTIAL = ".partial."  # being written
+IN_THE_MAKING = ".partial.mp4"  # being written, but playable
+CHUNK = 1 << 18  # bytes per read
+BOXES = ".ass"  # belongs to the recording of the same name
 MEDIA = {
     "mp4": "video/mp4",
     "mkv": "video/x-matroska",
     "jpg": "image/jpeg",
     "ass": "text/x-ssa; charset=utf-8",
 }
-MOST = 500  # files of one answer
+MOST = 500  # files per response
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedFile:
     path: Path
     camera: str
     kind: str
@@ -54,7 +54,7 @@ class Recording:
         return PARTIAL not in self.path.name
 
     def read_so_far(self) -> tuple[int, Iterator[bytes]]:
-        """The bytes of an unfinished recording that play now, though it grows. Raises OSError."""
+        """Return size and bytes of what can be played so far. Raises OSError."""
         file = self.path.open("rb")
         size = 0
         try:
@@ -67,7 +67,7 @@ class Recording:
 
     @property
     def start_s(self) -> float:
-        """Unix time that the file's name tells."""
+        """Unix time of the start, from the file's name."""
         return _start_s(self.path.name) or 0.0
 
     def document(self, *, has_boxes: bool) -> RecordingDocument:
@@ -87,7 +87,7 @@ class Recording:
 def list_recordings(
     folder: Path | None, camera: str | None = None, kind: str | None = None, limit: int = 100
 ) -> RecordingsDocument:
-    """The newest ``limit`` files: of all cameras or one, of all kinds or one."""
+    """Return the newest ``limit`` files, of one camera and kind or of all."""
     limit = min(max(limit, 1), MOST)
     entries = [*_entries_of(folder, camera, kind)]
     boxes = {entry.path for _, _, entry in entries if entry.name.endswith(BOXES)}
@@ -101,13 +101,13 @@ def list_recordings(
         if len(documents) == limit:
             return RecordingsDocument(1, documents, True)
         if (one := _recording(one_camera, one_kind, entry)) is not None:
-            beside = str(one.path.with_suffix(BOXES))
-            documents.append(one.document(has_boxes=beside in boxes))
+            side_car = str(one.path.with_suffix(BOXES))
+            documents.append(one.document(has_boxes=side_car in boxes))
     return RecordingsDocument(1, documents, False)
 
 
-def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> Recording | None:
-    """The file that a request names, if listed; one listed as unfinished may be finished now."""
+def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> RecordedFile | None:
+    """Return the requested file, also if it has been finished since it was listed."""
     names = (name, name.replace(PARTIAL, "."))
     found = {
         entry.name: (one_camera, one_kind, entry)
@@ -120,7 +120,7 @@ def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> Re
 def _entries_of(
     folder: Path | None, camera: str | None, kind: str | None
 ) -> Iterator[tuple[str, str, os.DirEntry[str]]]:
-    """Camera, kind and entry of whatever is named like a recording."""
+    """Yield camera, kind and entry of all files named like a recording."""
     if folder is None:
         return
     for of_camera in _folders(folder):
@@ -150,22 +150,22 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
-    except OSError:  # not there yet, or removed meanwhile
+    except OSError:  # it does not exist, or no longer
         return []
 
 
-def _recording(camera: str, kind: str, entry: os.DirEntry[str]) -> Recording | None:
+def _recording(camera: str, kind: str, entry: os.DirEntry[str]) -> RecordedFile | None:
     try:
         if not entry.is_file(follow_symlinks=False) or _start_s(entry.name) is None:
             return None
         size = entry.stat(follow_symlinks=False).st_size
-    except OSError:  # retention was quicker
+    except OSError:  # retention has just removed it
         return None
-    return Recording(Path(entry.path), camera, kind, size)
+    return RecordedFile(Path(entry.path), camera, kind, size)
 
 
 def _order(name: str) -> tuple[str, int, str]:
-    """Of the files that began in one second, ``-2`` is the second one."""
+    """Return a sort key; ``-2`` marks the second file of one second."""
     recorded = read_name(Path(name))
     return name[:15], 1 if recorded is None else recorded.number, name
 

@@ -1,7 +1,7 @@
-"""The figures of a run once a second, with the last minutes of each camera.
+"""Samples the figures of a run once a second, and keeps the last minutes of each camera.
 
-One question a second reaches the run, however many ask the page. It is asked in a thread of its
-own: a run that hangs while it answers must not hang the page, which is there to say so.
+The run is asked once a second, however many clients the page has, and in a separate thread: if the
+run hangs, the page must still report it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from detector.live.page.documents import LIVE, HistoryDocument, rounded
 
 EVERY_S = 1.0
 KEPT = 600  # samples: ten minutes
-ANSWER_S = 3.0  # a run that takes longer to say how it is does not count as healthy
+ANSWER_S = 3.0  # a run that takes longer is not healthy
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class _RunSample:
     at_s: float
     clock_s: float  # monotonic
     age_ms: dict[str, float]
@@ -33,7 +33,7 @@ class _Sample:
 
 
 class Sampler:
-    """``newest`` is of the last second; None before the run begins and while it does not answer."""
+    """Keeps ``newest``, the last second's figures; None if the run has not begun or hangs."""
 
     def __init__(
         self,
@@ -45,12 +45,11 @@ class Sampler:
         self.every_s = every_s
         self.newest: LiveFigures | None = None
         self.at_s = clock()  # Unix time of ``newest``
-        self.names: frozenset[str] = frozenset()  # of the streams, when the run last told
-        self._samples: deque[_Sample] = deque(maxlen=KEPT)
-        self.sampled = asyncio.Event()  # set by the next sample; take it before you look
+        self.names: frozenset[str] = frozenset()  # names of the streams, as last known
+        self._samples: deque[_RunSample] = deque(maxlen=KEPT)
+        self.sampled = asyncio.Event()  # set at the next sample, then replaced
 
     async def run(self) -> None:
-        """Until it is cancelled."""
         loop = asyncio.get_running_loop()
         question: asyncio.Future[LiveFigures | Exception | None] | None = None
         while True:
@@ -61,13 +60,13 @@ class Sampler:
                 self._note(question.result())
                 question = None
             else:
-                self._keep(None)  # the question stands; a second one would only wait behind it
+                self._keep(None)  # still pending; a second question would only queue
             await asyncio.sleep(max(0.05, self.every_s - (loop.time() - began)))
 
     def _question(
         self, loop: asyncio.AbstractEventLoop
     ) -> asyncio.Future[LiveFigures | Exception | None]:
-        """Asks in a thread that no end of the program waits for."""
+        """Ask the run in a daemon thread, so that the end of the program does not wait for it."""
         answered: asyncio.Future[LiveFigures | Exception | None] = loop.create_future()
 
         def ask() -> None:
@@ -91,7 +90,7 @@ class Sampler:
             streams = figures.streams
             self.names = frozenset(one.name for one in streams)
             self._samples.append(
-                _Sample(
+                _RunSample(
                     self.at_s,
                     time.monotonic(),
                     {
@@ -107,7 +106,6 @@ class Sampler:
         self.sampled = asyncio.Event()
 
     def history(self) -> HistoryDocument:
-        """The kept samples of the cameras that are there now."""
         samples = list(self._samples)
         names = [one.name for one in self.newest.streams] if self.newest else []
         return HistoryDocument(
@@ -120,10 +118,10 @@ class Sampler:
         )
 
 
-def _rates(samples: list[_Sample], what: str, name: str) -> list[float | None]:
-    """Per second, between each sample and the one before it; null for the first."""
+def _rates(samples: list[_RunSample], what: str, name: str) -> list[float | None]:
+    """Return rates per second between samples; None for the first."""
     rates: list[float | None] = []
-    before: _Sample | None = None
+    before: _RunSample | None = None
     for one in samples:
         rate = None
         counts = getattr(one, what)

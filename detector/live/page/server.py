@@ -1,4 +1,4 @@
-"""The thread that serves the page, from its start to its end."""
+"""The thread that serves the page."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from detector.live.page.access import Access
 from detector.live.page.app import Page
 from detector.live.page.binding import Binding, bind
 from detector.live.page.connections import HEAD_BYTES, BoundedSocket, Connections, protocol_for
-from detector.live.page.guard import Guard
+from detector.live.page.guard import Gate
 
 START_S = 10.0
-END_S = 2.0  # close() is back after so long, whatever clients do
-FAREWELL_S = 0.3  # for the last words to those who watch
-FAREWELLS = 3  # waits that make it up: a program that stands still misses one of them, not all
+END_S = 2.0  # close() returns after this time, whatever clients do
+FAREWELL_S = 0.3  # to send the last messages to viewers
+FAREWELLS = 3  # its steps: if the program is paused, only one step is missed
 WORKERS = 2  # threads that encode pictures and list files
 
 
 class Server:
-    """Serves until ``close``. ``address``: where a browser on this machine reaches it."""
+    """Serves until ``close``. ``address``: the URL for a browser on this machine."""
 
     def __init__(
         self, hub: Hub, config: PageConfig, say: Callable[[str], None] = lambda line: None
@@ -38,7 +38,7 @@ class Server:
         self.socket = BoundedSocket(binding.socket)
         self.connections = Connections(self.socket)
         self.page: Page | None = None
-        self.guard: Guard | None = None
+        self.guard: Gate | None = None
         self._say = say
         self._hub = hub
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -55,13 +55,11 @@ class Server:
             raise RuntimeError("the web server of the page did not start") from self._failed
 
     def close(self) -> None:
-        """Tell watchers that the run is over, and end within 2 s; may be called again."""
+        """Tell viewers that the run has ended, and stop within 2 s. May be called again."""
         if self._loop is not None and self._thread.is_alive():
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._end)
         self._thread.join(END_S)
-
-    # In the server's thread.
 
     def _run(self, binding: Binding) -> None:
         try:
@@ -82,7 +80,7 @@ class Server:
             workers,
             secure=binding.certificate is not None,
         )
-        guard = page.guard = Guard(page.app(), binding, self.access, self.connections, self._say)
+        guard = page.guard = Gate(page.app(), binding, self.access, self.connections, self._say)
         chain, key = binding.certificate or (None, None)
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -95,7 +93,7 @@ class Server:
                 log_level="critical",
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # whoever connects could say that it is somebody else
+                proxy_headers=False,  # clients could forge their address
                 h11_max_incomplete_event_size=HEAD_BYTES,
                 timeout_keep_alive=5,
                 timeout_graceful_shutdown=1,

@@ -1,8 +1,7 @@
-"""Answers that do not end: pictures of cameras, and events as they happen.
+"""Endless responses: pictures of cameras, and events as they happen.
 
-Each takes the newest picture when its reader is ready for one, so a slow reader leaves pictures
-out. What has gone out but not been read is bounded by the socket's buffer; a reader that takes
-nothing at all is cut off by guard.py.
+Each sends the newest picture whenever its client is ready, so slow clients skip pictures. Unread
+data is limited by the socket's buffer; guard.py cuts off a client that reads nothing.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from detector.live.page.sampler import Sampler
 BOUNDARY = "detect-video-picture"
 MULTIPART = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
 EVENTS = "text/event-stream"
-SNAPSHOT_S = 2.0  # how long a snapshot waits for the camera's next picture
-FRESH_NS = 100_000_000  # a kept picture that is no older answers a snapshot at once
-SILENCE_S = 15.0  # a word at least so often, so that proxies keep the connection
-MOST_STREAMS = 64  # at once, over all watchers
+SNAPSHOT_S = 2.0  # longest wait of a snapshot for the next picture
+FRESH_NS = 100_000_000  # a kept picture of at most this age is sent at once
+SILENCE_S = 15.0  # send something at least this often, so that proxies keep the connection
+MOST_STREAMS = 64  # at once, over all viewers
 
 Message = MutableMapping[str, Any]
 
 
 class Streams:
-    """Listeners of one hub, on one server; all but ``called`` belongs to the server's thread."""
+    """The open streams of a server. Only ``called`` may be used outside the server's thread."""
 
     def __init__(self, hub: Hub, executor: Executor) -> None:
         self.hub, self._executor = hub, executor
@@ -40,11 +39,11 @@ class Streams:
         self._changed = asyncio.Event()
         self.ending = False
         self.open = 0
-        self.skipped = 0  # pictures that slow readers left out
+        self.skipped = 0  # pictures that slow clients skipped
         hub.called_by(self.called)
 
     def called(self) -> None:
-        """Something is new. From any thread; after the server has gone, from none that matters."""
+        """Wake the streams for something new. Thread-safe, even after the server has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._spread)
 
@@ -54,13 +53,12 @@ class Streams:
         self._changed = asyncio.Event()
 
     def end(self) -> None:
-        """All answers come to their end."""
         self.ending = True
         self.hub.called_by(lambda: None)
         self._changed.set()
 
     async def changed(self, timeout_s: float) -> bool:
-        """Waits for something new. False where nothing was within ``timeout_s``."""
+        """Wait for something new; return False after ``timeout_s``."""
         if self.ending:
             return False
         try:
@@ -74,7 +72,7 @@ class Streams:
         return await self._loop.run_in_executor(self._executor, self.hub.jpeg, camera, width)
 
     async def snapshot(self, camera: str, width: int | None) -> tuple[Any, bytes] | None:
-        """A picture from now; None where none arrives in time."""
+        """Return a current picture; None if none arrives in time."""
         shot = self.hub.newest(camera)
         if shot is not None and self.hub.age_ns(shot) <= FRESH_NS:
             return await self.jpeg(camera, width)
@@ -90,7 +88,7 @@ class Streams:
     async def pictures(
         self, cameras: Collection[str], width: int | None, rate: float
     ) -> AsyncIterator[bytes]:
-        """Parts of a multipart answer, each a JPEG of one of these cameras."""
+        """Yield parts of a multipart response, each a JPEG of one of these cameras."""
         watch = self.hub.watch(cameras, rate)
         gap_s = watch.gap_ns / 1e9
         sent = dict.fromkeys(cameras, 0)
@@ -98,13 +96,13 @@ class Streams:
         try:
             yield f"--{BOUNDARY}\r\n".encode()
             while not self.ending:
-                waited = self._changed  # before looking, so that nothing falls in between
+                waited = self._changed  # first, so that no change is missed
                 for camera in sent:
                     shot = self.hub.newest(camera)
                     now_s = self._loop.time()
                     if shot is None or shot.number <= sent[camera]:
                         continue
-                    if now_s < due_s[camera] - gap_s / 2:  # as the hub paces the quickest watcher
+                    if now_s < due_s[camera] - gap_s / 2:  # the hub paces only the fastest viewer
                         continue
                     coded = await self.jpeg(camera, width)
                     if coded is None:
@@ -123,25 +121,25 @@ class Streams:
     async def events(
         self, sampler: Sampler, after: int, controllable: Callable[[], Collection[str]]
     ) -> AsyncIterator[bytes]:
-        """Server-sent events: ``figures`` once a second, ``event`` as it happens, ``lost`` with the
-        number that this reader was too slow for, and ``end`` when the run is over."""
+        """Yield server-sent events: ``figures`` each second, ``event``, ``lost`` with the number
+        that this client missed, and ``end``."""
         subscription = self.hub.subscribe(after)
-        told_s = -1.0
+        sent_s = -1.0
         try:
             yield b"retry: 1000\n\n"
             while not self.ending:
-                waited, sampled = self._changed, sampler.sampled  # before looking
+                waited, sampled = self._changed, sampler.sampled  # first, as in ``pictures``
                 waiting, lost = subscription.take()
                 if lost:
                     yield f'event: lost\ndata: {{"lost":{lost}}}\n\n'.encode()
                 for number, one in waiting:
                     yield _message("event", encode(as_document(one)), number)
-                if sampler.at_s != told_s and sampler.newest is not None:
-                    told_s = sampler.at_s
+                if sampler.at_s != sent_s and sampler.newest is not None:
+                    sent_s = sampler.at_s
                     document = live_document(sampler.newest, sampler.at_s, list(controllable()))
                     yield _message("figures", encode(document))
-                elif sampler.at_s != told_s:
-                    told_s = sampler.at_s
+                elif sampler.at_s != sent_s:
+                    sent_s = sampler.at_s
                     yield _message("silent", b"{}")
                 await _first(waited.wait(), sampled.wait())
             yield _message("end", b"{}")
@@ -150,7 +148,7 @@ class Streams:
 
 
 class EndlessAnswer:
-    """An ASGI answer made of ``chunks``, until they end or the reader goes."""
+    """An ASGI response made of ``chunks``, until they end or the client leaves."""
 
     def __init__(self, streams: Streams, chunks: AsyncIterator[bytes], media_type: str) -> None:
         self._streams, self._chunks, self._media_type = streams, chunks, media_type
@@ -178,7 +176,7 @@ class EndlessAnswer:
         headers = [
             (b"content-type", self._media_type.encode()),
             (b"connection", b"close"),
-            (b"x-accel-buffering", b"no"),  # nginx would collect it
+            (b"x-accel-buffering", b"no"),  # else nginx buffers it
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._chunks) as chunks:  # type: ignore[type-var]
@@ -193,7 +191,6 @@ async def _gone(receive: Callable[[], Awaitable[Message]]) -> None:
 
 
 async def _first(*waits: Any) -> None:
-    """Back when one of them is; the others are given up."""
     tasks = [asyncio.ensure_future(one) for one in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +200,7 @@ async def _first(*waits: Any) -> None:
 
 
 def _part(camera: str, shot: Any, coded: bytes) -> bytes:
-    """One picture and the boundary after it, which browsers wait for before they show it."""
+    """Return a picture and the boundary after it, which browsers need before they show it."""
     head = (
         f"Content-Type: image/jpeg\r\nContent-Length: {len(coded)}\r\nX-Camera: {camera}\r\n"
         f"X-Number: {shot.number}\r\nX-Time: {utc_text(shot.utc_s)}\r\n"
@@ -213,6 +210,6 @@ def _part(camera: str, shot: Any, coded: bytes) -> bytes:
 
 
 def _message(kind: str, data: bytes, number: int | None = None) -> bytes:
-    """JSON has no line break, so one ``data`` line holds it."""
+    """Return one server-sent event; JSON has no line break, so it fits into one ``data`` line."""
     tag = b"" if number is None else f"id: {number}\n".encode()
     return b"event: " + kind.encode() + b"\n" + tag + b"data: " + data + b"\n\n"

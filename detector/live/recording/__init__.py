@@ -1,4 +1,4 @@
-"""Recordings of cameras, in files of N minutes or clips: drawn pictures, or their own packets."""
+"""Recordings of cameras: files of N minutes or clips, of drawn pictures or copied packets."""
 
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality, Wishes

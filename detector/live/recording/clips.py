@@ -1,4 +1,4 @@
-"""Clips: only what lies around detections reaches a file. The last packets wait in a ring, since
+"""Clips: only the video around detections is written. A ring holds the latest packets, because
 detections come later than their packets."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
 
 
 class Clips:
-    """Hand to ``segments`` what lies ``before_s`` to ``after_s`` around a detection."""
+    """Passes samples from ``before_s`` before to ``after_s`` after detections to ``segments``."""
 
     def __init__(
         self, segments: Segments, before_s: float, after_s: float, ring_bytes: int = RING_BYTES
@@ -22,13 +22,13 @@ class Clips:
         self._most_bytes = ring_bytes
         self._ring: deque[Sample] = deque()
         self._bytes = 0
-        self._next = 0  # place in the ring of the first sample that the open clip does not have
-        self._until_ns: int | None = None  # arrival of the last sample that the open clip wants
+        self._next = 0  # index in the ring of the next sample of the open clip
+        self._until_ns: int | None = None  # arrival of the last sample of the open clip
         self._seen_ns = 0  # arrival of the newest picture whose detections are known
         self.short = 0  # clips that begin later than asked for, because the ring was full
 
     def begin(self, tracks: Tracks) -> None:
-        """Samples of ``tracks`` follow. Those before them go to their clip, and are forgotten."""
+        """Start a new connection with ``tracks``: end the clip and clear the ring."""
         self._end()
         self._ring.clear()
         self._bytes = 0
@@ -39,12 +39,12 @@ class Clips:
         self._bytes += len(sample.data)
         self._forget(sample.arrived_ns)
         self._hand_over()
-        # A detector that says nothing for long holds no clip open.
+        # Do not keep a clip open if no detections arrive for long.
         if self._until_ns is not None and sample.arrived_ns > self._until_ns + LATEST_NS:
             self._end()
 
     def seen(self, arrived_ns: int, found: bool) -> None:
-        """The detections of the picture that arrived then are known; ``found``: there are any."""
+        """Take the result of the picture that arrived then; ``found``: it belongs in a clip."""
         self._seen_ns = max(self._seen_ns, arrived_ns)
         if found:
             until = arrived_ns + self._after_ns
@@ -57,7 +57,7 @@ class Clips:
             self._end()
 
     def _start(self, from_ns: int) -> None:
-        """Looks for the last key frame at or before ``from_ns``, else the first one there is."""
+        """Start a clip at the last key frame at or before ``from_ns``, or at the first one."""
         first: int | None = None
         for place, sample in enumerate(self._ring):
             if sample.track == VIDEO and sample.key:
@@ -87,7 +87,7 @@ class Clips:
             self._segments.finish()
 
     def _forget(self, now_ns: int) -> None:
-        """Drops groups of pictures from the front that no clip can want any more."""
+        """Drop groups of pictures from the front that no clip can need any more."""
         oldest_ns = now_ns - self._before_ns - LATEST_NS
         while self._ring:
             full = self._bytes > self._most_bytes
@@ -109,7 +109,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip with its connection; later detections may still make one."""
+        """End the clip with its connection; later detections may still start one."""
         if self._until_ns is not None:
             self._end()
             self._ring.clear()

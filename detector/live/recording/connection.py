@@ -1,4 +1,4 @@
-"""The packets of one connection to a camera, made into samples of tracks that MP4 holds."""
+"""Turns the packets of one connection to a camera into samples of MP4 tracks."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 import av
 
-from detector.core.sinks.video.audio import COPIED
+from detector.core.sinks.video.sound_rules import COPIED
 from detector.core.sources._picture_size import claimed_size
 from detector.live.recording.headers import aac_config, decoded_size, parameter_sets, split_adts
-from detector.live.recording.line import Line
+from detector.live.recording.line import ArrivalLine
 from detector.live.recording.samples import NS, SOUND, VIDEO, Sample, Track
 from detector.live.recording.sound import AacSound
 
-# What MP4 holds and players expect there. MJPEG plays in VLC, mpv and FFmpeg, not in browsers.
+# Codecs that players accept in MP4. MJPEG plays in VLC, mpv and FFmpeg, not in browsers.
 PLAYED = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg")
 BYTE_STREAMS = ("h264", "hevc")
-MOST_HELD = 20  # packets without dts: more than any reordering
-USUAL_FPS = 25  # where packets have no duration
-# Formats without a clock: FFmpeg counts their pictures and says 25 a second, whatever comes.
+MOST_HELD = 20  # packets without dts; more than any codec reorders
+USUAL_FPS = 25  # if packets have no duration
+# Formats without a clock: FFmpeg stamps their pictures at 25 FPS, whatever the real rate.
 CLOCKLESS = ("mpjpeg", "mjpeg")
 
 
 @dataclass(slots=True)
 class Packet:
-    """A packet of a camera as it came. It owns its bytes."""
+    """A packet of a camera, with its own copy of the bytes."""
 
     stream: int  # index in the connection
     data: bytes
@@ -41,7 +41,7 @@ class Packet:
 
     @staticmethod
     def keep(packet: Any, arrived_ns: int, utc_s: float) -> Packet:
-        """A copy of PyAV's packet, whose stamps the reader's decoder still needs."""
+        """Copy PyAV's packet; the reader's decoder still needs the stamps of the original."""
         return Packet(
             stream=packet.stream.index,
             data=bytes(packet),
@@ -55,20 +55,20 @@ class Packet:
         )
 
 
-class Connection:
-    """Made in the reader's thread, used in the recorder's. ``video``, ``sound``: None if it cannot
-    be kept; ``notes`` say so."""
+class RecordedStreams:
+    """The tracks of a connection; ``notes`` say which cannot be recorded. Created in the reader's
+    thread, used in the recorder's."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         self.video: Track | None = None
         self.sound: Track | None = None
         self.notes: list[str] = []
-        self.changed = False  # the size or the parameter sets: a new file is due
-        self.line = Line()
+        self.changed = False  # new size or parameter sets: begin a new file
+        self.line = ArrivalLine()
         self._video_index = self._sound_index = -1
         self._aac: AacSound | None = None
         self._adts = False
-        self._held: list[Packet] | None = []  # of video, until one has a dts; None: afterwards
+        self._held: list[Packet] | None = []  # video packets until one has a dts; then None
         self._clockless = False
         for stream in streams:
             if stream.type == "video" and self._video_index < 0:
@@ -116,7 +116,7 @@ class Connection:
         return [self.video] if self.sound is None else [self.video, self.sound]
 
     def samples(self, packet: Packet) -> list[Sample]:
-        """What a packet gives to the file. Look at ``changed`` before they are written."""
+        """Return the samples of a packet. Check ``changed`` before writing them."""
         if packet.stream == self._video_index and self.video is not None:
             video = self.video
             if self._clockless:
@@ -130,7 +130,7 @@ class Connection:
         return self._aac.flush() if self._aac is not None else []
 
     def _stamp_first(self, packet: Packet) -> list[Packet]:
-        """Count first packets' dts back: RTSP's first lacks stamps, as do B-frames."""
+        """Fill in missing dts of first packets (RTSP's first, B-frames), counting back."""
         if self._held is None:
             return [packet]
         self._held.append(packet)
@@ -175,7 +175,7 @@ class Connection:
 
     def _look_at_sets(self, packet: Packet, video: Track) -> None:
         if video.extradata and video.extradata[0] == 1:
-            return  # lengths instead of start codes: from a file, which has one size
+            return  # avcC, from a file: its size is fixed
         sets = parameter_sets(video.codec, packet.data)
         if sets is None or (sets == self._sets and video.size is not None):
             return
@@ -199,7 +199,7 @@ class Connection:
 
 
 def _by_arrival(packet: Packet) -> Packet:
-    """The packet with its arrival for a stamp. For codecs without B-frames."""
+    """Return the packet stamped with its arrival. For codecs without B-frames."""
     return replace(
         packet,
         pts=packet.arrived_ns // 1000,

@@ -1,4 +1,4 @@
-"""x264 without look-ahead: a picture that goes in comes out at once, so a kill costs none."""
+"""x264 without look-ahead: each picture is returned at once, so a kill loses none."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from detector.core.types import Image
 from detector.live.recording.samples import NS, VIDEO, Sample, Track
 
 TICKS_PER_S = 90_000
-KEY_NS = 2 * NS  # between key frames: where files and clips can begin
-THREADS = 2  # the cores are needed for detection
+KEY_NS = 2 * NS  # between key frames, where files and clips can begin
+THREADS = 2  # leave the other cores to detection
 
 
 def to_yuv(image: Image) -> Image:
-    """A BGR picture [h, w, 3] as I420 [h * 3 / 2, w], odd sizes padded; half the bytes."""
+    """Convert BGR [h, w, 3] to I420 [h * 3 / 2, w], half the bytes. Odd sizes are padded."""
     height, width = image.shape[:2]
     if height % 2 or width % 2:
         image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
@@ -32,7 +32,7 @@ class Encoder:
         self, size: tuple[int, int], aspect_ratio: Fraction, *, preset: str, crf: int
     ) -> None:
         self.size = size
-        # The container is never written. It owns the encoder's stream, and ``track`` copies that.
+        # Never written: the container owns the encoder's stream, which ``track`` copies.
         self._holder = av.open(io.BytesIO(), "w", format="nut")
         stream: Any = self._holder.add_stream("libx264", rate=25)
         context = stream.codec_context
@@ -41,7 +41,7 @@ class Encoder:
             "crf": str(crf),
             "tune": "zerolatency",
             "forced-idr": "1",
-            "g": "100000",  # key frames come by time, below
+            "g": "100000",  # ``encode`` sets key frames by time
             "x264-params": "chromaloc=2:scenecut=0",
         }
         context.height, context.width = size
@@ -62,7 +62,7 @@ class Encoder:
         self._key_ns = 0
 
     def encode(self, yuv: Image, arrived_ns: int, utc_s: float, *, key: bool) -> list[Sample]:
-        """The sample of one picture, stamped with its arrival. ``key``: force a key frame."""
+        """Encode one picture, stamped with its arrival. ``key``: force a key frame."""
         if self._start_ns is None:
             self._start_ns = arrived_ns
         ticks = max((arrived_ns - self._start_ns) * TICKS_PER_S // NS, self._last + 1)

@@ -1,4 +1,4 @@
-"""What packets say of themselves: parameter sets of H.264 and H.265, the size in a JPEG, ADTS."""
+"""Headers in packets: parameter sets of H.264 and H.265, and ADTS of AAC."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import av
 H264_SETS, H264_SLICES = (7, 8), (1, 5)  # types of NAL units: ITU-T H.264, table 7-1
 HEVC_SETS, HEVC_SLICES = (32, 33, 34), (0, 31)  # ITU-T H.265, table 7-1
 START = b"\x00\x00\x01"
-# Start of frame, of every JPEG process (ITU-T T.81, table B.1): C0 to CF but for C4, C8 and CC.
 # ISO 14496-3, table 1.18: sampling frequency index.
 AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
 AAC_LC = 2
 
 
 def parameter_sets(codec: str, data: bytes) -> bytes | None:
-    """Parameter sets before the first slice, with start codes, or None. ``data``: in Annex B."""
+    """Return the parameter sets before the first slice, if any. Input and output: Annex B."""
     wanted, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
     found: dict[int, list[bytes]] = {kind: [] for kind in wanted}
     for unit in _units(data):
@@ -53,7 +52,7 @@ def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None
 
 
 def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
-    """(AAC frame, its AudioSpecificConfig) of an ADTS packet (ISO 14496-3, 1.A.2), or None."""
+    """Split an ADTS packet into AAC frame and AudioSpecificConfig (ISO 14496-3, 1.A.2)."""
     if len(data) < 9 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
         return None
     head = 7 if data[1] & 1 else 9
@@ -65,7 +64,7 @@ def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def aac_config(rate: int, channels: int) -> bytes | None:
-    """The AudioSpecificConfig of AAC-LC, which ADTS carries; None for what it cannot name."""
+    """Return the AudioSpecificConfig of AAC-LC; None if it cannot express the format."""
     if rate not in AAC_RATES or not 1 <= channels <= 6:
         return None
     index = AAC_RATES.index(rate)

@@ -1,4 +1,4 @@
-"""The bounded queue between those who must not wait and the thread that writes."""
+"""The bounded queue between threads that must not wait and the recorder's thread."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from detector.live.recording.samples import NS
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
 MOST_ITEMS = 20_000
-# A kill loses what waits, so drop a picture if an older one than this is before it.
+# A kill loses queued items, so drop a picture if the first item is older than this.
 OLDEST_NS = NS * 4 // 10
-# Packets cost the writer nothing, so they may wait for a slow disk.
+# Packets need no encoding, so they may wait for a slow disk.
 OLDEST_PACKET_NS = 5 * NS
 
 
 @dataclass(slots=True)
 class Drawn:
     yuv: Image  # I420 [h * 3 / 2, w]
-    size: tuple[int, int]  # of the source: height, width
+    size: tuple[int, int]  # height, width of the source
     arrived_ns: int
     utc_s: float
     epoch: int
-    aspect_ratio: Any  # Fraction: of a pixel
+    aspect_ratio: Any  # Fraction, of a pixel
 
 
 @dataclass(slots=True)
-class Seen:
+class Sighting:
     arrived_ns: int
     found: bool
-    # For the boxes beside a copy; None: nobody writes them.
+    # For the side-car with boxes; None: no side-car.
     detections: Detections | None = None
-    size: tuple[int, int] = (0, 0)  # of the picture: height, width
+    size: tuple[int, int] = (0, 0)  # height, width of the picture
 
 
 @dataclass(slots=True)
@@ -46,18 +46,18 @@ class Opened:
 
 @dataclass(slots=True)
 class Closed:
-    """The connection is gone."""
+    """The connection has ended."""
 
 
-Item = Drawn | Seen | Opened | Closed | Packet
+Item = Drawn | Sighting | Opened | Closed | Packet
 
 
 class Inbox:
-    """``put_*`` returns at once and says whether there was room. ``take`` waits."""
+    """The queue. ``put_*`` never waits and returns whether there was room; ``take`` waits."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._condition = threading.Condition()
-        self._items: deque[tuple[int, Item]] = deque()  # with the time of their coming
+        self._items: deque[tuple[int, Item]] = deque()  # with the time of arrival
         self._most_bytes = most_bytes
         self._bytes = self._pictures = 0
         self._closed = False
@@ -72,7 +72,7 @@ class Inbox:
             return True
 
     def picture_fits(self, now_ns: int) -> bool:
-        """Whether ``put_picture`` would take one, before it is converted in vain."""
+        """Tell whether ``put_picture`` would accept one, before it is converted."""
         with self._condition:
             late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_NS
             return not late and self._pictures < MOST_PICTURES
@@ -85,14 +85,14 @@ class Inbox:
             self._put(packet, now_ns)
             return True
 
-    def put_word(self, word: Seen | Opened | Closed, now_ns: int) -> None:
-        """Small, and dropped only where a disk hangs for very long; boxes before the word."""
+    def put_word(self, word: Sighting | Opened | Closed, now_ns: int) -> None:
+        """Add a small item. If space is short its boxes are dropped first, then the item."""
         with self._condition:
-            if isinstance(word, Seen):
+            if isinstance(word, Sighting):
                 if len(self._items) >= MOST_ITEMS:
                     return
                 if not self._fits(_size(word)):
-                    word = Seen(word.arrived_ns, word.found)
+                    word = Sighting(word.arrived_ns, word.found)
             self._put(word, now_ns)
 
     def _fits(self, size: int) -> bool:
@@ -116,7 +116,7 @@ class Inbox:
             return item
 
     def close(self) -> None:
-        """Nothing more is taken in; what waits can still be taken out."""
+        """Accept no more items; queued ones can still be taken."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
@@ -130,7 +130,7 @@ class Inbox:
 def _size(item: Item) -> int:
     if isinstance(item, Drawn):
         return int(item.yuv.nbytes)
-    if isinstance(item, Seen) and item.detections is not None:
+    if isinstance(item, Sighting) and item.detections is not None:
         found = item.detections
         return found.boxes.nbytes + found.scores.nbytes + found.class_ids.nbytes
     return len(item.data) if isinstance(item, Packet) else 0

@@ -1,8 +1,8 @@
-"""Stamps of a connection, put on the line of arrival times, so that they rise whatever it says.
+"""Maps the stamps of a connection onto arrival times, so that they always increase.
 
-A stream's stamps start anywhere, are missing at times, jump when a camera sets its clock, and fall
-back when a looped file begins again. On the line, steps between samples are the stream's own
-wherever they are plausible, and the steps of arrival elsewhere.
+A stream's stamps start anywhere, are sometimes missing, jump when a camera sets its clock, and
+restart with a looped file. The result keeps the stream's own steps if they are plausible, and else
+uses the steps of arrival.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from fractions import Fraction
 
 from detector.live.recording.samples import NS, USUAL_NS
 
-BACK_NS = NS  # a larger step back is a clock that was set; a smaller one is disorder
-AHEAD_NS = 10 * NS  # further ahead than arrival went: a clock that was set
-REORDER_NS = 10 * NS  # pts beyond dts: no decoder holds pictures so long
+BACK_NS = NS  # a larger step back means that the clock was set; a smaller one is disorder
+AHEAD_NS = 10 * NS  # a step this much longer than the arrival's means that the clock was set
+REORDER_NS = 10 * NS  # longest pts - dts; no decoder delays more
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where a track stands: its last sample on the line, and line minus its own clock."""
+class _TrackPosition:
+    """The state of a track: its last sample, and the offset from its own clock."""
 
     last_ns: int
     arrived_ns: int
@@ -27,12 +27,12 @@ class _Place:
     shift_ns: int | None
 
 
-class Line:
-    """The stamps of one connection. Its tracks share a clock until one of them jumps."""
+class ArrivalLine:
+    """The time line of one connection. Tracks share a clock until one of them jumps."""
 
     def __init__(self) -> None:
         self._shift_ns: int | None = None
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _TrackPosition] = {}
 
     def place(
         self,
@@ -43,7 +43,7 @@ class Line:
         duration_ns: int,
         arrived_ns: int,
     ) -> tuple[int, int]:
-        """(pts, dts) on the line, ns, for ticks of ``time_base``; dts rises, pts >= dts."""
+        """Return (pts, dts) in ns for ticks of ``time_base``; dts increases, pts >= dts."""
         tick_ns = max(1, -int(-NS * time_base // 1))
         step_ns = duration_ns or USUAL_NS
         own_pts, own_dts = _to_ns(pts, time_base), _to_ns(dts, time_base)
@@ -64,29 +64,29 @@ class Line:
                 shown = placed
         return shown, placed
 
-    def _begin(self, track: int, own: int | None, arrived_ns: int, step_ns: int) -> _Place:
+    def _begin(self, track: int, own: int | None, arrived_ns: int, step_ns: int) -> _TrackPosition:
         if own is None:
-            return self._keep(track, _Place(arrived_ns, arrived_ns, step_ns, None))
+            return self._keep(track, _TrackPosition(arrived_ns, arrived_ns, step_ns, None))
         if self._shift_ns is None or abs(own + self._shift_ns - arrived_ns) > AHEAD_NS:
-            shift = arrived_ns - own  # the first of all tracks, or a clock of the track's own
+            shift = arrived_ns - own  # the first track, or a separate clock
             self._shift_ns = shift if self._shift_ns is None else self._shift_ns
         else:
             shift = self._shift_ns
-        return self._keep(track, _Place(own + shift, arrived_ns, step_ns, shift))
+        return self._keep(track, _TrackPosition(own + shift, arrived_ns, step_ns, shift))
 
-    def _keep(self, track: int, place: _Place) -> _Place:
+    def _keep(self, track: int, place: _TrackPosition) -> _TrackPosition:
         self._places[track] = place
         return place
 
     def _after(
-        self, place: _Place, pts: int | None, own: int | None, arrived_ns: int, tick_ns: int
+        self, place: _TrackPosition, pts: int | None, own: int | None, arrived_ns: int, tick_ns: int
     ) -> int:
         if own is None:
             placed = place.last_ns + place.step_ns
             if pts is not None and place.shift_ns is not None:
                 placed = min(placed, pts + place.shift_ns)
             return max(placed, place.last_ns + tick_ns)
-        if place.shift_ns is None:  # the first stamp of a track that began without one
+        if place.shift_ns is None:  # the first stamp of this track
             place.shift_ns = place.last_ns + place.step_ns - own
             if self._shift_ns is None:
                 self._shift_ns = place.shift_ns
@@ -102,5 +102,5 @@ class Line:
 
 
 def _to_ns(ticks: int | None, time_base: Fraction) -> int | None:
-    """Rounded to whole nanoseconds: back in ticks, the number is the same again."""
+    """Convert to whole nanoseconds, rounded so that the ticks can be recovered."""
     return None if ticks is None else round(ticks * time_base * NS)

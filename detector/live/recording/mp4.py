@@ -1,8 +1,8 @@
-"""One MP4 file in the making, which plays up to its last fragment at any moment.
+"""An MP4 file that plays up to its last fragment while it is written.
 
-Whatever one packet makes the muxer write (a fragment, every 0.4 s) goes to the file in one piece;
-what a full disk takes only in part is cut off again. A finished file gets an index, and the
-fragments become one body ("hybrid" MP4), which every player seeks in.
+A fragment, every 0.4 s, is written to the file in one piece; if a full disk takes only part of it,
+that part is cut off. Finishing adds an index and merges the fragments into one body ("hybrid" MP4),
+in which every player can seek.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from detector.live.camera_folder import open_file
 from detector.live.recording.names import RECORDINGS, free_name
 from detector.live.recording.samples import NS, USUAL_NS, VIDEO, Sample, Tracks
 
-FRAGMENT_US = 400_000  # with the next picture that ends it, well below the second that a kill costs
-# Video waits so long for sound that belongs before it. FFmpeg's own 10 s would be lost by a kill.
+FRAGMENT_US = 400_000  # with the picture after it, a kill loses less than 1 s
+# How long video waits for earlier sound. A kill would lose FFmpeg's default of 10 s.
 INTERLEAVE_US = 250_000
-# The index of all packets stays in memory until the end: about 70 bytes each, 18 MB an hour.
+# The index stays in memory until the end: about 70 bytes per packet, 18 MB per hour.
 LONGEST_INDEX_S = 3600.0
 
 
 class Mp4:
-    """A file of ``tracks``: ``name.partial.mp4`` from its first fragment, then ``name.mp4``."""
+    """A file of ``tracks``: ``name.partial.mp4`` from its first fragment on, then ``name.mp4``."""
 
     def __init__(self, folder: Path, name: str, tracks: Tracks, *, longest_s: float) -> None:
         self._folder, self._name = folder, name
-        self.path: Path | None = None  # the file, once there is one
+        self.path: Path | None = None  # None before the first fragment
         # Zero of the file: pts_ns of its first video sample (dts may lie before it).
         self.start_ns: int | None = None
-        self.refused = 0  # samples that the muxer did not take
-        self.waiting = 0  # video samples that no fragment in the file holds yet
+        self.refused = 0  # samples that the muxer rejected
+        self.waiting = 0  # video samples not yet in the file
         self.bytes = 0
         self._fd = -1
         kind = "hybrid_fragmented" if longest_s <= LONGEST_INDEX_S else "empty_moov"
-        self._pending = _Pending()
+        self._pending = _ChunkBuffer()
         self._container: Any = av.open(
             self._pending,
             "w",
@@ -62,7 +62,7 @@ class Mp4:
         self._last: list[int | None] = [None for _ in tracks]
 
     def write(self, sample: Sample) -> int | None:
-        """Add a sample, a key frame first. Returns its ns in the file, or None. Raises OSError."""
+        """Add a sample, first a key frame. Return its ns in the file, or None. Raises OSError."""
         if sample.track >= len(self._streams):
             return None
         if self.start_ns is None:
@@ -75,13 +75,13 @@ class Mp4:
         before = len(self._pending.chunks)
         try:
             self._container.mux_one(packet)
-        except (av.FFmpegError, ValueError):  # the muxer's own: writing goes into memory
+        except (av.FFmpegError, ValueError):  # from the muxer: the output is in memory
             self.refused += 1
             shown_ns = None
         self.waiting += sample.track == VIDEO
         if len(self._pending.chunks) > before:
             self._store()
-            self.waiting = int(sample.track == VIDEO)  # it began the next fragment
+            self.waiting = int(sample.track == VIDEO)  # it starts the next fragment
         return shown_ns
 
     def _packet(self, sample: Sample, start_ns: int) -> Any:
@@ -89,7 +89,7 @@ class Mp4:
         ticks = NS * base.numerator, base.denominator
 
         def to_ticks(ns: int) -> int:
-            return (2 * ns * ticks[1] + ticks[0]) // (2 * ticks[0])  # rounded, in whole numbers
+            return (2 * ns * ticks[1] + ticks[0]) // (2 * ticks[0])  # rounded, exact in integers
 
         dts, last = to_ticks(sample.dts_ns - start_ns), self._last[sample.track]
         if dts < 0 and sample.track != VIDEO:
@@ -101,7 +101,7 @@ class Mp4:
         packet.time_base = base
         packet.dts = dts
         packet.pts = max(dts, to_ticks(sample.pts_ns - start_ns))
-        # PyAV before 18.1 leaves an unknown one at 0: the file's last picture is never shown then.
+        # PyAV before 18.1 writes an unknown duration as 0; the last picture would never be shown.
         packet.duration = to_ticks(sample.duration_ns or USUAL_NS)
         packet.is_keyframe = sample.key
         packet.stream = self._streams[sample.track]
@@ -119,7 +119,7 @@ class Mp4:
         try:
             _write_at(self._fd, whole, bytes(added))
             for at, data in chunks:
-                if at < whole:  # the last step of ``finish``: the fragments become one body
+                if at < whole:  # ``finish`` merges the fragments
                     _write_at(self._fd, at, data)
         except OSError:
             with suppress(OSError):
@@ -157,7 +157,7 @@ class Mp4:
         return self.path
 
     def give_up(self) -> Path | None:
-        """After an error of the disk: the whole fragments get their final name. Never raises."""
+        """Close after a disk error; keep the whole fragments. Never raises."""
         container, self._container = self._container, None
         if container is not None:
             with suppress(av.FFmpegError, ValueError, OSError):
@@ -184,8 +184,8 @@ class Mp4:
         self.path = final
 
 
-class _Pending(io.RawIOBase):
-    """What PyAV writes to: it remembers where each piece belongs."""
+class _ChunkBuffer(io.RawIOBase):
+    """Collects PyAV's writes with their positions."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[int, bytes]] = []

@@ -1,7 +1,8 @@
-"""Names of recordings, and what becomes of the file that a killed run left.
+"""Names of recordings, and the recovery of files from killed runs.
 
-``20260131T235959Z.mp4`` is a finished file whose first picture arrived then, in UTC; in the making
-it is ``20260131T235959Z.partial.mp4``. A second file of that second gets ``-2``, boxes ``.ass``.
+``20260131T235959Z.mp4`` is a finished file, named by the arrival of its first picture in UTC; while
+it is written it is ``20260131T235959Z.partial.mp4``. A second file of that second gets ``-2``.
+``.ass`` files hold boxes.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from typing import BinaryIO
 
 from detector.core.errors.writing import take_lock
 
-FOLDER = "video"  # in the folder of a camera
-RECORDINGS = 2  # folders of a run around a recording: CAMERA/video
+FOLDER = "video"  # below a camera's folder
+RECORDINGS = 2  # depth below the output folder: CAMERA/video
 _NAME = re.compile(r"(\d{8}T\d{6})Z(?:-([2-9]|[1-9]\d{1,5}))?(\.partial)?\.mp4")
 SIDE_CAR = ".ass"
-# Side-cars that a killed run may have been writing to: of the newest files, a few seconds each.
+# Newest recordings whose side-cars a killed run may have left unfinished.
 NEWEST = 8
-LONGEST_LINE = 1 << 20  # bytes of a side-car, of a thousand boxes and more
+LONGEST_LINE = 1 << 20  # bytes of a side-car's line: over a thousand boxes
 _FORMAT = "%Y%m%dT%H%M%S"
-_LAST_S = 253402300799  # the end of the year 9999: beyond it there is no name
+_LAST_S = 253402300799  # the end of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A file of ours. ``start_s``: Unix time of its first picture, by the machine's clock then."""
+    """A recording. ``start_s``: Unix time of its first picture, by the machine's clock then."""
 
     path: Path
     start_s: float
@@ -40,7 +41,7 @@ class Recorded:
 
 
 def time_name(utc_s: float) -> str:
-    """``20260131T235959Z`` for a Unix time. Times without such a name become the nearest one."""
+    """Return ``20260131T235959Z`` for a Unix time, clamped to the years 1970 to 9999."""
     moment = datetime.fromtimestamp(int(min(max(utc_s, 0.0), _LAST_S)), UTC)
     return moment.strftime(_FORMAT) + "Z"
 
@@ -56,7 +57,7 @@ def read_name(path: Path) -> Recorded | None:
     return Recorded(path, start.timestamp(), int(match[2] or 1), match[3] is not None)
 
 
-def beside(recording: Path) -> Path:
+def side_car(recording: Path) -> Path:
     return recording.with_suffix(SIDE_CAR)
 
 
@@ -68,7 +69,7 @@ def is_regular(path: Path) -> bool:
 
 
 def list_recordings(folder: Path) -> list[Recorded]:
-    """The recordings in a folder, oldest first; regular files alone. No folder, no recordings."""
+    """Return the recordings in a folder, oldest first; only regular files."""
     found = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
@@ -79,7 +80,7 @@ def list_recordings(folder: Path) -> list[Recorded]:
 
 
 def free_name(folder: Path, wanted: str) -> str:
-    """``wanted``, or ``wanted-2``... where a finished file or one in the making has it already."""
+    """Return ``wanted``, or ``wanted-2`` and so on if a finished or partial file has the name."""
     number = 1
     while True:
         name = wanted if number == 1 else f"{wanted}-{number}"
@@ -91,40 +92,40 @@ def free_name(folder: Path, wanted: str) -> str:
 
 def finish_leftovers(folder: Path) -> list[str]:
     """Cut the files of killed runs to whole fragments and give them their final names; return a
-    sentence for each. The caller has the folder's lock. Raises OSError."""
-    said = []
+    sentence for each. The caller holds the folder's lock. Raises OSError."""
+    lines = []
     for recorded in list_recordings(folder):
         if not recorded.partial:
             continue
         with recorded.path.open("rb+") as file:
             if not take_lock(file.fileno()):
-                continue  # a run is writing it, in a folder that was moved away and back
+                continue  # another run writes it: the folder was moved away and back
             whole = whole_length(file)
             if whole:
                 file.truncate(whole)
-        car = beside(recorded.path)
+        car = side_car(recorded.path)
         if not whole:
             if is_regular(car):
                 car.unlink()
             recorded.path.unlink()
-            said.append(f"{recorded.path}: removed; a killed run left it without a single frame")
+            lines.append(f"{recorded.path}: removed; a killed run left it without a single frame")
             continue
-        # Its own partial name stands in the way of ``free_name``: look at the final one first.
+        # ``free_name`` would reject the name because of this partial file.
         final = recorded.path.with_name(recorded.path.name.replace(".partial", ""))
         if os.path.lexists(final):
             final = folder / f"{free_name(folder, time_name(recorded.start_s))}.mp4"
         os.rename(recorded.path, final)
         if is_regular(car):
-            os.rename(car, beside(final))
-        said.append(f"{final}: kept from a killed run; the last half second may be missing")
+            os.rename(car, side_car(final))
+        lines.append(f"{final}: kept from a killed run; the last half second may be missing")
     _finish_side_cars(folder)
-    return said
+    return lines
 
 
 def _finish_side_cars(folder: Path) -> None:
-    """Finish the newest recordings' side-cars: drop a cut last line, give the final name."""
+    """Give the newest side-cars their final names; drop an incomplete last line."""
     for recorded in list_recordings(folder)[-NEWEST:]:
-        final = beside(recorded.path)
+        final = side_car(recorded.path)
         partial = final.with_suffix(f".partial{SIDE_CAR}")
         if is_regular(partial) and not os.path.lexists(final):
             os.rename(partial, final)
@@ -144,7 +145,7 @@ def _cut_last_line(path: Path) -> None:
 
 
 def whole_length(file: BinaryIO) -> int:
-    """Bytes up to the end of an MP4's last whole fragment; all of it if it has an index."""
+    """Return the bytes up to the end of the last whole fragment, or of an indexed MP4."""
     whole = 0
     indexed = fragmented = filled = False
     for kind, end in _boxes(file):
@@ -162,7 +163,7 @@ def whole_length(file: BinaryIO) -> int:
 
 
 def _boxes(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """The whole boxes at the top of a file: kind, and where each ends."""
+    """Yield kind and end of each whole top-level box."""
     size = file.seek(0, os.SEEK_END)
     position = 0
     while position + 8 <= size:

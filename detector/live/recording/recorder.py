@@ -1,4 +1,4 @@
-"""The recorder of one camera: a thread of its own writes pictures and packets."""
+"""The recorder of one camera: its own thread writes pictures and packets."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame
 from detector.live.camera_folder import hold
-from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import to_yuv
-from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Seen
+from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Sighting
 from detector.live.recording.names import FOLDER, RECORDINGS, finish_leftovers
 from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
 from detector.live.recording.retention import Retention
 from detector.live.recording.segments import Notice
 from detector.live.sources.base import Camera, PacketListener
 
-LOOK_S = 1.0  # between two looks at the disk, at silence and at what is too old
+LOOK_S = 1.0  # between checks of the disk, of silence and of retention
 
 
 class CameraRecorder:
-    """Records one camera into ``folder/NAME/video/``. ``listener`` gets the packets of a feed."""
+    """Records one camera into ``folder/NAME/video/``. ``listener`` gets a feed's packets."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class CameraRecorder:
         style: Style | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``folder``: of the run; the default of ``retention`` looks at all of it. ``style``: of
-        boxes next to a copy. ``notice`` takes lines, from any thread. Raises OutputError."""
+        """``retention`` covers the run's ``folder`` by default. ``style``: of boxes in side-cars.
+        ``notice`` may be called from any thread. Raises OutputError."""
         self._clock, self._notice, self._name = clock, notice, camera.name
-        self._told = False
+        self._reported = False
         self._folder = folder / camera.name / FOLDER
         self._retention = retention or Retention(folder, wishes.keep_days, wishes.keep_gb)
         self._lock = self._take_folder()
@@ -76,10 +76,10 @@ class CameraRecorder:
         return self._recording.mode == ANNOTATED
 
     def write(self, frame: Frame, detections: Detections, found: bool | None = None) -> None:
-        """``found``: whether a clip has this frame; None: if there are detections."""
+        """Record a frame. ``found``: whether clips have it; None: if it has detections."""
         try:
             self._note(frame, detections, len(detections) > 0 if found is None else found)
-        except Exception as error:  # the loop goes on, whatever is wrong with a picture
+        except Exception as error:  # the loop must continue
             self._fail(error)
 
     def _note(self, frame: Frame, detections: Detections, found: bool) -> None:
@@ -103,16 +103,16 @@ class CameraRecorder:
                 self._dropped += 1
         boxes = self._recording.wants_boxes
         if self._clips or boxes:
-            seen = Seen(arrival.arrived_ns, found, detections if boxes else None, frame.size)
+            seen = Sighting(arrival.arrived_ns, found, detections if boxes else None, frame.size)
             self._inbox.put_word(seen, now)
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Write what waits and finish the file. False after the time-out: the next run does it."""
+        """Write the rest; False after the time-out: the next run finishes the file."""
         self._inbox.close()
         self._thread.join(timeout_s)
         ended = not self._thread.is_alive()
-        if self._dropped and not self._told:
-            self._told = True
+        if self._dropped and not self._reported:
+            self._reported = True
             what, why = "packets", "the disk was too slow"
             if self.wants_pictures:
                 what, why = "frames", "encoding was too slow; try --preset ultrafast"
@@ -123,7 +123,7 @@ class CameraRecorder:
         return ended
 
     def counts(self) -> dict[str, int]:
-        """Of the whole run. Dropped: no time for them; failed: errors that nobody foresaw."""
+        """Return counts of the whole run. Dropped: for lack of time; failed: unexpected errors."""
         files = self._recording.figures()
         return {
             "written": files.written,
@@ -147,7 +147,7 @@ class CameraRecorder:
                     next_look = now + int(LOOK_S * 1e9)
                     self._recording.look(now)
                     self._retention.look()
-            except Exception as error:  # recording goes on with the next item
+            except Exception as error:  # continue with the next item
                 self._fail(error)
         with suppress(Exception):
             self._recording.finish()
@@ -159,7 +159,7 @@ class CameraRecorder:
 
 
 class _Listener:
-    """Keeps copies of packets, video from a key frame after a drop; never raises."""
+    """Queues copies of packets; after a drop, video from the next key frame on. Never raises."""
 
     def __init__(self, recorder: CameraRecorder) -> None:
         self._recorder = recorder
@@ -169,7 +169,7 @@ class _Listener:
         recorder = self._recorder
         self._broken = False
         try:
-            recorder._inbox.put_word(Opened(Connection(streams)), recorder._clock())
+            recorder._inbox.put_word(Opened(RecordedStreams(streams)), recorder._clock())
         except Exception as error:
             recorder._fail(error)
 

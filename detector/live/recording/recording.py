@@ -1,4 +1,4 @@
-"""What the recorder's thread does with each item, as plain calls: a test needs no thread."""
+"""What the recorder's thread does with each item, without the thread, for tests."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import av
 
 from detector.core.stages.annotate import Style
 from detector.live.recording.clips import RING_BYTES, Clips
-from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import Encoder
-from detector.live.recording.inbox import Closed, Drawn, Item, Opened, Seen
+from detector.live.recording.inbox import Closed, Drawn, Item, Opened, Sighting
 from detector.live.recording.names import FOLDER
 from detector.live.recording.samples import NS, SOUND, Sample, Track
 from detector.live.recording.segments import Notice, SegmentFigures, Segments
 from detector.live.recording.side_cars import SideCars
 
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
-# A file whose camera says nothing for so long is finished: it can be watched, and removed.
+# After this silence of a camera its file is finished, so that it can be watched or removed.
 SILENCE_NS = 10 * NS
-# Annotated recordings start sound this much later: the first packets come in a heap.
+# Annotated recordings skip sound this long: the first packets arrive in a burst.
 SETTLE_NS = NS
-# Least time between files begun by a size change; annotated pictures are scaled meanwhile.
+# Least time between files for size changes; until then annotated pictures are scaled.
 LEAST_NS = 10 * NS
 
 
@@ -46,14 +46,14 @@ class Wishes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Of annotated pictures: x264's own words."""
+    """The x264 options of annotated recordings."""
 
     preset: str = "superfast"
     crf: int = 23
 
 
 class Recording:
-    """The files of one camera. For one thread; an error of one item costs that item alone."""
+    """The files of one camera, used by one thread. An error affects only its item."""
 
     def __init__(
         self,
@@ -77,29 +77,29 @@ class Recording:
             Clips(self._segments, wishes.clip_before, wishes.clip_after) if wishes.clips else None
         )
         self._encoder: Encoder | None = None
-        self._about: object = None  # what the encoder was made for
-        self._connection: Connection | None = None
-        self._sound_of: Connection | None = None  # whose sound the encoder's file has
+        self._about: object = None  # size, epoch and aspect ratio of the encoder
+        self._connection: RecordedStreams | None = None
+        self._sound_of: RecordedStreams | None = None  # whose sound is recorded with drawn pictures
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
-        self._changed_ns: int | None = None  # when the size changed and a file began
-        self._is_new = True  # the connection: its first packets tell its size
-        self._epoch = 0  # of the picture that was drawn last
-        self._said: set[str] = set()
+        self._changed_ns: int | None = None  # arrival when a size change last began a file
+        self._is_new = True  # until the connection's size is known
+        self._epoch = 0  # of the last drawn picture
+        self._printed: set[str] = set()
 
     def handle(self, item: Item) -> None:
         if isinstance(item, Drawn):
             self._draw(item)
         elif isinstance(item, Packet):
             self._packet(item)
-        elif isinstance(item, Seen):
+        elif isinstance(item, Sighting):
             self._see(item)
         elif isinstance(item, Opened):
             self._open(item.connection)
         elif isinstance(item, Closed):
             self._close_connection()
 
-    def _see(self, seen: Seen) -> None:
+    def _see(self, seen: Sighting) -> None:
         if self._clips is not None:
             self._clips.seen(seen.arrived_ns, seen.found)
             if self._clips.short:
@@ -107,13 +107,12 @@ class Recording:
                     f"its video fills the {RING_BYTES // 10**6} MB buffer in less than "
                     "--clip-before, so clips start later"
                 )
-        # After the clip has its pictures.
         if self._side_cars is not None and seen.detections is not None:
             self._side_cars.seen(seen.arrived_ns, seen.detections, seen.size)
 
     @property
     def wants_boxes(self) -> bool:
-        """Whether ``Seen`` is to bring the detections. It may change while the run goes on."""
+        """Whether ``Sighting`` should hold detections; it may change during the run."""
         return self._side_cars is not None and self.mode == COPY
 
     def use_annotated(self, why: str) -> None:
@@ -121,14 +120,12 @@ class Recording:
         self._say(f"{why}; recording annotated video instead")
 
     def _say(self, text: str) -> None:
-        """Once for each text: a camera may connect again every minute."""
-        if text not in self._said:
-            self._said.add(text)
+        """Print each text only once: a camera may reconnect every minute."""
+        if text not in self._printed:
+            self._printed.add(text)
             self._notice(f"{self._camera}: {text}")
 
-    # Copies
-
-    def _open(self, connection: Connection) -> None:
+    def _open(self, connection: RecordedStreams) -> None:
         self._connection, self._opened_ns, self._is_new = connection, None, True
         for note in connection.notes:
             self._say(note)
@@ -145,7 +142,7 @@ class Recording:
             self._opened_ns = packet.arrived_ns
         if self.mode == COPY:
             samples = connection.samples(packet)
-            # In MP4 the parameter sets of H.265 stand at the beginning alone.
+            # In MP4, parameter sets of H.265 are only at the beginning of a file.
             is_free = self._is_new or (connection.video and connection.video.codec == "hevc")
             if connection.changed and (is_free or self._may_change(packet.arrived_ns)):
                 connection.changed = self._is_new = False
@@ -168,12 +165,10 @@ class Recording:
 
     def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
-        if self.mode == COPY:  # drawn pictures may still be on their way
+        if self.mode == COPY:  # drawn pictures may still be queued
             for sample in connection.flush() if connection is not None else ():
                 self._write(sample)
             self._end()
-
-    # Annotated pictures
 
     def _draw(self, picture: Drawn) -> None:
         about = (picture.size, picture.epoch, picture.aspect_ratio)
@@ -214,8 +209,6 @@ class Recording:
         self._begin(tracks)
         return True
 
-    # Both
-
     def _begin(self, tracks: list[Track]) -> None:
         (self._clips or self._segments).begin(tracks)
 
@@ -227,7 +220,7 @@ class Recording:
         (self._clips or self._segments).finish()
 
     def look(self, now_ns: int) -> None:
-        """Housekeeping, about once a second. ``now_ns``: of the clock of arrivals."""
+        """Do the housekeeping, about once a second. ``now_ns``: on the clock of arrivals."""
         self._segments.look(now_ns)
         if self._segments.open and now_ns - self._last_ns > SILENCE_NS:
             self._end()

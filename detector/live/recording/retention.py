@@ -1,8 +1,8 @@
-"""How long recordings are kept: so many days, so many GB of all cameras of a run together.
+"""Retention of recordings: by days, and by GB over all cameras of a run.
 
-A recording gets older by a clock that nobody sets. The age of what a run finds at its start is told
-by names and file times, unless the newest has reached the limit: then the machine may have a wrong
-year, and they count as new.
+The age of a recording is measured by a clock that cannot be set. For files found at the start it
+comes from names and file times, unless even the newest exceeds the limit: the machine's clock may
+be wrong by years then, so they count as new.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from detector.live.recording.names import FOLDER, Recorded, beside, is_regular, list_recordings
+from detector.live.recording.names import FOLDER, Recorded, is_regular, list_recordings, side_car
 from detector.live.sources.base import NAME
 
 DAY_S = 86_400
 GB = 10**9
-PAUSE_S = 30.0  # between two looks at the folders
-# The clock was set if it gains or loses more; and is steady once it was not for as long.
+PAUSE_S = 30.0  # between two sweeps
+# A larger change means that the clock was set; it is steady after this long without one.
 JUMP_S = 3600.0
-FIRST_S = 1_577_836_800.0  # 2020: no clock that tells an earlier time is right
+FIRST_S = 1_577_836_800.0  # 2020; a clock before that is wrong
 
 Key = tuple[Path, float, int]
 
 
 def uptime_s() -> float:
-    """Seconds of a clock that nobody sets, and that runs on while the machine sleeps."""
+    """Return seconds on a clock that cannot be set, and that runs while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -46,14 +46,14 @@ class _Kept:
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
-        """By its name and its file time, of which a wrong clock may have made either."""
+        """Return the age by name and file time; a wrong clock may have made either."""
         times = (self.recorded.start_s, self.changed_s)
         possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
         return max(0.0, utc_s - max(possible)) if possible else None
 
 
 class Retention:
-    """Remove the oldest finished recordings of a run and their side-cars. Safe from any thread."""
+    """Removes the oldest finished recordings of a run and their side-cars. Thread-safe."""
 
     def __init__(
         self,
@@ -70,11 +70,13 @@ class Retention:
         self._lock = threading.Lock()
         self._next_s = self._set_s = clock()
         self._offset_s = utc() - clock()
-        self._born: dict[Key, float] = {}  # by ``clock``: when it was finished, if not before
-        self._unsure: set[Key] | None = None  # of those found at the start; None: not looked yet
+        self._ended: dict[Key, float] = {}  # when it was finished, by ``clock``
+        self._unsure: set[Key] | None = (
+            None  # found at the start, age unknown; None: not looked yet
+        )
 
     def look(self) -> None:
-        """Removes what is too much, at most every 30 s; returns at once in between."""
+        """Remove recordings over the limits, at most every 30 s; return at once in between."""
         if self._longest_s is None and self._gb is None:
             return
         if not self._lock.acquire(blocking=False):
@@ -97,29 +99,29 @@ class Retention:
         self._count_ages(kept, now, utc_s)
         self._note_ages(kept, now, utc_s)
         total = sum(one.bytes for one in kept.values())
-        for key, born_s in sorted(self._born.items(), key=lambda item: (item[1], item[0][1:])):
-            too_old = self._longest_s is not None and now - born_s > self._longest_s
+        for key, ended_s in sorted(self._ended.items(), key=lambda item: (item[1], item[0][1:])):
+            too_old = self._longest_s is not None and now - ended_s > self._longest_s
             too_much = self._gb is not None and total > self._gb * GB
             if (too_old or too_much) and self._remove(kept[key]):
                 total -= kept[key].bytes
 
     def _count_ages(self, kept: Mapping[Key, _Kept], now: float, utc_s: float) -> None:
-        """Those found at the start: from their dates once the clock agrees with one of these."""
+        """Date each recording; those found at the start once the clock fits one."""
         if self._unsure is None:
             self._unsure = {key for key, one in kept.items() if not one.recorded.partial}
         self._unsure &= kept.keys()
-        self._born = {
-            key: now if one.recorded.partial else self._born.get(key, now)
+        self._ended = {
+            key: now if one.recorded.partial else self._ended.get(key, now)
             for key, one in kept.items()
         }
         ages = {key: kept[key].age_s(utc_s) for key in self._unsure}
-        told = {key: age_s for key, age_s in ages.items() if age_s is not None}
-        if told and (self._longest_s is None or min(told.values()) <= self._longest_s):
-            self._born |= {key: now - age_s for key, age_s in told.items()}
-            self._unsure -= told.keys()
+        dated = {key: age_s for key, age_s in ages.items() if age_s is not None}
+        if dated and (self._longest_s is None or min(dated.values()) <= self._longest_s):
+            self._ended |= {key: now - age_s for key, age_s in dated.items()}
+            self._unsure -= dated.keys()
 
     def _note_ages(self, kept: Mapping[Key, _Kept], now: float, utc_s: float) -> None:
-        """Sets the file time where dates would have the next run remove it too soon, or never."""
+        """Set the file time if its dates would mislead the next run."""
         if abs(utc_s - now - self._offset_s) > JUMP_S:
             self._set_s = now
         self._offset_s = utc_s - now
@@ -127,8 +129,8 @@ class Retention:
             return
         longest_s = math.inf if self._longest_s is None else self._longest_s
         for key, one in kept.items():
-            told_s, age_s = one.age_s(utc_s), now - self._born[key]
-            if (told_s is None or told_s > longest_s >= age_s) and not one.recorded.partial:
+            dated_s, age_s = one.age_s(utc_s), now - self._ended[key]
+            if (dated_s is None or dated_s > longest_s >= age_s) and not one.recorded.partial:
                 with suppress(OSError):
                     os.utime(one.recorded.path, (utc_s - age_s,) * 2)
 
@@ -146,11 +148,11 @@ class Retention:
         if one.recorded.partial:
             return False
         with suppress(OSError):
-            car = beside(one.recorded.path)
-            if is_regular(car):  # first: it is found by its recording
+            car = side_car(one.recorded.path)
+            if is_regular(car):  # first, because it is found by its recording
                 car.unlink()
             one.recorded.path.unlink()
-            del self._born[one.key]  # a clock that was set back may give the name again
+            del self._ended[one.key]  # the name may be reused if the clock was set back
         return True
 
 
@@ -159,7 +161,7 @@ def _about(recorded: Recorded) -> _Kept | None:
         about = recorded.path.stat()
     except OSError:
         return None
-    size, car = about.st_size, beside(recorded.path)
+    size, car = about.st_size, side_car(recorded.path)
     if is_regular(car):
         with suppress(OSError):
             size += car.stat().st_size

@@ -1,5 +1,5 @@
-"""The nouns of a recording: a ``Track`` says what a stream is, a ``Sample`` is one packet of it.
-Both own their memory, since their connection may close before they are written."""
+"""The nouns of a recording: a ``Track`` describes a stream, a ``Sample`` is one packet of it. Both
+own their memory, because their connection may close before they are written."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import av
 
 NS = 1_000_000_000  # in a second
-USUAL_NS = NS // 25  # of a picture that does not say how long it stands
+USUAL_NS = NS // 25  # duration of a picture that has none
 VIDEO, SOUND = 0, 1  # Sample.track
-# Results may be --max-age old. Whoever needs those of a picture waits for them so long.
+# Longest wait for a picture's results: they may be --max-age old.
 LATEST_NS = 10 * NS
 
 
 @dataclass(slots=True)
 class Sample:
-    """One packet. ``*_ns`` are of time.perf_counter_ns; files begin by ``arrived_ns``."""
+    """One packet. ``*_ns`` are times of ``time.perf_counter_ns``."""
 
     track: int  # VIDEO or SOUND
     data: bytes
@@ -33,24 +33,24 @@ class Sample:
 
 
 class Track:
-    """A stream of samples, kept after its connection. ``extradata``, ``size``: corrected."""
+    """A stream of samples, kept after its connection. ``extradata``, ``size``: may be corrected."""
 
     def __init__(self, stream: Any) -> None:
-        """``stream``: of PyAV. Raises ValueError or av.FFmpegError where it cannot be kept."""
-        # PyAV frees a stream with its container. This container is never written; it owns a copy.
+        """Copy a stream of PyAV. Raises ValueError or av.FFmpegError if it cannot be kept."""
+        # PyAV frees a stream with its container, so a container that is never written owns a copy.
         self._holder = av.open(io.BytesIO(), "w", format="nut")
         self.template: Any = self._holder.add_stream_from_template(stream, opaque=True)
         context = stream.codec_context
         self.codec: str = context.codec.canonical_name
         self.time_base: Fraction = stream.time_base or Fraction(1, 90000)
         self.extradata: bytes | None = context.extradata
-        # Width and height of video; None for sound, and where the stream does not know yet.
+        # Width and height; None for sound, or if still unknown.
         self.size: tuple[int, int] | None = None
         if stream.type == "video" and context.width and context.height:
             self.size = context.width, context.height
 
     def add_to(self, container: Any) -> Any:
-        """A new stream of an output container. Raises ValueError where it refuses the codec."""
+        """Add the stream to an output container. Raises ValueError if it rejects the codec."""
         stream = container.add_stream_from_template(self.template, opaque=True)
         context = stream.codec_context
         if self.extradata:
@@ -58,7 +58,7 @@ class Track:
         if self.size:
             context.width, context.height = self.size
         if self.codec == "hevc":
-            context.codec_tag = "hvc1"  # Apple's players know no other
+            context.codec_tag = "hvc1"  # Apple's players accept only this one
         return stream
 
 

@@ -1,5 +1,5 @@
-"""Files of N minutes, one after the other, cut at key frames; and what a full disk does. Minutes
-are counted by the monotonic clock."""
+"""Files of N minutes, cut at key frames, and pauses while the disk is full. The monotonic clock
+counts the minutes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from detector.live.recording.names import time_name
 from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
 from detector.live.recording.side_cars import SideCars
 
-RETRY_NS = 5 * NS  # between tries to go on after the disk was full
-# How long a file, and its last fragment, waits for late sound after the next one began.
+RETRY_NS = 5 * NS  # between attempts to resume after the disk was full
+# How long a file waits for late sound after the next one began.
 TAIL_NS = NS * 3 // 10
-# Recording leaves room for rows and events, which tell more in less: 64 MB, or 1% of a small disk.
+# Space left for rows and events: 64 MB, or 1% of a small disk.
 RESERVE_BYTES = 64_000_000
 RESERVE_SHARE = 0.01
 
@@ -28,17 +28,17 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class SegmentFigures:
-    files: int  # finished
-    bytes: int  # in them
-    written: int  # samples of video that a file took
-    refused: int  # samples that the muxer did not take
-    lost: int  # samples of video that a full disk cost
+    files: int  # finished files
+    bytes: int  # in finished files
+    written: int  # video samples in files
+    refused: int  # samples that the muxer rejected
+    lost: int  # video samples lost to a full disk
     paused: bool  # the disk is full
-    current: Path | None  # the file in the making
+    current: Path | None  # the file being written
 
 
 class Segments:
-    """Writes samples to files of one folder. For one thread; never raises an error of the disk."""
+    """Writes samples to the files of one folder, from one thread. Never raises a disk error."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Segments:
         self._notice = notice
         self._tracks: Tracks | None = None
         self._file: Mp4 | None = None
-        self._before: Mp4 | None = None  # the file before it, until its last sound is there
+        self._before: Mp4 | None = None  # the file before it, until its sound is complete
         self._began_ns = 0  # arrival of the file's first sample
-        self._paused_ns: int | None = None  # since when
+        self._paused_ns: int | None = None  # arrival of the sample that hit the full disk
         self._try_ns = 0
         self._refused_codec = False
         self._files = self._bytes = self._refused = self._lost = self._written = 0
@@ -66,13 +66,13 @@ class Segments:
         return self._file is not None
 
     def begin(self, tracks: Tracks) -> None:
-        """The samples from here on are of ``tracks``: they begin a new file with a key frame."""
+        """Start a new file of ``tracks`` at the next key frame."""
         self.finish()
         self._tracks = tracks
         self._refused_codec = False
 
     def wants_key(self, arrived_ns: int) -> bool:
-        """Whether a picture that arrived then should be a key frame, because a file is to begin."""
+        """Return whether a picture that arrived then should be a key frame, to begin a file."""
         if self._paused_ns is not None and self._file is None:
             return arrived_ns >= self._try_ns
         return self._file is None or arrived_ns - self._began_ns >= self._longest_ns
@@ -137,13 +137,13 @@ class Segments:
         try:
             disk = os.statvfs(self._folder)
         except OSError:
-            return True  # whatever is wrong, the attempt to write will say it
+            return True  # writing will report the error
         wanted = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
-        twice = 2 if self._paused_ns is not None else 1  # else it would stop again at once
+        twice = 2 if self._paused_ns is not None else 1  # else it would pause again at once
         return disk.f_bavail * disk.f_frsize >= wanted * twice
 
     def _pause(self, now_ns: int, error: OSError) -> None:
-        """Ends the files with what they have. One notice a pause, however many tries fail."""
+        """Finish the files with what they have. Print one notice per pause."""
         for file in (self._before, self._file):
             if file is not None:
                 self._lost += file.waiting

@@ -1,15 +1,15 @@
-"""Boxes and labels beside a copy: ASS subtitles of the same name, which players load by themselves.
+"""Side-cars: boxes and labels of a copied recording as ASS subtitles of the same name, which
+players load automatically.
 
-``20260131T120000Z.ass`` lies beside ``20260131T120000Z.mp4``, and follows it through its names.
-Detections come later than their packets, often when the file is finished already. So a side-car
-stays open until the detections have passed the end of its video.
+Detections come later than their packets, often after the file is finished, so a side-car stays open
+until the detections have passed the end of its video.
 
-Text is large: 20 people in every picture are a small video. So lines stay where nothing moved
-visibly (``TOLERANCE``), and where the side-car has its ``SHARE`` of the video's bytes, for up to
-``STAY_NS``. What is new, or gone, is then shown that much later; the rows have every picture.
+20 people in every picture make as much text as a small video. So lines stay if nothing moved
+visibly (``TOLERANCE``), or if the side-car has used its ``SHARE`` of the video's bytes, for up to
+``STAY_NS``; changes are shown that much later. The rows have every picture.
 
-A picture's lines are written when the next detected picture says how long they stand: all of them
-with one call, so that a kill costs one picture at most.
+A picture's lines are written when the next detected picture sets their end, with one call, so that
+a kill loses at most one picture.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from detector.core.stages.annotate import Style, lay_out
 from detector.core.types import Detections
 from detector.live.camera_folder import append_whole, open_file
 from detector.live.recording.mp4 import Mp4
-from detector.live.recording.names import RECORDINGS, beside
+from detector.live.recording.names import RECORDINGS, side_car
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 
 # Boxes stay until the next detected picture, for at most two of the last intervals.
 INTERVALS, SHORTEST_NS = 2, NS
-# A missing picture's boxes go to the packet before, unless that came too long ago.
+# Boxes of a picture missing in the file go to the packet before it, if at most this much older.
 FAR_NS = NS
-# Start lines this early, since ASS counts centiseconds and players round.
+# Start lines this early, because ASS counts centiseconds and players round.
 EARLY_NS = 2_000_000
 CENTISECOND_NS = 10_000_000
-MOST_BYTES = 4_000_000  # of the detections that wait for the beginning of a clip
-MOST_LINES = 1000  # of pictures that wait for the first fragment of their video
-TRIMMED = 4096  # places of pictures, above which old ones are forgotten
+MOST_BYTES = 4_000_000  # of detections kept for a clip that has not begun
+MOST_LINES = 1000  # kept until the video's first fragment is written
+TRIMMED = 4096  # positions of pictures; beyond it the older half may be dropped
 
-# Of the video's bytes so far; the last lines may go beyond, and a tenth is promised.
+# Of the video's bytes so far. We promise a tenth; the last lines may exceed this.
 SHARE = 0.09
-FREE_BYTES = 16_000  # that every side-car may have
-STAY_NS = NS  # lines stand no longer than that for want of bytes, or because nothing moves
-TOLERANCE = 1 / 400  # of a picture's longer side: as wide as an outline, and less than boxes jitter
+FREE_BYTES = 16_000  # allowed for every side-car
+STAY_NS = NS  # longest time to keep lines unchanged
+TOLERANCE = 1 / 400  # of a picture's longer side: an outline's width, below the jitter
 
 Size = tuple[int, int]
 Notice = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Caption:
     arrived_ns: int
     detections: Detections
     size: Size
-    hold_ns: int  # it stands no longer
+    hold_ns: int  # longest time to show them
 
     @property
     def bytes(self) -> int:
@@ -65,25 +65,22 @@ class _Seen:
 
 
 class SideCars:
-    """The side-cars of one camera, for one thread; never raises an error of the disk.
-
-    ``seen`` gets detections by arrival.
-    """
+    """The side-cars of one camera, for one thread. Never raises a disk error."""
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
-        """``before_s``: of a clip, whose first pictures may have been detected long ago."""
+        """``before_s``: of clips, whose first pictures may have been detected long before."""
         self._camera, self._notice = camera, notice
         self._writing = _Writing(style)
         self._keep_ns = round(before_s * NS) + LATEST_NS
         self._cars: list[_SideCar] = []
-        self._recent: deque[_Seen] = deque()
+        self._recent: deque[_Caption] = deque()
         self._recent_bytes = 0
         self._paused = False
 
     def begin(self, file: Mp4, size: Size | None) -> None:
-        """``file`` takes the samples from here on. ``size``: width, height; None: as detected."""
+        """Start a side-car for ``file``. ``size``: width, height; None: as detected."""
         for car in self._cars:
-            car.is_full = True  # it may still wait for its last sound
+            car.is_full = True  # no more pictures, though maybe sound
         self._cars.append(_SideCar(file, size, self._writing, self._recent, self._keep_ns))
 
     def shown(self, file: Mp4, sample: Sample, at_ns: int) -> None:
@@ -98,20 +95,20 @@ class SideCars:
         self._settle()
 
     def seen(self, arrived_ns: int, detections: Detections, size: Size) -> None:
-        """What was detected in a picture of ``size`` (height, width), in display order."""
+        """Take the detections of a picture of ``size`` (height, width), in display order."""
         if min(size) <= 0:
             return
         hold_ns = SHORTEST_NS
         if self._recent:
             interval_ns = abs(arrived_ns - self._recent[-1].arrived_ns)
             hold_ns = min(max(SHORTEST_NS, INTERVALS * interval_ns), LATEST_NS)
-        seen = _Seen(arrived_ns, detections, size, hold_ns)
+        seen = _Caption(arrived_ns, detections, size, hold_ns)
         self._remember(seen)
         for car in self._cars:
             car.see(seen)
         self._settle()
 
-    def _remember(self, seen: _Seen) -> None:
+    def _remember(self, seen: _Caption) -> None:
         self._recent.append(seen)
         self._recent_bytes += seen.bytes
         oldest_ns = seen.arrived_ns - self._keep_ns
@@ -121,7 +118,7 @@ class SideCars:
             self._recent_bytes -= self._recent.popleft().bytes
 
     def look(self, now_ns: int) -> None:
-        """Gives up waiting for detections that are too late; call it about once a second."""
+        """Stop waiting for detections that are too late. Called about once a second."""
         for car in self._cars:
             car.look(now_ns)
         self._settle()
@@ -132,7 +129,7 @@ class SideCars:
         self._settle()
 
     def _settle(self) -> None:
-        """Leaves the closed ones, and says once where the disk refused lines."""
+        """Remove closed side-cars, and report a disk error once."""
         error = next((car.error for car in self._cars if car.error is not None), None)
         wrote = any(car.wrote for car in self._cars)
         if error is not None and not self._paused:
@@ -149,28 +146,28 @@ class SideCars:
 
 class _SideCar:
     def __init__(
-        self, file: Mp4, size: Size | None, writing: _Writing, recent: deque[_Seen], keep_ns: int
+        self, file: Mp4, size: Size | None, writing: _Writing, recent: deque[_Caption], keep_ns: int
     ) -> None:
         self.file = file
-        self.is_full = False  # it has all its pictures
+        self.is_full = False  # its file has all pictures
         self.closed = self.wrote = False
         self.error: OSError | None = None
         self._size, self._writing, self._keep_ns = size, writing, keep_ns
         self._shape: Size | None = None  # width and height of the script
         self._waiting = deque(recent)
-        # Of the file's pictures by arrival: that, show time, and decode time after the first.
+        # The file's pictures by arrival: arrival, display time, and decode time since the first.
         self._arrived: list[int] = []
         self._at: list[int] = []
         self._decoded: list[int] = []
-        self._first_ns = self._first_dts_ns = 0  # of the first: arrival, dts
-        self._end_ns = 0  # when the last one has been shown
+        self._first_ns = self._first_dts_ns = 0  # arrival and dts of the first
+        self._end_ns = 0  # end of the last picture
         self._video_bytes = self._own_bytes = 0
-        self._standing: tuple[_Seen, int, int] | None = None  # with its time, and the latest end
+        self._standing: tuple[_Caption, int, int] | None = None  # with its start and latest end
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
         self._fd = -1
         self._path = ""
         self._ended = False  # its file has its final name
-        self._passed = False  # detections of later pictures are known
+        self._passed = False  # later pictures have been detected
 
     def shown(self, sample: Sample, at_ns: int) -> None:
         arrived_ns = sample.arrived_ns
@@ -185,7 +182,7 @@ class _SideCar:
         if len(self._arrived) > TRIMMED and self._arrived[half] < arrived_ns - self._keep_ns:
             del self._arrived[:half], self._at[:half], self._decoded[:half]
 
-    def see(self, seen: _Seen) -> None:
+    def see(self, seen: _Caption) -> None:
         if not self._passed:
             self._waiting.append(seen)
             self._advance()
@@ -204,35 +201,35 @@ class _SideCar:
         if self._passed and self._ended:
             self.close()
 
-    def _place(self, seen: _Seen) -> tuple[int, int] | None:
-        """When the file shows this picture, and for how long its boxes may stand."""
+    def _place(self, seen: _Caption) -> tuple[int, int] | None:
+        """Return when the file shows this picture, and how long its boxes may stay."""
         number = bisect_right(self._arrived, seen.arrived_ns) - 1
         if number >= 0:
             if seen.arrived_ns == self._arrived[number]:
                 return max(self._at[number], 0), seen.hold_ns
             if seen.arrived_ns - self._arrived[number] > FAR_NS:
                 return None
-            # B-frames arrive out of order: decoding and showing take equal time since the first.
+            # B-frames arrive out of order, so use the decode time since the first picture.
             return self._decoded[number], seen.hold_ns
         if not self._arrived or seen.arrived_ns >= self._first_ns:
-            return None  # so late that its place is forgotten
-        # Detected before the file began: its boxes may stand for a while yet.
+            return None  # too late: its position was dropped
+        # Detected before the file began: its boxes may still be current.
         rest_ns = seen.hold_ns - (self._first_ns - seen.arrived_ns)
         return (0, rest_ns) if rest_ns > 0 else None
 
-    def _stand(self, seen: _Seen, at_ns: int, hold_ns: int) -> None:
+    def _stand(self, seen: _Caption, at_ns: int, hold_ns: int) -> None:
         if self._standing is not None:
             standing, since_ns, _ = self._standing
             if at_ns < since_ns:
-                return  # a camera that sets its clock back
+                return  # the camera set its clock back
             if at_ns - since_ns < STAY_NS and self._may_stay(standing, seen):
                 self._standing = standing, since_ns, at_ns + hold_ns
                 return
             self._write_standing(at_ns)
         self._standing = seen, at_ns, at_ns + hold_ns
 
-    def _may_stay(self, standing: _Seen, seen: _Seen) -> bool:
-        """Whether ``standing`` lines stay for ``seen``: not if all went, or something came."""
+    def _may_stay(self, standing: _Caption, seen: _Caption) -> bool:
+        """Return whether lines stay for ``seen``: not if objects all left, or first came."""
         if not len(seen.detections.shown) or not len(standing.detections.shown):
             return False
         if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):
@@ -240,7 +237,6 @@ class _SideCar:
         return _same(standing, seen)
 
     def _write_standing(self, until_ns: int) -> None:
-        """The lines of the last picture, which are shown until then at most."""
         if self._standing is None:
             return
         seen, at_ns, latest_ns = self._standing
@@ -273,13 +269,13 @@ class _SideCar:
 
     def _create(self) -> None:
         assert self.file.path is not None
-        path = beside(self.file.path)
+        path = side_car(self.file.path)
         self._fd = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_EXCL, RECORDINGS)
         self._path = str(path)
 
     def end(self) -> None:
         self.is_full = self._ended = True
-        if self.file.path is None:  # it held none
+        if self.file.path is None:  # the file stayed empty
             self._lines.clear()
             self._standing = None
             if self._path:
@@ -287,9 +283,9 @@ class _SideCar:
                     os.unlink(self._path)
             self.close()
             return
-        path = str(beside(self.file.path))
+        path = str(side_car(self.file.path))
         if self._path and self._path != path:
-            with suppress(OSError):  # somebody took it away
+            with suppress(OSError):  # it may have been removed
                 os.rename(self._path, path)
                 self._path = path
         self._advance()
@@ -307,29 +303,29 @@ class _SideCar:
         self.closed = True
         if self._fd >= 0:
             with suppress(OSError):
-                if not os.fstat(self._fd).st_size:  # the disk took none of its lines
+                if not os.fstat(self._fd).st_size:  # the disk was full
                     os.unlink(self._path)
                 os.close(self._fd)
             self._fd = -1
 
 
 class _Writing:
-    """Detections as lines of ASS, as ``--save overlay`` draws them."""
+    """Formats detections as ASS lines, as ``--save overlay`` does."""
 
     def __init__(self, style: Style) -> None:
         font = style.font
         self._style = style
-        # No font can be attached: players have that of --font, or take their own.
+        # No font is attached: players use that of --font if installed, or their own.
         self._face = (font.family, font.style) if font is not None else (ass.FAMILY, "")
         self._per_scale = ass.font_size(font)
 
     def header(self, size: Size) -> bytes:
-        """``size``: width, height. One pixel of ASS is one of the video."""
+        """Return the header. ``size``: width, height; one ASS pixel is one of the video."""
         script = ass.header(*size, *self._face, round(self._per_scale * 0.64, 1))
         return script.encode(errors="replace")
 
-    def lines(self, seen: _Seen, size: Size, begin: str, end: str) -> bytes:
-        """Those of one picture, in a video of ``size`` (width, height); none where it is bare."""
+    def lines(self, seen: _Caption, size: Size, begin: str, end: str) -> bytes:
+        """Return one picture's lines, for a video of ``size`` (width, height)."""
         width, height = size
         found = _scale(seen, size)
         layout = lay_out(width, height, found, self._style)
@@ -343,7 +339,7 @@ class _Writing:
         return "".join(lines).encode(errors="replace")
 
 
-def _same(before: _Seen, after: _Seen) -> bool:
+def _same(before: _Caption, after: _Caption) -> bool:
     if before.size != after.size:
         return False
     one, other = before.detections.shown, after.detections.shown
@@ -359,8 +355,8 @@ def _same(before: _Seen, after: _Seen) -> bool:
     return bool((np.abs(one.boxes - other.boxes) <= near).all())
 
 
-def _scale(seen: _Seen, size: Size) -> Detections:
-    """In pixels of the video, which may be another stream of the camera."""
+def _scale(seen: _Caption, size: Size) -> Detections:
+    """Scale to the video's pixels; it may be another stream of the camera."""
     height, width = seen.size
     shown = seen.detections.shown
     if size == (width, height):
@@ -370,7 +366,7 @@ def _scale(seen: _Seen, size: Size) -> Detections:
 
 
 def _upright(size: Size | None, seen: Size) -> Size:
-    """Width and height as players show it, by ``size`` (as stored) and ``seen`` (upright)."""
+    """Return width and height as displayed, from ``size`` (as stored) and ``seen`` (upright)."""
     height, width = seen
     if size is None:
         return width, height
@@ -383,6 +379,5 @@ def _centiseconds(at_ns: int) -> int:
 
 
 def _to_text(centiseconds: int) -> str:
-    """``1:02:03.45``."""
     seconds, rest = divmod(centiseconds, 100)
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest:02}"

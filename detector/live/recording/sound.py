@@ -1,4 +1,4 @@
-"""Sound that MP4 does not hold, such as the G.711 of many cameras: decoded, and encoded as AAC."""
+"""Transcodes sound that MP4 cannot hold, such as the G.711 of many cameras, to AAC."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from detector.core.sinks.video.audio import count_channels
 from detector.live.recording.samples import NS, SOUND, Sample, Track
 
 BITS_PER_S_AND_CHANNEL = 48_000
-GAP_NS = NS // 5  # between where a packet lies and where the sound so far ends: then it is a gap
+GAP_NS = NS // 5  # a packet this much after the end of the sound so far follows a gap
 
 
 class AacSound:
-    """Turn a sound track's packets into AAC. Raises ValueError or av.FFmpegError."""
+    """Transcodes a sound track's packets to AAC. Raises ValueError or av.FFmpegError."""
 
     def __init__(self, stream: Any) -> None:
         source = stream.codec_context
@@ -37,18 +37,18 @@ class AacSound:
         self._encoder = encoder
         self.track = Track(encoder)
         self.track.time_base = Fraction(1, self._rate)
-        self.failed = 0  # packets that gave no sound
-        self._zero_ns: int | None = None  # where on the line the encoder's sample 0 lies
+        self.failed = 0  # packets that could not be transcoded
+        self._zero_ns: int | None = None  # time of the encoder's sample 0
         self._given = 0  # samples per channel, at the source's rate
         self._source_rate = rate
-        self._raw: Sample | None = None  # the last one
+        self._raw: Sample | None = None  # the last packet
 
     def convert(self, raw: Sample) -> list[Sample]:
         end_ns = self._given * NS // self._source_rate
         if self._zero_ns is None or raw.dts_ns > self._zero_ns + end_ns + GAP_NS:
             self._zero_ns = raw.dts_ns - end_ns
         elif raw.dts_ns < self._zero_ns + end_ns - GAP_NS:
-            return []  # its place is taken: a clock was set back
+            return []  # overlaps earlier sound: a clock was set back
         self._raw, made = raw, list[Sample]()
         try:
             for frame in self._decoder.decode(av.Packet(raw.data)):

@@ -1,5 +1,7 @@
-"""Cameras and streams: pictures that arrive whether or not there is time for them. A feed never
-raises: what goes wrong becomes a state, and it tries again."""
+"""Cameras and streams: pictures arrive whether or not there is time for them.
+
+A feed never raises: an error becomes a state, and the feed retries.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,23 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from detector.core.errors import DetectVideoError, SourceError, UsageError
-from detector.core.sources._unclaimed import is_live
+from detector.core.sources._forms import is_live
 from detector.core.sources.base import Source
 from detector.core.types import Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.run.reading import Reading
-    from detector.core.timeline import OffTrack, Track
+    from detector.core.run.reading import SourceReading
+    from detector.core.timeline import OffTrack, ThreadTrack
     from detector.live.sources.base import Terms
     from detector.live.sources.collect import Collector
 
-# Places for pictures are counted by this size before the first camera tells its own.
+# Its size is assumed for buffers until the first camera's size is known.
 INFO = SourceInfo("", "live", 1920, 1080, Fraction(0), Fraction(1, 90_000))
 
 
 class LiveSource(Source):
-    order = -100  # asked first: an address is no file
+    form = r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*|.*\.ya?ml"
+    order = -100  # first: an address is not a file
     arrives = True
 
     def __init__(self, collector: Collector, path: str) -> None:
@@ -42,11 +45,11 @@ class LiveSource(Source):
 
         try:
             return is_camera_list(spec)
-        except DetectVideoError:  # a YAML file that cannot be read is no video either
+        except DetectVideoError:  # an unreadable YAML file is not a video either
             return True
 
     @classmethod
-    def open_arriving(cls, spec: str, reading: Reading) -> LiveSource:
+    def open_arriving(cls, spec: str, reading: SourceReading) -> LiveSource:
         return cls.open(
             spec,
             terms=terms_of(reading),
@@ -70,8 +73,8 @@ class LiveSource(Source):
         batch: int = 1,
         gather: str = "auto",
     ) -> LiveSource:
-        """Start the feeds of the cameras that ``spec`` names. ``batch`` and ``gather``: as of
-        ``Collector``. Raises SourceError and UsageError."""
+        """Start the feeds of ``spec``. ``batch``, ``gather``: see ``Collector``. Raises
+        SourceError, UsageError."""
         from detector.live.sources.cameras import make_cameras
         from detector.live.sources.collect import Collector
         from detector.live.sources.readers import make_feed
@@ -97,18 +100,17 @@ class LiveSource(Source):
         return cls(collector, path)
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """``duration_s`` is wall time from now on."""
+        """Limit the run. ``duration_s``: wall time from now on."""
         if start_s is not None:
             raise UsageError(f"{self.info.path}: --start is for files; a camera has no start")
         if duration_s is not None:
             self.collector.end_after(float(duration_s))
 
-    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
-        """As ``loop.parts.Parts.arrive``."""
+    def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
         return self.collector.arrive(track, index, row)
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """Wait for any camera's next picture. Raises SourceError if none was ever live."""
+        """Wait for the next picture of any camera. Raises SourceError if none was ever live."""
         frame = self.collector.read(into)
         if frame is None and not self.collector.was_live():
             raise SourceError(self.collector.failures())
@@ -118,7 +120,7 @@ class LiveSource(Source):
         self.collector.stop()
 
 
-def terms_of(reading: Reading) -> Terms:
+def terms_of(reading: SourceReading) -> Terms:
     from detector.live.sources.base import Terms
 
     live = reading.live

@@ -1,4 +1,4 @@
-"""How full the cores are, and which part of this program's time goes into decoding cameras."""
+"""Measures how full the cores are, and the share of our CPU time that decodes cameras."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SECOND = 1_000_000_000  # ns
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Shares (0 to 1) of the last second. ``busy``: of the cores. ``decoding``: of our CPU time."""
+    """Shares (0 to 1) of the last second. ``busy``: of all cores. ``decoding``: of our CPU time."""
 
     busy: float = 0.0
     decoding: float = 0.0
 
 
 class Burden:
-    """How full the cores are, for all cameras, from any thread. ``cpu_clock``: of this process."""
+    """The load, shared by all cameras. Thread-safe. ``cpu_clock``: of this process."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Burden:
             self._decoding_ns += cpu_ns
 
     def look(self) -> Use:
-        """Measured anew where the last look is a second ago; nothing is known at the first."""
+        """Return the load, measured at most once a second; zeros at the first call."""
         with self._lock:
             now = self._clock()
             if self._before is None or now - self._before[0] >= SECOND:
@@ -58,7 +58,7 @@ class Burden:
         passed, own = now - before[0], self._before[1] - before[1]
         used = own
         if self._before[2] is not None and before[2] is not None:
-            # The system counts in ticks of 10 ms, so that it may show less than our own.
+            # The system counts in ticks of 10 ms, so it may show less than we used.
             used = max(own, self._before[2] - before[2])
         self._use = Use(
             busy=min(1.0, used / passed / self._cores),

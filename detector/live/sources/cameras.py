@@ -1,4 +1,4 @@
-"""Which cameras a command means: addresses on the command line, and ``cameras.yaml``."""
+"""The cameras of a command: addresses on the command line, and ``cameras.yaml``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
 from detector.core.errors import DetectVideoError, SourceError, UsageError
-from detector.core.errors.parsing import quote
+from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import Address, host_of, keep_secret
 from detector.core.errors.text import split_list
-from detector.core.errors.unknown_names import refuse_unknown
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.run.tiling import Tiling
-from detector.core.sources._addresses import is_web
+from detector.core.sources._forms import STANDARD_INPUT, is_web
 from detector.core.sources._network.addresses import last_part_of, opening_of, scheme_of
 from detector.core.sources._network.options import HANDED_ON, PERSONAL
-from detector.core.sources._standard_input import SPEC as STDIN
 from detector.live.events.filters import read_filters
 from detector.live.sources.base import FILE, NAME, NETWORK, WEBCAM, Camera
 
@@ -34,31 +32,27 @@ LONGEST_NAME = 40
 MOST_CAMERAS = 256
 MOST_OPTIONS = 64
 MOST_POLYGONS, MOST_POINTS = 64, 256
-SECRET_FROM = 8  # characters: a shorter value of a header ("close") is an ordinary word
+SECRET_FROM = 8  # characters; shorter header values ("close") are not secrets
 LARGEST_SIDE = 16384  # pixels
-FASTEST = 1000  # pictures a second
+FASTEST = 1000  # pictures per second
 EXPANDED = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
-UNTOLD = ("options",)  # fields whose value may hold a secret, and is in no message
+SECRET_FIELDS = ("options",)  # fields whose value may be secret: not in messages
 _WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-# From the command line.
-
-
 def is_webcam(spec: str) -> bool:
-    """Digits alone, or a video device. ``./0`` is a file."""
+    """Return whether ``spec`` is a number or a video device. ``./0`` is a file."""
     return _WEBCAM.fullmatch(spec) is not None
 
 
 def is_live(spec: str) -> bool:
-    """An address on the network, or a webcam. Files are no cameras, unless ``--loop`` says so."""
     return is_webcam(spec) or scheme_of(spec) is not None
 
 
 def is_camera_list(spec: str) -> bool:
-    """Whether ``spec`` is a YAML file with the key ``cameras``. Raises UsageError if unreadable."""
+    """Return whether ``spec`` is a YAML file with the key ``cameras``. Raises UsageError."""
     if not spec.lower().endswith(SUFFIXES) or not os.path.isfile(spec):
         return False
     content = parse_yaml(read_text(spec, "a list of cameras"), spec)
@@ -66,7 +60,8 @@ def is_camera_list(spec: str) -> bool:
 
 
 def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]:
-    """The named cameras of a command line. ``loop``: files too. Raises UsageError, SourceError."""
+    """Return the cameras of a command line. ``loop``: play files. Raises UsageError,
+    SourceError."""
     cameras: list[Camera] = []
     hosts = Counter(filter(None, (host_of(Address(spec)) for spec in specs)))
     for spec in specs:
@@ -92,7 +87,7 @@ def _kind_of(spec: str, loop: bool) -> str | None:
         return WEBCAM
     if scheme_of(spec) is not None:
         return NETWORK
-    return FILE if loop and spec != STDIN else None
+    return FILE if loop and spec != STANDARD_INPUT else None
 
 
 def _is_file_of_server(spec: str) -> bool:
@@ -108,7 +103,7 @@ def _is_file_of_server(spec: str) -> bool:
 
 
 def _no_camera(spec: str) -> str:
-    if spec == STDIN:
+    if spec == STANDARD_INPUT:
         return "standard input is not a camera; run it on its own, without --loop"
     return "is not a camera; add --loop to play a file as one"
 
@@ -122,8 +117,8 @@ def check_address(kind: str, address: Address) -> None:
 
 
 def _make_name(kind: str, address: Address, taken: set[str]) -> str:
-    """cam0 for webcam 0, the name of a file, the host of an address: if it is taken, with the last
-    part of the path."""
+    """Derive a name: cam0 for webcam 0, the stem of a file, the host of an address; with the last
+    part of its path if the host is taken."""
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
         wish = f"cam{digits[0] if digits else ''}"
@@ -139,7 +134,7 @@ def _make_name(kind: str, address: Address, taken: set[str]) -> str:
 
 
 def unique_name(text: str, taken: Container[str], default: str) -> str:
-    """A text as a camera's name, with a number if it is taken without regard to case."""
+    """Make a camera's name of ``text``, numbered if taken (ignoring case)."""
     wish = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:LONGEST_NAME] or default
     name, number = wish, 1
     while name.lower() in taken:
@@ -149,14 +144,11 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
     return name
 
 
-# From a file.
-
-
 def read_cameras(
     path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
 ) -> tuple[Camera, ...]:
-    """The cameras of a ``cameras.yaml``. Raises UsageError with the key's path, and SourceError;
-    errors of all cameras at once."""
+    """Read a ``cameras.yaml``. Raises UsageError with the key's path, and SourceError, for all
+    cameras at once."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
@@ -193,7 +185,7 @@ def collect(errors: list[DetectVideoError]) -> Iterator[None]:
 
 
 def raise_all(errors: Sequence[DetectVideoError]) -> None:
-    """Raise the first one. The others are its notes, each of which is printed in a line."""
+    """Raise the first error, with the others as its notes, each of which is printed in a line."""
     for text in [*dict.fromkeys(map(str, errors))][1:]:
         errors[0].add_note(text)
     if errors:
@@ -201,11 +193,11 @@ def raise_all(errors: Sequence[DetectVideoError]) -> None:
 
 
 def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """(where it stands, its fields) of each camera, of a list or a mapping."""
+    """Yield the path and the fields of each camera, of a list or a mapping."""
     if isinstance(content, dict):
         for name, fields in content.items():
             fields = {"url": fields} if isinstance(fields, str | int) else fields
-            here = f"{where}.{Address(str(name)).shown[:80]}"  # an address where a name belongs
+            here = f"{where}.{Address(str(name)).shown[:80]}"  # the name may be an address
             if not isinstance(fields, dict):
                 raise UsageError(f"{here}: needs a url")
             if "name" in fields:
@@ -274,7 +266,7 @@ class _Reader:
         try:
             return None if value is None else reader(value)
         except (TypeError, ValueError, ArithmeticError) as error:
-            self._refuse(key, str(error) if key in UNTOLD else f"{quote(value)} {error}")
+            self._refuse(key, str(error) if key in SECRET_FIELDS else f"{quote(value)} {error}")
 
     def _name(self) -> str | None:
         name = self._fields.get("name")
@@ -299,10 +291,10 @@ class _Reader:
         return Address(whole)
 
     def _expand_options(self, options: Mapping[str, str]) -> dict[str, str]:
-        """With the values of variables. What tells who asks is a secret from now on."""
+        """Expand variables; register the values that identify the user as secrets."""
         expanded = {name: self._expand("options", text) for name, text in options.items()}
         for text in expanded.values():
-            Address(text)  # registers the login of a proxy
+            Address(text)  # registers a proxy's login as a secret
         for name in PERSONAL & expanded.keys():
             for secret in re.split(r"[\r\n;]+", expanded[name]):
                 _, _, value = secret.partition(":" if name == "headers" else "=")
@@ -322,7 +314,7 @@ class _Reader:
         return f"{scheme}://{percent(user, safe='')}:{percent(password, safe='')}@{rest}"
 
     def _expand(self, key: str, text: str) -> str:
-        """Puts in the values of ${VARIABLES}, once: what stands in a value is not expanded."""
+        """Insert the values of ${VARIABLES}; values themselves are not expanded."""
         in_login = re.match(r"[a-z][a-z0-9+.-]*://[^/?#]*@", text, re.IGNORECASE)
         end_of_login = in_login.end() if in_login and key != "password" else 0
 
@@ -414,23 +406,18 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 FIELDS = {"name", "url", "record_url", "user", "password", "events", *_READERS}
 
 
-# Reloads.
-
-
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to do to get from one list of cameras to another; each camera is there once."""
-
     added: tuple[Camera, ...]
     removed: tuple[Camera, ...]
-    changed: tuple[tuple[Camera, Camera], ...]  # before, after: of one name
+    changed: tuple[tuple[Camera, Camera], ...]  # (before, after) with the same name
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
 
 
 def compare_cameras(before: Iterable[Camera], after: Iterable[Camera]) -> Changes:
-    """By name, without regard to case. A camera that only moved in the list has not changed."""
+    """Compare by name, ignoring case and order."""
     old = {camera.name.lower(): camera for camera in before}
     new = {camera.name.lower(): camera for camera in after}
     return Changes(

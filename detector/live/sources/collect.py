@@ -1,7 +1,7 @@
-"""Pictures of many cameras, one at a time: which camera is next, and how long a batch waits for it.
+"""Collects the pictures of all cameras for the loop: which is next, and how long a batch waits.
 
-``Collector.arrive`` waits until there is a picture and takes it from its feed; ``read`` makes a
-Frame of it, so waits and work are apart. The camera that was served longest ago is next.
+``Collector.arrive`` waits for a picture and takes it from its feed; ``read`` turns it into a Frame,
+so that waiting and work are timed separately. The camera that was served longest ago is next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from detector.core.timeline import WAIT_INPUT, OffTrack, Track
+from detector.core.timeline import WAIT_INPUT, OffTrack, ThreadTrack
 from detector.core.types import Arrival, Frame, Image, SourceInfo
 from detector.live.sources.base import (
     ENDED,
@@ -27,39 +27,67 @@ from detector.live.sources.base import (
     FeedFacts,
     Picture,
 )
-from detector.live.sources.stamps import SteadyStamps
 
 AUTO, EVERY, FRESHEST = "auto", "every", "freshest"
-CAMERA = "camera"  # what the reader waits for, in the ledger
+CAMERA = "camera"  # cause of the reader's waits, in the ledger
 
 SECOND = 1_000_000_000
-SLICE_NS = SECOND // 4  # of a wait: the loop looks whether it is to stop in between
-# A batch waits this long at least, and at most: cameras pause 400 to 500 ms at key frames.
+SLICE_NS = SECOND // 4  # longest part of a wait, so that the loop can stop
+# Shortest and longest wait of a batch: cameras pause 400 to 500 ms at key frames.
 WINDOW_NS = (2_000_000, 100_000_000)
-# A camera that was silent for so many of its periods is not waited for.
+# A batch does not wait for a camera that was silent for this many of its periods.
 SILENT_PERIODS = 3
-LOOK_NS = SECOND // 4  # between two looks at the state of all feeds
-# Share of the time in which inference runs, above which a fuller batch pays for its wait.
+LOOK_NS = SECOND // 4  # between checks of all feeds
+# Busy share of inference above which waiting for a fuller batch pays.
 BUSY = 0.8
-SMOOTHING = 0.1  # of the mean execution time: the weight of the latest batch
+SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
+BACK_S = 1.0  # a larger step back is a clock that was set; a smaller one is disorder
+AHEAD_S = 10.0  # by which stamps may run ahead of arrival: servers send the last seconds at once
 GAVE_UP = "; use --wait to keep trying"
-SPARE_PICTURES = 32  # buffers of other sizes that are kept for reuse
+SPARE_PICTURES = 32  # most buffers of other sizes kept for reuse
+
+
+class SteadyStamps:
+    """The time of a camera's pictures, which goes on through new connections and jumps of a clock.
+    Where stamps begin anew, fall back (MPEG-TS wraps after 26.5 hours) or run ahead, arrival
+    counts. For one thread."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._last_s = self._shift_s = 0.0
+        self._last_ns = 0
+        self._lead_s = 0.0  # of the stamps before arrival, when they were believed last
+
+    def move(self, picture: Picture) -> int:
+        """Return the picture's continuous pts; as stored until the first jump."""
+        arrival, base = picture.arrival, picture.time_base
+        time_s = float(picture.pts * base) + self._shift_s
+        lead_s = time_s - arrival.arrived_ns / 1e9
+        is_new = arrival.epoch != self._epoch
+        if is_new or time_s < self._last_s - BACK_S or lead_s > self._lead_s + AHEAD_S:
+            if self._epoch is not None:
+                passed_s = max(0, arrival.arrived_ns - self._last_ns) / 1e9
+                self._shift_s += self._last_s + passed_s - time_s
+                time_s = self._last_s + passed_s
+            self._epoch, self._lead_s = arrival.epoch, time_s - arrival.arrived_ns / 1e9
+        self._last_s, self._last_ns = time_s, arrival.arrived_ns
+        return picture.pts + round(self._shift_s / base)
 
 
 @dataclass(slots=True)
 class Member:
-    """One camera and its counts, which go on if it is put back: ``epoch``: connections before."""
+    """A camera with counts that continue if it is added again. ``epoch``: earlier connections."""
 
     feed: Feed
-    began_ns: int = 0  # when it was put in
+    began_ns: int = 0  # when it was added
     first: int = 0
     epoch: int = 0
     earlier: FeedFacts | None = None
-    handed: int = 0  # pictures that became frames, of all its feeds
-    dropped: Counter[str] = field(default_factory=Counter)  # by the collector
-    served: int = 0  # when it was served last, counted in pictures of all cameras
+    handed: int = 0  # pictures that became frames, from all its feeds
+    dropped: Counter[str] = field(default_factory=Counter)  # dropped by the collector
+    served: int = 0  # serial number of its last picture, over all cameras
     last_ns: int = 0  # arrival of its last picture
-    fps: float | None = None  # as looked at last
+    fps: float | None = None  # at the last check
     live: bool = False
     stamps: SteadyStamps = field(default_factory=SteadyStamps)
     _info: SourceInfo | None = None
@@ -69,7 +97,7 @@ class Member:
         return self.feed.camera
 
     def info(self, picture: Picture) -> SourceInfo:
-        """What its frames are of; made anew where size or time base change."""
+        """Return the source of its frames, renewed if size or time base change."""
         info = self._info
         now = (picture.width, picture.height, picture.time_base)
         if info is None or (info.width, info.height, info.time_base) != now:
@@ -84,7 +112,7 @@ class Member:
 
 
 def add_up(now: FeedFacts, earlier: FeedFacts | None, dropped: Mapping[str, int]) -> FeedFacts:
-    """``now`` with the counts of the camera's former feeds, and of pictures dropped elsewhere."""
+    """Add counts of the camera's former feeds, and pictures dropped elsewhere, to ``now``."""
     counts = Counter(now.dropped)
     counts.update(dropped)
     if earlier is not None:
@@ -100,22 +128,22 @@ def add_up(now: FeedFacts, earlier: FeedFacts | None, dropped: Mapping[str, int]
 
 
 class Pace:
-    """Duration and busy share of inference, from what the loop notes on each picture."""
+    """The duration and busy share of inference, from times noted on each picture."""
 
     def __init__(self) -> None:
-        self._on_their_way: deque[Arrival] = deque(maxlen=256)
+        self._in_flight: deque[Arrival] = deque(maxlen=256)
         self._until = 0
         self.execution_ns: float | None = None
         self.busy = 0.0
 
     def follow(self, arrival: Arrival) -> None:
-        self._on_their_way.append(arrival)
+        self._in_flight.append(arrival)
 
     def look(self) -> None:
-        while self._on_their_way and self._on_their_way[0].inferred_ns:
-            one = self._on_their_way.popleft()
+        while self._in_flight and self._in_flight[0].inferred_ns:
+            one = self._in_flight.popleft()
             if one.inferred_ns <= self._until:
-                continue  # of a batch that is counted
+                continue  # its batch has been counted
             took = one.inferred_ns - one.began_ns
             before = self.execution_ns
             self.execution_ns = took if before is None else before + SMOOTHING * (took - before)
@@ -127,21 +155,21 @@ class Pace:
 
 
 class Spares:
-    """Buffers of pictures by their shape: cameras of different sizes do not make new ones."""
+    """Buffers of pictures by shape, reused by cameras of different sizes."""
 
     def __init__(self) -> None:
         self._by_shape: dict[tuple[int, ...], list[Image]] = {}
         self._count = 0
 
     def swap(self, into: Image | None, shape: tuple[int, ...]) -> Image:
-        """A buffer of ``shape``: ``into`` if it fits, which is else kept for later."""
+        """Return a buffer of ``shape``: ``into`` if it fits, else ``into`` is kept for later."""
         if into is not None and into.shape == shape:
             return into
         if into is not None and self._count < SPARE_PICTURES:
             self._by_shape.setdefault(into.shape, []).append(into)
             self._count += 1
         elif into is not None:
-            self._by_shape.clear()  # of sizes that are gone, mostly
+            self._by_shape.clear()  # mostly sizes that are no longer used
             self._count = 0
         if kept := self._by_shape.get(shape):
             self._count -= 1
@@ -150,12 +178,12 @@ class Spares:
 
 
 class Collector:
-    """Hand the pictures of all cameras to one loop, in batches of ``batch`` rows.
+    """Hands the pictures of all cameras to one loop, in batches of ``batch`` rows.
 
-    ``arrive`` and ``read`` belong to its reader thread. ``gather``: "every" and "freshest" take
-    each camera once a batch and wait for the others, "freshest" before it takes the first; "auto"
-    waits only if inference is busy enough. ``give_up_s``: ends a source without any picture; None:
-    never. ``clock``: nanoseconds.
+    The loop's reader calls ``arrive`` and ``read``. ``gather``: "every" and "freshest" take each
+    camera once per batch and wait for the others, "freshest" before it takes the first; "auto"
+    waits only if inference is busy. ``give_up_s``: end without a first picture; None: never.
+    ``clock``: ns.
     """
 
     def __init__(
@@ -175,10 +203,10 @@ class Collector:
         self._left = frames
         self._changed = threading.Condition()
         self._members: dict[str, Member] = {}
-        self.gone: dict[str, Member] = {}  # taken out
+        self.gone: dict[str, Member] = {}  # removed cameras
         self._serial = 0
-        self._rows: list[str] = []  # the cameras of the batch that is being filled
-        self._began_ns = 0  # when its first picture was there
+        self._rows: list[str] = []  # cameras in the current batch
+        self._began_ns = 0  # when its first picture was taken
         self._held: tuple[Member, Picture] | None = None
         self._ends_ns: int | None = None
         self._closed = False
@@ -190,14 +218,12 @@ class Collector:
         for camera in cameras:
             self.add(camera, start=False)
 
-    # Cameras come and go.
-
     def start(self) -> None:
         for member in self.members():
             member.feed.start()
 
     def add(self, camera: Camera, *, start: bool = True) -> Feed:
-        """Reads one more camera. One that was there before goes on counting."""
+        """Add a camera. If it was removed before, its counts continue."""
         member = Member(self._make(camera, self.wake), self._clock())
         before = self.gone.get(camera.name)
         if before is not None:
@@ -214,7 +240,7 @@ class Collector:
         return member.feed
 
     def remove(self, name: str, timeout_s: float = 1.0) -> bool:
-        """Stops one camera; nobody else waits for it. False where its feed was still busy."""
+        """Stop one camera without delaying the others; return False if its feed was still busy."""
         with self._changed:
             member = self._members.pop(name)
             self.gone[name] = member
@@ -269,14 +295,12 @@ class Collector:
             member.dropped[STOPPED] += _unaccounted(member)
         return sorted(late)
 
-    # What the loop calls.
-
     def wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
-        """Whether ``read`` may be called. Waits SLICE_NS for the first row, else the window."""
+    def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
+        """Wait, for the first row up to SLICE_NS; return whether to call ``read``."""
         with self._changed:
             if row == 0:
                 self.pace.look()
@@ -294,12 +318,12 @@ class Collector:
                 return self._wait(row, once, self._clock() + waits)
 
     def _wait(self, row: int, once: bool, until_ns: int) -> bool:
-        """Waits until a picture could be taken or the source is over, until that moment."""
+        """Wait until a picture was taken or the source is over; False at ``until_ns``."""
         while True:
             if self._is_over():
                 return True
             if row == 0 and self._waits_first():
-                # Freshest: from the first picture on, wait for the others, then take the newest.
+                # Freshest: after the first picture, wait for the others, then take the newest.
                 if self._somebody_waits():
                     self._let_others_come()
                     if self._take(once=False):
@@ -322,14 +346,13 @@ class Collector:
             self._sleep(self._within(left))
 
     def _within(self, ns: int) -> int:
-        """At most what is left until the source ends."""
         return ns if self._ends_ns is None else max(0, min(ns, self._ends_ns - self._clock()))
 
     def _sleep(self, ns: int) -> None:
         self._changed.wait(min(ns, SLICE_NS) / SECOND)
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """The next frame, or None at the end. Waits where ``arrive`` was not asked."""
+        """Return the next frame, or None at the end. Waits if ``arrive`` has taken no picture."""
         while (taken := self._hand_out()) is None:
             if self.arrive(OffTrack(), 0, 0) and self._has_ended():
                 return None
@@ -350,7 +373,7 @@ class Collector:
         )
 
     def _hand_out(self) -> tuple[Member, Picture] | None:
-        """What ``arrive`` took; None where it took nothing, or its camera is gone since."""
+        """Return what ``arrive`` took; None if nothing, or if its camera was removed."""
         with self._changed:
             taken, self._held = self._held, None
             if taken is not None:
@@ -362,10 +385,10 @@ class Collector:
         with self._changed:
             return self._held is None and self._is_over()
 
-    # Which picture, and how long a batch waits for one. Under the lock.
+    # With the lock held.
 
     def window_ns(self) -> int:
-        """How long a batch waits: the fastest camera's period less the mean execution time."""
+        """Return a batch's wait: the fastest camera's period minus the mean execution time."""
         rates = [member.fps for member in self._members.values() if member.live and member.fps]
         shortest, longest = WINDOW_NS
         if not rates:
@@ -402,7 +425,7 @@ class Collector:
         return any(member.feed.waiting() for member in self._members.values())
 
     def _take(self, once: bool) -> bool:
-        """Take from the camera served longest ago. ``once``: of those not in the batch."""
+        """Take from the camera served longest ago; ``once``: only cameras not in the batch."""
 
         def turn(member: Member) -> tuple[bool, int]:
             return member.camera.name in self._rows, member.served
@@ -452,16 +475,16 @@ class Collector:
                 facts.connects for facts in map(Member.facts, self.gone.values())
             )
         if any(member.live for member in self._members.values()):
-            self._give_up_ns = None  # from now on what is wrong may pass
+            self._give_up_ns = None  # from now on, errors may be temporary
 
     def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
-        """Whether it never sent a picture in time, a try under way included."""
+        """Return whether it sent no picture in time, and no attempt is in progress."""
         if facts.connects or self._give_up_ns is None or facts.state not in (WAITING, ENDED):
             return False
         return self._clock() - member.began_ns >= self._give_up_ns
 
 
 def _unaccounted(member: Member) -> int:
-    """Pictures that an ended feed neither handed out nor counted as dropped."""
+    """Return the pictures that an ended feed neither handed out nor counted as dropped."""
     facts = member.feed.facts()
     return max(0, facts.received - facts.taken - sum(facts.dropped.values()))

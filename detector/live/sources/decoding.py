@@ -1,4 +1,4 @@
-"""Packets to pictures: one decoder at a time, and which picture belongs to which packet."""
+"""Decodes the packets of one camera, and matches pictures with packets."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from detector.live.sources.base import CORRUPT, Picture
 from detector.live.sources.ffmpeg_log import Ears
 from detector.live.sources.packets import End, Received, Stamp
 
-MOST_REORDERED = 16  # pictures that a decoder of H.264 or H.265 may hold back
-MOST_HELD = 100  # more than any decoder holds back
-LOOK_EVERY_NS = 500_000_000  # between two looks at whether the picture still changes
-GRID = 48  # points a side that are compared then
+MOST_REORDERED = 16  # pictures that a decoder of H.264 or H.265 may delay
+MOST_HELD = 100  # more than any decoder delays
+LOOK_EVERY_NS = 500_000_000  # between two checks whether the picture still changes
+GRID = 48  # points per side that are compared
 
 
 def prepare(codec: Any) -> None:
-    # Frame threads would hold back a picture each; one core decodes what cameras send.
+    # Each frame thread would delay by a picture; one core is enough for a camera.
     codec.thread_type = "SLICE"
     codec.thread_count = 1
     codec.flags |= Flags.copy_opaque
 
 
-class Decoder:
+class PacketDecoder:
     """Decodes one camera's packets. Each number leaves with a picture, or is dropped as corrupt."""
 
     def __init__(
         self, camera: str, drop: Callable[[str, int], None], clock: Callable[[], int]
     ) -> None:
         self._camera, self._drop, self._clock = camera, drop, clock
-        self._pending: list[int] = []  # a heap: numbers that went in, and not yet out
+        self._pending: list[int] = []  # a heap of the numbers in the decoder
         self._looked_ns: int | None = None
         self._next_pts = 0
         self._time_base = Fraction(1, 1000)
 
     def decode(self, received: Received, ears: Ears) -> Iterator[tuple[Picture, Any]]:
-        """(picture, PyAV's frame) of what comes out for this packet. ``ears``: of this thread."""
+        """Yield (picture, PyAV's frame) for all output of this packet. ``ears``: of this thread."""
         codec, stamp = received.codec, received.stamp
         if received.after_gap:
             yield from self.flush(End(stamp.epoch, codec))
         heapq.heappush(self._pending, stamp.number)
         received.packet.opaque = stamp
-        ears.heard_damage()  # what was said before is not about this packet
+        ears.heard_damage()  # drop messages about earlier packets
         try:
             frames = codec.decode(received.packet)
         except av.error.FFmpegError:
@@ -63,15 +63,15 @@ class Decoder:
             return
         stamp.damaged = ears.heard_damage()
         yield from self._pictures(frames, codec)
-        while len(self._pending) > MOST_HELD:  # it takes packets, and gives no pictures
+        while len(self._pending) > MOST_HELD:  # packets go in, but no pictures come out
             self._lose(self._pending[0])
 
     def flush(self, end: End) -> Iterator[tuple[Picture, Any]]:
-        """What the decoder still holds; what never came out is lost."""
-        # An error: it was empty, or what it held is damaged, which is counted below.
+        """Yield the delayed pictures; packets without a picture are lost."""
+        # An error: it was empty, or its content is damaged, which is counted below.
         with contextlib.suppress(av.error.FFmpegError):
             yield from self._pictures(end.codec.decode(None), end.codec)
-        end.codec.flush_buffers()  # else it takes no packet any more
+        end.codec.flush_buffers()  # else it accepts no more packets
         self.abandon(CORRUPT)
 
     def abandon(self, reason: str) -> None:
@@ -92,7 +92,7 @@ class Decoder:
             yield self._picture(frame, stamp, number), frame
 
     def _number(self, own: int, reordered: bool) -> int | None:
-        """The picture's number, and every number that can no longer come is lost."""
+        """Return the picture's number, and count the numbers that can no longer come as lost."""
         oldest = own - MOST_REORDERED if reordered else own
         while self._pending and self._pending[0] < oldest:
             heapq.heappop(self._pending)
@@ -118,7 +118,7 @@ class Decoder:
         )
         pts = frame.pts if frame.pts is not None else self._next_pts
         self._next_pts = pts + 1
-        # What a decoder held back to the end carries none.
+        # Pictures from a flush have no time base.
         self._time_base = frame.time_base or self._time_base
         return Picture(
             number,
@@ -131,13 +131,13 @@ class Decoder:
         )
 
     def fingerprint(self, frame: Any, now_ns: int) -> int | None:
-        """Equal for pictures that are the same; None where it is too early for another look."""
+        """Return a value equal for equal pictures; None if the last check was too recent."""
         if self._looked_ns is not None and now_ns - self._looked_ns < LOOK_EVERY_NS:
             return None
         self._looked_ns = now_ns
         plane = frame.planes[0]
         rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
-        # Odd steps: the points of a regular pattern in the picture are not all in one phase of it.
+        # Odd steps, so that the points do not all hit the same phase of a regular pattern.
         down, right = plane.height // GRID | 1, plane.line_size // GRID | 1
         return hash(rows[::down, ::right].tobytes())
 
@@ -147,10 +147,10 @@ class Converter:
         self._wanted = grey
         self.grey: GreyRange | None = None  # of the last picture
         self._lock = threading.Lock()
-        self._reformatter = VideoReformatter()  # one: its tables are kept while the size stays
+        self._reformatter = VideoReformatter()  # reused, to keep its tables
 
     def convert(self, frame: Any, into: Image | None) -> Image:
-        """[h, w, 3] u8 BGR, turned as the stream says; in ``into`` where its shape fits."""
+        """Return [h, w, 3] u8 BGR, rotated as the stream says; in ``into`` if its shape fits."""
         turn = frame.rotation % 360
         turn = turn if turn % 90 == 0 else 0
         with self._lock:

@@ -1,14 +1,14 @@
-"""FFmpeg's log while cameras are read: it tells of damage and of redirects, and no secrets.
+"""FFmpeg's log while cameras are read: it reports damage and redirects, and no secrets.
 
-A decoder patches damage and hands the picture out as a whole one; only its log says so. PyAV sends
-the log of each thread to the thread's own list, so complaints of one camera are not another's.
+A decoder patches damage and returns the picture as intact; only its log tells. PyAV puts the log of
+each thread into the thread's own list, so cameras do not get each other's messages.
 
-FFmpeg's RTSP client follows a redirect to another host and logs in there, unasked, with user and
-password of the first. There is no option against it, but it writes "Redirecting to" before it
-connects, in the same thread, and so it can be stopped in time.
+FFmpeg's RTSP client follows a redirect to another host and logs in there with the user and password
+of the first one. No option prevents that, but it logs "Redirecting to" in the same thread before it
+connects, so we can stop it in time.
 
-What nobody catches goes to Python's ``logging`` as before, without secrets.
-(``sources/video/_complaints.py`` catches the log of a whole process, for one file at a time.)
+Uncaught messages go to Python's ``logging`` as before, without secrets.
+(``sources/video/_complaints.py`` catches the log of the whole process, for one file at a time.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from detector.core.errors.secrets import redact
 
 ERROR: int = av.logging.ERROR
 INFO: int = av.logging.INFO
-# Messages of damage, without stray references ("mmco: ..."), which whole pictures have too.
+# Messages of damage; not stray references ("mmco: ..."), which intact pictures have, too.
 _DAMAGE = re.compile(
     "error|conceal|missing|corrupt|truncat|damag|could not find ref|gap|overread|invalid",
     re.IGNORECASE,
@@ -33,12 +33,14 @@ _DAMAGE = re.compile(
 PROBE = "is anybody listening"
 _lock = threading.Lock()
 _open = 0
-_level: int | None = None  # the user's own, while we listen; None: nothing is logged
+_level: int | None = None  # the user's level, while we listen; None: no logging
 _skips_repeated = True
-_watchers: dict[int, Callable[[str], None]] = {}  # by thread
+_watchers: dict[int, Callable[[str], None]] = {}  # thread -> ``tell``
 
 
 class Ears:
+    """Collects FFmpeg's log of this thread, to detect damage."""
+
     def __init__(self) -> None:
         self._records: list[tuple[int, str, str]] = []
 
@@ -53,13 +55,13 @@ class Ears:
         _end()
 
     def listen(self) -> None:
-        """Again, if somebody has closed the log of the process meanwhile. Cheap."""
+        """Restore the log level if other code has turned the log off. Cheap."""
         if av.logging.get_level() is None:
             with _lock:
                 _listen()
 
     def heard_damage(self) -> bool:
-        """Whether the decoder complained about damage since the last call. Cheap."""
+        """Return whether the decoder reported damage since the last call. Cheap."""
         if not self._records:
             return False
         records = self._records[:]
@@ -71,13 +73,13 @@ class Ears:
         return any(level <= ERROR and _DAMAGE.search(message) for level, _, message in records)
 
 
-class Watch:
-    """Around a thread that opens streams: ``tell`` gets FFmpeg's messages, while FFmpeg waits."""
+class LogWatch:
+    """For a thread that opens streams: ``tell`` gets FFmpeg's messages while FFmpeg waits."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> LogWatch:
         _begin()
         _watchers[threading.get_ident()] = self._tell
         return self
@@ -86,8 +88,8 @@ class Watch:
         _watchers.pop(threading.get_ident(), None)
         _end()
 
-    def is_told(self) -> bool:
-        """Whether this thread's messages reach it: a reader of files may take the whole log."""
+    def receives_messages(self) -> bool:
+        """Return whether messages arrive here: a reader of files may capture the whole log."""
         heard: list[str] = []
         mine = threading.get_ident()
         with _lock:
@@ -111,7 +113,7 @@ def _begin() -> None:
 
 def _listen() -> None:
     av.logging.set_level(INFO if _level is None else max(_level, INFO))
-    av.logging.set_skip_repeated(False)  # a second redirect may be told in the same words
+    av.logging.set_skip_repeated(False)  # a second redirect may have the same text
 
 
 def _end() -> None:
@@ -124,13 +126,13 @@ def _end() -> None:
 
 
 class _Redactor(logging.Handler):
-    """Gets PyAV's log records and hands them on, without secrets, to the program's handlers."""
+    """Passes PyAV's log records, without secrets, to the program's handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         if (tell := _watchers.get(threading.get_ident())) is not None:
             tell(message)
-        record.msg, record.args = redact(message), None  # for whoever is asked after us, too
+        record.msg, record.args = redact(message), None  # for later handlers, too
         root = logging.getLogger()
         level = _level if _open else av.logging.get_level()
         if level is None or record.levelno < av.logging.adapt_level(level) or not root.handlers:

@@ -1,5 +1,7 @@
-"""Decoding by a GPU, where a camera asks for it: ``options: {hwaccel: cuda}`` is NVDEC. FFmpeg
-copies each picture to the host; where that is impossible, the CPU decodes."""
+"""Decoding on a GPU: ``options: {hwaccel: cuda}`` of a camera is NVDEC.
+
+FFmpeg copies each picture to the host. If the GPU cannot decode a stream, the CPU does.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from typing import Any
 import av
 from av.codec.hwaccel import HWAccel
 
-OPTION = "hwaccel"  # of a camera; it is not handed to FFmpeg's demuxer
-# One context for all cameras of a process: a context of its own would cost each some 300 MB.
+OPTION = "hwaccel"  # of a camera; not passed to FFmpeg's demuxer
+# One context for all cameras of a process: separate ones would take some 300 MB each.
 _OPTIONS: dict[str, dict[str, object]] = {"cuda": {"primary_ctx": "1"}}
 
 
 def accelerator_of(options: Mapping[str, str]) -> Any:
-    """PyAV's HWAccel for ``av.open``; None where nothing was asked for or the device is absent."""
+    """Return PyAV's HWAccel for ``av.open``; None if not requested or if the device is absent."""
     kind = options.get(OPTION)
     if kind is None or not _exists(kind):
         return None
@@ -25,7 +27,7 @@ def accelerator_of(options: Mapping[str, str]) -> Any:
 
 @functools.cache
 def _exists(kind: str) -> bool:
-    """Whether the device can be opened; PyAV's own error would not name it."""
+    """Return whether the device can be opened; PyAV's own error would not name it."""
     try:
         accelerator = HWAccel(kind, options=_OPTIONS.get(kind, {}))
         accelerator.create(av.Codec("h264", "r"))

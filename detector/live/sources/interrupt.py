@@ -1,7 +1,7 @@
-"""Ends a read of FFmpeg from another thread, at once.
+"""Interrupts a read of FFmpeg from another thread, at once.
 
-PyAV's callback looks at the clock alone, and a container that a timeout has ended is of no use over
-HTTP. So PyAV gets a clock that jumps to the end of time for a thread that was told to stop.
+PyAV's callback only checks the clock, and after a timeout a container cannot be used over HTTP. So
+PyAV gets a clock that leaps ahead for a thread that is to stop.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ LEAP_S = 1e6  # longer than any timeout
 _stopped: set[int] = set()  # identities of threads
 
 
-class _Clock:
+class _LeapingClock:
+    """The module ``time`` with leaps, for PyAV."""
+
     def __init__(self, real: ModuleType) -> None:
         self._real, self._leaps = real, 0
 
     def monotonic(self) -> float:
         now: float = self._real.monotonic()
         if _stopped and threading.get_ident() in _stopped:
-            # A leap more at each call: the first may be the one that starts a read's time.
+            # Leap again at each call: the first call may set the start of the timeout.
             self._leaps += 1
             now += LEAP_S * self._leaps
         return now
@@ -34,7 +36,7 @@ class _Clock:
         return getattr(self._real, name)
 
 
-av.container.core.time = _Clock(time)
+av.container.core.time = _LeapingClock(time)
 
 
 class Interrupt:
@@ -59,19 +61,19 @@ class Interrupt:
             self._thread = None
 
     def stop(self) -> None:
-        """For good: what FFmpeg does now ends, and so does all that follows."""
+        """End the current FFmpeg call, and all later ones."""
         with self._lock:
             self.stopped.set()
         self.cut()
 
     def call(self, cut: Callable[[], None]) -> None:
-        """``cut`` ends a read of the thread that is none of FFmpeg's, until ``resume``."""
+        """Set ``cut``, which ends a read that is not FFmpeg's, until ``resume``."""
         self._cut = cut
         if self.is_cut():
             cut()
 
     def cut(self) -> None:
-        """Ends what FFmpeg does now; the thread calls ``resume`` before it goes on."""
+        """End the current FFmpeg call; the thread calls ``resume`` before it continues."""
         with self._lock:
             if self._thread is not None:
                 _stopped.add(self._thread)

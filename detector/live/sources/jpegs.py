@@ -1,5 +1,7 @@
-"""JPEGs of a web server that FFmpeg does not read: a multipart that is off, or one still picture.
-Pictures are found by JPEG's own markers, and handed to FFmpeg as a multipart that is right."""
+"""JPEGs from web servers that FFmpeg cannot read: a malformed multipart, or one still picture.
+
+Pictures are found by JPEG's own markers, and passed to FFmpeg as a correct multipart.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ import re
 import time
 from collections.abc import Callable
 
-from detector.core.sources._network.nested import Bytes
+from detector.core.sources._network.nested import NestedFile
 
 BEGIN, SIGN = b"\xff\xd8", b"\xff\xd8\xff"
-MOST_BYTES = 64 << 20  # of one picture; what is longer is none
-MOST_BEFORE = 1 << 20  # bytes of an answer before its first picture
+MOST_BYTES = 64 << 20  # of one picture
+MOST_BEFORE = 1 << 20  # bytes of a response before its first picture
 CHUNK = 1 << 16
-TOLD = 60  # bytes of what stood before the first picture
-LOOK_S = 0.05  # between two looks at whether the read is to end
+SHOWN = 60  # bytes reported of what precedes the first picture
+LOOK_S = 0.05  # between checks whether to stop
 ALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length
 SCAN, END, FILL = 0xDA, 0xD9, 0xFF
 _AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
@@ -22,18 +24,18 @@ HEAD = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
 
 
 class Jpegs:
-    """A file for PyAV's ``mpjpeg``; asks the server every ``every_s`` at most, till ``is_over``."""
+    """A file for PyAV's ``mpjpeg``. Requests at most every ``every_s``, until ``is_over``."""
 
     def __init__(
-        self, ask: Callable[[], Bytes | None], every_s: float, is_over: Callable[[], bool]
+        self, ask: Callable[[], NestedFile | None], every_s: float, is_over: Callable[[], bool]
     ) -> None:
         self._ask, self._every_s, self._is_over = ask, every_s, is_over
         self._next_s = 0.0
-        self._answer: Bytes | None = None
+        self._answer: NestedFile | None = None
         self._data = bytearray()
         self._rest = b""
-        self._count = 0  # pictures of this answer
-        self.before = ""  # the beginning of what stood before the first picture
+        self._count = 0  # pictures in this response
+        self.before = ""  # the beginning of what precedes the first picture
 
     def begins(self) -> bool:
         self._begin()
@@ -89,10 +91,10 @@ class Jpegs:
 
     def _note(self, length: int) -> None:
         if not self.before and not self._count:
-            self.before = self._data[: min(length, TOLD)].decode("ascii", "replace").strip()
+            self.before = self._data[: min(length, SHOWN)].decode("ascii", "replace").strip()
 
     def _walk(self) -> tuple[int, bool]:
-        """Where the picture at the beginning ends, and whether with its last marker."""
+        """Return the end of the first picture, and whether it has its end marker."""
         at, data = len(BEGIN), self._data
         while self._has(at + 2):
             marker = data[at + 1]

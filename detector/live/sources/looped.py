@@ -1,4 +1,4 @@
-"""A file that is played again and again at its own pace, as if it were a camera (``--loop``)."""
+"""Plays a file again and again at its own pace, as if it were a camera (``--loop``)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import av
 
 from detector.core.errors import SourceError
 from detector.core.errors.holding import bad_tags, how_to_open
-from detector.core.sources._addresses import is_web
-from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, Meaning, explain
+from detector.core.sources._forms import is_web
+from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, ErrorMeaning, explain
 from detector.core.sources.video._container import probe
 from detector.core.sources.video._tracks import choose_track
 from detector.live.sources.decoding import prepare
@@ -21,11 +21,11 @@ from detector.live.sources.packet_feed import PacketFeed
 from detector.live.sources.packets import End
 from detector.live.sources.status import SECOND
 
-MOST_BEHIND_S = 5.0  # the machine slept: the clock begins anew, nothing is caught up
+MOST_BEHIND_S = 5.0  # further behind, restart the clock: the machine slept
 
 
 class LoopedFeed(PacketFeed):
-    """Packets arrive at the file's pace; pts and counts rise on, as of one endless connection."""
+    """Packets arrive at the file's pace; pts and counts continue, as in one endless connection."""
 
     def receive_all(self) -> None:
         while not self.stopping.is_set():
@@ -38,8 +38,8 @@ class LoopedFeed(PacketFeed):
             self.wake()
             self.stopping.wait((next_try_ns - self.clock()) / SECOND)
 
-    def _play(self, epoch: int) -> Meaning:
-        pace = _Pace()
+    def _play(self, epoch: int) -> ErrorMeaning:
+        pace = _LoopPace()
         try:
             while True:
                 with self._opened() as container:
@@ -49,9 +49,9 @@ class LoopedFeed(PacketFeed):
                     if video.codec_context is None:
                         return UNDECODED
                     if not self._play_once(container, video, epoch, pace):
-                        return Meaning("it was stopped, or contains no frame")
-        except SourceError as error:  # of a server
-            return Meaning(str(error))
+                        return ErrorMeaning("it was stopped, or contains no frame")
+        except SourceError as error:  # from a web server
+            return ErrorMeaning(str(error))
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return explain(error)
 
@@ -61,8 +61,8 @@ class LoopedFeed(PacketFeed):
         with _held(self.camera.address.whole) as name, av.open(**how_to_open(name), **how) as found:
             yield found
 
-    def _play_once(self, container: Any, video: Any, epoch: int, pace: _Pace) -> bool:
-        """False where it was stopped, or where there was nothing to play."""
+    def _play_once(self, container: Any, video: Any, epoch: int, pace: _LoopPace) -> bool:
+        """Play the file; return False if stopped, or if there was nothing to play."""
         codec = video.codec_context
         prepare(codec)
         streams = [video, *container.streams.audio] if self.listeners else [video]
@@ -84,7 +84,7 @@ class LoopedFeed(PacketFeed):
             self.packets.finish(End(epoch, codec))
         return played
 
-    def _wait_until(self, due_s: float, pace: _Pace) -> bool:
+    def _wait_until(self, due_s: float, pace: _LoopPace) -> bool:
         now_ns = self.clock()
         if pace.began_ns is None:
             pace.began_ns = now_ns - round(due_s * SECOND)
@@ -94,15 +94,15 @@ class LoopedFeed(PacketFeed):
         return not self.stopping.wait(wait_s) if wait_s > 0 else not self.stopping.is_set()
 
 
-class _Pace:
+class _LoopPace:
     def __init__(self) -> None:
-        self.began_ns: int | None = None  # by the feed's clock, of the file's second 0
-        self._shift_s = 0.0  # of this pass
-        self._start_s, self._end_s = float("inf"), 0.0  # shown in this pass, as the file says
+        self.began_ns: int | None = None  # the feed's clock at the file's second 0
+        self._shift_s = 0.0  # offset of this pass
+        self._start_s, self._end_s = float("inf"), 0.0  # the file's own times in this pass
         self._due_s = 0.0
 
     def move(self, packet: Any) -> float:
-        """Shifts the packet's stamps behind the passes before. Returns when it is due, in s."""
+        """Shift the packet's stamps to follow earlier passes. Return when it is due, in seconds."""
         base = packet.time_base
         stamps = [stamp for stamp in (packet.dts, packet.pts) if stamp is not None]
         if not stamps:
@@ -119,14 +119,14 @@ class _Pace:
         return self._due_s
 
     def join(self) -> None:
-        """The pass has ended: the next begins where its last picture ends."""
+        """End a pass: the next begins at the end of its last picture."""
         self._shift_s += max(0.0, self._end_s - self._start_s)
         self._start_s, self._end_s = float("inf"), 0.0
 
 
 @contextlib.contextmanager
 def _held(path: str) -> Iterator[str]:
-    """What ``how_to_open`` knows a file by, or an address of a web server. Raises SourceError."""
+    """Yield a name for ``how_to_open``, or an address on a web server. Raises SourceError."""
     if not is_web(path):
         yield path
         return
@@ -140,7 +140,7 @@ def _held(path: str) -> Iterator[str]:
 
 
 def check_file(path: str) -> None:
-    """Raises SourceError, before anything starts, where there is no video that can be decoded."""
+    """Raise SourceError if the file has no video that can be decoded."""
     with _held(path) as name:
         video = probe(name)
         if not video.decodable:

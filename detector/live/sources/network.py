@@ -1,4 +1,4 @@
-"""Cameras and streams on the network, by PyAV."""
+"""Feeds of cameras and streams on the network, read by PyAV."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from detector.core.errors.holding import bad_tags
 from detector.core.errors.parsing import quote
 from detector.core.errors.secrets import redact
 from detector.core.errors.text import printable
-from detector.core.sources._addresses import is_web
-from detector.core.sources._network.addresses import SOUND, Opening, opening_of
+from detector.core.sources._forms import is_web
+from detector.core.sources._network.addresses import SOUND, FFmpegOptions, opening_of
 from detector.core.sources._network.meanings import (
     ENDED,
     NO_VIDEO,
     NOT_NOW,
     UNDECODED,
-    Meaning,
+    ErrorMeaning,
     explain,
 )
 from detector.core.sources._network.nested import (
-    Bytes,
+    NestedFile,
     NestedOpener,
     is_named_playlist,
     is_redirect,
@@ -39,17 +39,18 @@ from detector.live.sources.decoding import prepare
 from detector.live.sources.hardware import OPTION, accelerator_of
 from detector.live.sources.jpegs import Jpegs
 from detector.live.sources.packet_feed import PacketFeed, is_held_back
-from detector.live.sources.packets import End
+from detector.live.sources.packets import End, Received
 from detector.live.sources.status import SECOND
+from detector.live.sources.threaded import TICK_S
 
 if TYPE_CHECKING:
     from detector.core.sources._answers import Rest
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
-PATIENCE_S = 3600.0  # PyAV's own limit of a read: it must have one, to ask us at all
-STILL_S = 1.0  # between two questions for a still picture, without a rate: of the camera
-SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is a still picture, or close to it
-LOOK_UP_S = 0.1  # between two looks at whether a name is found
+PATIENCE_S = 3600.0  # PyAV's timeout of a read; without one it would not check its clock
+STILL_S = 1.0  # between requests of a still picture, without a ``rate``
+SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is treated as a still picture
+LOOK_UP_S = 0.1  # between checks of a look-up
 
 
 BY_MARKERS = "pictures are found by JPEG's own markers"
@@ -64,7 +65,7 @@ class LookUp(threading.Thread):
     def run(self) -> None:
         try:
             self.found = bool(socket.getaddrinfo(self._host, None))
-        except (OSError, UnicodeError):  # UnicodeError: a part of more than 63 letters
+        except (OSError, UnicodeError):  # UnicodeError: a label longer than 63 characters
             self.found = False
 
 
@@ -72,10 +73,10 @@ class NetworkFeed(PacketFeed):
     may_shed = True
     _look_up: LookUp | None = None
     _kept: Rest | None = None
-    _led_to: str | None = None  # the host that the camera would have us log in at
-    _first: Bytes | None = None  # the beginning of what is opened under guard
+    _led_to: str | None = None  # another host to which the camera redirects
+    _first: NestedFile | None = None  # the first response of a guarded opening
     _nested: NestedOpener | None = None
-    _odd = ""  # what FFmpeg says of a multipart that it does not read
+    _odd = ""  # FFmpeg's message about a malformed multipart
 
     def receive_all(self) -> None:
         self._opening = opening_of(self.camera.address.whole)
@@ -94,8 +95,8 @@ class NetworkFeed(PacketFeed):
             self.stopping.wait((next_try_ns - self.clock()) / 1e9)
             self.receiving.resume()
 
-    def hear(self, message: str) -> None:
-        """Stops FFmpeg before it sends user and password to another host."""
+    def handle_message(self, message: str) -> None:
+        """Stop FFmpeg before it sends user and password to another host."""
         if message.startswith(("Expected boundary", "Unexpected Content-Type")):
             self._odd = message
         match = REDIRECT.search(message)
@@ -105,8 +106,8 @@ class NetworkFeed(PacketFeed):
             self._led_to = host or match[1]
             self.receiving.cut()
 
-    def _connection(self, epoch: int) -> Meaning:
-        if self._has_login and not self.watch.is_told():
+    def _connection(self, epoch: int) -> ErrorMeaning:
+        if self._has_login and not self.watch.receives_messages():
             return NOT_NOW
         if (unknown := self._resolve()) is not None:
             return unknown
@@ -141,8 +142,8 @@ class NetworkFeed(PacketFeed):
         container.close()
         return self._open_with(self._opening, SOUND)
 
-    def _jpegs(self, epoch: int, is_odd: bool = False) -> Meaning | None:
-        """A connection by JPEG's own markers, or None. ``is_odd``: FFmpeg could not read it."""
+    def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
+        """Read JPEGs by their markers; None if there are none. ``is_odd``: FFmpeg failed."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
@@ -158,7 +159,7 @@ class NetworkFeed(PacketFeed):
             with av.open(jpegs, format="mpjpeg", options=options) as container:
                 return self._receive_from(container, epoch)
 
-    def _ask(self) -> Bytes | None:
+    def _ask(self) -> NestedFile | None:
         options = self._options(self._opening, {})
         options.pop("format_whitelist", None)
         if self._has_login:
@@ -169,7 +170,7 @@ class NetworkFeed(PacketFeed):
         return None
 
     def _take_kept(self) -> Rest | None:
-        """The connection by which the server was asked what it sends, where it takes no other."""
+        """Return the connection of an earlier probe, for servers that accept only one."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open
@@ -181,10 +182,10 @@ class NetworkFeed(PacketFeed):
 
     @property
     def _is_personal(self) -> bool:
-        """FFmpeg sends such options on after a redirect, but not user and password."""
+        """Whether options identify the user; FFmpeg sends such options on after a redirect."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
-    def _options(self, opening: Opening, probing: dict[str, str]) -> dict[str, str]:
+    def _options(self, opening: FFmpegOptions, probing: dict[str, str]) -> dict[str, str]:
         return {
             **opening.options,
             **probing,
@@ -195,7 +196,7 @@ class NetworkFeed(PacketFeed):
         }
 
     def _open_with(
-        self, opening: Opening, probing: dict[str, str], kept: Rest | None = None
+        self, opening: FFmpegOptions, probing: dict[str, str], kept: Rest | None = None
     ) -> Any:
         options = self._options(opening, probing)
         how: dict[str, Any] = {"file": kept or self.camera.address.whole}
@@ -209,7 +210,7 @@ class NetworkFeed(PacketFeed):
             elif self._has_login:
                 return self._open_unled(options)
         if "io_open" in how:
-            options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
+            options["http_persistent"] = "0"  # else FFmpeg expects its own connection in ours
         container = av.open(
             **how,
             options=options,
@@ -220,7 +221,7 @@ class NetworkFeed(PacketFeed):
         return how["io_open"].keep(container) if "io_open" in how else container
 
     def _open_unled(self, options: dict[str, str]) -> Any:
-        """FFmpeg would take a cookie, by which the login is known, to where a redirect leads."""
+        """Open without redirects, to which FFmpeg would take a cookie that holds the login."""
         how = {
             "options": options | {"max_redirects": "0"},
             "timeout": (PATIENCE_S, PATIENCE_S),
@@ -240,17 +241,17 @@ class NetworkFeed(PacketFeed):
     def _guard(
         self, address: str, options: dict[str, str], follows: bool = False
     ) -> dict[str, Any]:
-        """How PyAV opens an address when login and options are for its own host alone."""
+        """Return how PyAV opens an address whose login and options are only for its own host."""
         if self._first is not None:
             self._first.close()
         self._nested = NestedOpener(address, options, PATIENCE_S, follows)
         first = self._first = self._nested.open_first()
         if not first.is_playlist():
             return {"file": first}
-        # Of bytes that we hand over FFmpeg does not know the type, which it wants for a playlist.
+        # FFmpeg does not get the content type of our bytes, so name the format.
         return {"file": address, "format": "hls", "io_open": self._nested}
 
-    def _receive_from(self, container: Any, epoch: int) -> Meaning:
+    def _receive_from(self, container: Any, epoch: int) -> ErrorMeaning:
         video = container.streams.video[0]
         codec = video.codec_context
         if codec is None:
@@ -262,7 +263,7 @@ class NetworkFeed(PacketFeed):
             for packet in _demux(container, streams):
                 if self.stopping.is_set():
                     break
-                if not self.receiving.is_cut():  # else it may be the first part of a picture
+                if not self.receiving.is_cut():  # else it may be part of a picture
                     self.receive(packet, codec, epoch, video.index)
         finally:
             for listener in self.listeners:
@@ -270,9 +271,9 @@ class NetworkFeed(PacketFeed):
             self.packets.finish(End(epoch, codec))
         return ENDED
 
-    def _explain(self, error: BaseException) -> Meaning:
+    def _explain(self, error: BaseException) -> ErrorMeaning:
         if self._led_to is not None:
-            return Meaning(
+            return ErrorMeaning(
                 f"the camera redirects to another host, {self._led_to}, to which we do not send "
                 "its password; give the address at that host"
             )
@@ -283,21 +284,21 @@ class NetworkFeed(PacketFeed):
         failure = None if self._nested is None else self._nested.failure
         return explain(failure or error, timed_out=self.was_cut)
 
-    def _denied(self) -> Meaning | None:
-        """Where another host, which got no secrets, did not let us in, or no segment came."""
+    def _denied(self) -> ErrorMeaning | None:
+        """Explain a refusal by another host, which got no secrets, or a missing segment."""
         nested = self._nested
         if nested is None or (nested.denied is None and not nested.given_up):
             return None
         if nested.denied is None:
-            return Meaning(f"of its playlist, {nested.given_up}")
-        return Meaning(
+            return ErrorMeaning(f"of its playlist, {nested.given_up}")
+        return ErrorMeaning(
             f"its playlist points to another host, {nested.denied}, which refused access: "
             "we do not send it the login, headers and cookies of this one; give the playlist at "
             "that host, with its own options"
         )
 
-    def _resolve(self) -> Meaning | None:
-        """What is wrong with the host's name. A look-up cannot be ended: one thread may stay."""
+    def _resolve(self) -> ErrorMeaning | None:
+        """Return what is wrong with the host's name. A pending look-up thread may remain."""
         host = _host(self.camera.address.whole)
         if host is None:
             return None
@@ -307,9 +308,9 @@ class NetworkFeed(PacketFeed):
         while self._look_up.is_alive() and self.clock() < until_ns and not self.stopping.is_set():
             self._look_up.join(LOOK_UP_S)
         if self._look_up.is_alive():
-            return Meaning(f"looking up {host} timed out; check the name server")
+            return ErrorMeaning(f"looking up {host} timed out; check the name server")
         if not self._look_up.found:
-            return Meaning(f"host {host} not found; check the name")
+            return ErrorMeaning(f"host {host} not found; check the name")
         return None
 
 
@@ -317,10 +318,10 @@ def _demux(container: Any, streams: list[Any]) -> Iterator[Any]:
     while True:
         try:
             for packet in container.demux(streams):
-                if packet.size:  # an empty one stands for the end
+                if packet.size:  # an empty packet marks the end
                     yield packet
             return
-        except IndexError:  # another stream has appeared: PyAV knows it when it begins anew
+        except IndexError:  # a new stream: demux again to include it
             continue
 
 
@@ -329,3 +330,18 @@ def _host(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
+
+
+class MainStreamFeed(NetworkFeed):
+    """A camera's second stream, of which nobody detects anything: it hands packets to its listeners
+    and decodes none, so ``take`` never has a picture."""
+
+    def _decode(self) -> None:
+        while not self.stopping.is_set():
+            self._watch()
+            item = self.packets.get(TICK_S)
+            if isinstance(item, Received):
+                codec = item.codec
+                self.status.show(
+                    self.clock(), item.stamp.epoch, codec.width, codec.height, codec.name
+                )

@@ -1,5 +1,8 @@
-"""A feed whose pictures come as packets: one thread receives, another decodes. The first stamps
-packets and never waits; the second decodes, and interrupts the first where nothing arrives."""
+"""A feed of packets: one thread receives, another decodes.
+
+The first stamps packets and never waits; the second decodes, and interrupts the first if nothing
+arrives.
+"""
 
 from __future__ import annotations
 
@@ -12,48 +15,48 @@ from typing import Any
 from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT
 from detector.core.types import Image
 from detector.live.sources.base import STOPPED, UNDECODED, FeedFacts, Picture
-from detector.live.sources.decoding import Converter, Decoder
-from detector.live.sources.ffmpeg_log import Ears, Watch
+from detector.live.sources.decoding import Converter, PacketDecoder
+from detector.live.sources.ffmpeg_log import Ears, LogWatch
 from detector.live.sources.hardware import codec_name
 from detector.live.sources.interrupt import Interrupt
 from detector.live.sources.packets import End, PacketQueue, Received, Stamp
 from detector.live.sources.shedding import Shedding
-from detector.live.sources.threaded import TICK_S, ThreadedFeed, Track
+from detector.live.sources.threaded import TICK_S, SpanTrack, ThreadedFeed
 
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
-# Demuxers that know a picture's end by the beginning of the next.
+# Demuxers that detect a picture's end only by the start of the next.
 HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
-ABSENT_NS = 1_000_000_000  # without a look at the clock, several of which are due in it
+ABSENT_NS = 1_000_000_000  # the decoding thread checks more often, unless the machine was suspended
 
 
 def is_held_back(demuxer: str, codec: str) -> bool:
-    """Whether FFmpeg hands out a picture only when the next begins: stamp it with the previous."""
+    """Return whether FFmpeg returns a picture only when the next begins."""
     return demuxer in HOLD_BACK and codec != "mjpeg"
 
 
 class PacketFeed(ThreadedFeed):
-    may_shed = False  # the rest of a group may stay undecoded where the machine is overloaded
-    was_cut = False  # the decoding thread ended a read that was silent for too long
-    is_shown = False  # this connection gave a picture
+    may_shed = False  # whether to skip decoding if the machine is overloaded
+    was_cut = False  # the decoding thread ended a silent read
+    is_shown = False  # this connection has sent a picture
 
     def receive_all(self) -> None:
-        """The receiving thread, from its beginning to ``stopping``."""
+        """Receive until ``stopping``; runs in the receiving thread."""
         raise NotImplementedError
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.receiving = Interrupt()
         self.packets = PacketQueue(self.terms.max_age_s, not self.terms.every, self.status.drop)
-        self._decoder = Decoder(self.camera.name, self.status.drop, self.clock)
+        self._decoder = PacketDecoder(self.camera.name, self.status.drop, self.clock)
         self._converter = Converter(self.terms.grey)
-        # A camera's own ``rate`` wants pictures at even distances.
+        # A camera's ``rate`` needs evenly spaced pictures.
         sheds = self.may_shed and not self.terms.every and self.camera.rate is None
         self._needed: Callable[[], bool] = (lambda: False) if sheds else (lambda: True)
         self._shedding = Shedding(
             lambda: self.status.taken, self.terms.burden.look, lambda: self._needed()
         )
-        self._cpu_ns = 0  # of the decoding thread, as told last
-        self._reached = 0  # the epoch of what was decoded last
+        self._cpu_ns = 0  # of the decoding thread, as last reported
+        self._reached = 0  # epoch of the last decoded packet
         self._watched_ns = self.clock()
 
     def jobs(self) -> dict[str, Callable[[], None]]:
@@ -79,14 +82,14 @@ class PacketFeed(ThreadedFeed):
         before = self._needed
         self._needed = lambda: before() or needed()
 
-    # The receiving thread.
+    # In the receiving thread.
 
     def _receive(self) -> None:
-        with self.receiving, Watch(self.hear) as self.watch:
+        with self.receiving, LogWatch(self.handle_message) as self.watch:
             self.receive_all()
 
-    def hear(self, message: str) -> None:
-        """A message of FFmpeg in the receiving thread, which waits for the return."""
+    def handle_message(self, message: str) -> None:
+        """Handle a message of FFmpeg in the receiving thread, which waits meanwhile."""
 
     def begin(self, streams: list[Any], held_back: bool) -> None:
         self.packets.begin()
@@ -97,11 +100,11 @@ class PacketFeed(ThreadedFeed):
             listener.opened(streams, *self._before)
 
     def receive(self, packet: Any, codec: Any, epoch: int, video: int) -> None:
-        """One packet that has just come out of FFmpeg, of the stream ``video`` or of sound."""
+        """Take one packet as soon as FFmpeg returns it, of the stream ``video`` or of sound."""
         is_video = packet.stream_index == video
         arrived_ns, utc_s = now = self.clock(), self.utc()
         if is_video:
-            if self._held:
+            if self._held:  # the picture arrived with the packet before
                 arrived_ns, utc_s = self._before
             self._before = now
         for listener in self.listeners:
@@ -115,7 +118,7 @@ class PacketFeed(ThreadedFeed):
         self._shedding.arrive(arrived_ns, packet.is_keyframe)
         self.packets.put(Received(packet, stamp, codec, packet.is_keyframe, packet.size))
 
-    # The decoding thread.
+    # In the decoding thread.
 
     def _decode(self) -> None:
         with Ears() as ears, self.timeline.track(f"camera {self.camera.name}") as track:
@@ -129,33 +132,33 @@ class PacketFeed(ThreadedFeed):
                 if isinstance(item, Received):
                     number, self._reached = item.stamp.number, item.stamp.epoch
                     self._decode_or_leave(item, ears, track)
-                    self._tell_cpu()
+                    self._report_cpu()
                 elif item is not None:
                     self._hand_on(list(self._decoder.flush(item)), item.codec, track)
 
-    def _decode_or_leave(self, item: Received, ears: Ears, track: Track) -> None:
-        """One packet; where it is the last one to be decoded, the rest of its group leaves."""
+    def _decode_or_leave(self, item: Received, ears: Ears, track: SpanTrack) -> None:
+        """Decode a packet, or skip it; skip the rest of its group after the last one to decode."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
             with track.span(READ, number):
                 pictures = list(self._decoder.decode(item, ears))
             self._hand_on(pictures, item.codec, track)
-            if not shedding.is_spent():
+            if not shedding.is_exhausted():
                 return
-            # What the decoder holds back would come out with the next group, too late.
+            # Delayed pictures would come out with the next group, too late.
             pictures = list(self._decoder.flush(End(item.stamp.epoch, item.codec)))
             self._hand_on(pictures, item.codec, track)
         else:
             self.status.drop(UNDECODED, 1)
-        if shedding.is_spent():
+        if shedding.is_exhausted():
             shedding.cut()
             self.packets.leave_group()
 
-    def _tell_cpu(self) -> None:
+    def _report_cpu(self) -> None:
         before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
         self.terms.burden.add(self._cpu_ns - before)
 
-    def _hand_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: Track) -> None:
+    def _hand_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: SpanTrack) -> None:
         for place, (picture, frame) in enumerate(pictures):
             now_ns = self.clock()
             self.status.show(
@@ -178,7 +181,7 @@ class PacketFeed(ThreadedFeed):
                 self._shedding.offer()
 
     def _watch(self, blocked: bool = False) -> None:
-        """Detect stalls. ``blocked``: the loop has no time, which is not the camera's fault."""
+        """Detect stalls. ``blocked``: the loop is busy, so the camera is not stalled."""
         now_ns, state = self.clock(), self.status.state
         if now_ns - self._watched_ns > ABSENT_NS:
             self.status.listen(now_ns)

@@ -1,7 +1,7 @@
-"""The packets between the thread that receives and the thread that decodes.
+"""The queue of packets between the receiving and the decoding thread.
 
-The receiving thread never waits, else the system's buffers fill and every later picture is old.
-What the decoder cannot manage in time leaves here, as whole groups of pictures.
+The receiving thread never waits, otherwise the system's buffers would fill and make every later
+picture old. If the decoder is too slow, whole groups of pictures are dropped here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from detector.live.sources.base import LAG, NO_KEY, UNDECODED
 
-SOON_S = 0.5  # under ``latest``: a lag from which a jump to a newer key frame pays
+SOON_S = 0.5  # under ``latest``: the lag from which to jump to a newer key frame
 MOST_BYTES = 256 << 20  # of one camera's packets
 KEY_PATIENCE = 400  # packets without a key frame, after which they are decoded anyway
 
@@ -26,7 +26,7 @@ class Stamp:
     arrived_ns: int
     utc_s: float
     captured_s: float | None = None
-    damaged: bool = False  # the decoder complained about its packet
+    damaged: bool = False  # the decoder reported damage
 
 
 @dataclass(slots=True)
@@ -36,20 +36,20 @@ class Received:
     codec: Any
     is_key: bool
     size: int  # bytes
-    after_gap: bool = False  # what the decoder holds does not belong to it
+    after_gap: bool = False  # the decoder's pending pictures are from before a gap
 
 
 @dataclass(slots=True)
 class End:
-    """The end of a connection: the decoder gives out what it still holds."""
+    """The end of a connection: the decoder is flushed."""
 
     epoch: int
     codec: Any
 
 
 class PacketQueue:
-    """First in, first out, bounded by the age of its oldest packet and by bytes. ``eager``: half a
-    second of lag is enough to jump to a waiting key frame."""
+    """A FIFO limited by the age of its oldest packet and by bytes. ``eager``: jump to a queued key
+    frame at half a second of lag."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class PacketQueue:
         self._changed = threading.Condition()
         self._items: deque[Received | End] = deque()
         self._bytes = 0
-        self._reason: str | None = NO_KEY  # why packets that are no key frame stay out; None: in
+        self._reason: str | None = NO_KEY  # why packets are dropped until a key frame, if so
         self._keyless = 0
         self._closed = False
 
     def begin(self) -> None:
-        """A connection begins: nothing can be decoded before its first key frame."""
+        """Begin a connection: nothing can be decoded before its first key frame."""
         with self._changed:
             self._reason, self._keyless = NO_KEY, 0
 
@@ -90,7 +90,7 @@ class PacketQueue:
             self._changed.notify()
 
     def get(self, timeout_s: float) -> Received | End | None:
-        """The next one; None where none came within ``timeout_s``, or after ``close``."""
+        """Return the next item; None if none came within ``timeout_s``, or after ``close``."""
         with self._changed:
             if not self._items and not self._closed:
                 self._changed.wait(timeout_s)
@@ -102,7 +102,7 @@ class PacketQueue:
             return item
 
     def leave_group(self) -> None:
-        """Drop the rest of the group of the last packet from ``get``, also what is to come."""
+        """Drop the rest of the group of the last packet from ``get``, including packets to come."""
         with self._changed:
             count = 0
             while self._items and isinstance(item := self._items[0], Received) and not item.is_key:
@@ -118,7 +118,7 @@ class PacketQueue:
             self._changed.notify_all()
 
     def close(self) -> int:
-        """Wakes the decoder; returns the number of packets that nobody will decode."""
+        """Wake the decoder; return the number of packets left undecoded."""
         with self._changed:
             self._closed = True
             left = sum(isinstance(item, Received) for item in self._items)
@@ -149,7 +149,7 @@ class PacketQueue:
                 self._reason, self._keyless = LAG, 0
 
     def _newest_key(self) -> int:
-        """Its place in the queue; 0 where there is none, or where nothing lies before it."""
+        """Return its index in the queue; 0 if there is none, or if it is the first item."""
         for place in range(len(self._items) - 1, 0, -1):
             item = self._items[place]
             if isinstance(item, Received) and item.is_key:

@@ -1,4 +1,4 @@
-"""Which reader a camera gets. Each imports its library only here."""
+"""Picks the reader of a camera. Each reader's library is imported only when it is picked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def make_feed(
     timeline: Tracks | None = None,
     wake: Callable[[], None] = lambda: None,
 ) -> Feed:
-    """A feed, not yet started. It calls ``wake``, which must not wait. Raises SourceError."""
+    """Make a feed without starting it. ``wake`` must not wait. Raises SourceError."""
     if camera.kind == NETWORK:
         from detector.live.sources.network import NetworkFeed
 

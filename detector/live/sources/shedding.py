@@ -1,14 +1,15 @@
-"""How much of a camera's stream is decoded where decoding leaves no time to detect.
+"""Sheds load: decides how much of a camera's stream is decoded if decoding leaves no time to
+detect.
 
-Under ``latest`` all pictures are decoded, so that the newest is at hand. Where the loop takes few
-of them, most of that is for nothing, and it is CPU time that detection lacks. Then the first
-pictures of each group alone are decoded, about three for each one that the loop takes. The rest of
-the group stays out up to the next key frame, since a picture needs those before it.
+Under ``latest`` all pictures are decoded, so that the newest is at hand. If the loop takes few of
+them, most of that CPU time is wasted, and detection lacks it. Then only the first pictures of each
+group are decoded, about three for each one that the loop takes; the rest up to the next key frame
+is skipped, because a picture needs those before it.
 
-That costs age: until the next key frame there is no newer picture. So it begins only where the
-cores are full, a good part of this program's time goes into decoding, and the loop takes fewer than
-one picture in five; and it ends as soon as there is time again. Cameras whose key frames are far
-apart are left alone: they would be blind for as long.
+That makes results older: until the next key frame there is no newer picture. So it begins only if
+the cores are full, much of this program's time goes into decoding, and the loop takes fewer than
+one picture in five; it ends as soon as there is time again. Cameras with rare key frames are left
+alone: they would see nothing for as long.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from detector.live.sources.packets import Stamp
 
 SECOND = 1_000_000_000  # ns
 
-FEW = 5  # it begins where fewer than one in so many of the pictures that arrived was taken
-LEAST = 3  # pictures of a section that are decoded in any case
-MARGIN = 3  # decoded for each one that is taken
-WASTED = 4  # decoded for each one that is taken: so many are too many
-FULL = 0.9  # busy share of the cores from which it may begin
-ROOM = 0.75  # below it there is time to decode more
-WORTH = 0.25  # of this program's CPU time goes into decoding: less is not worth the age
-# A section is judged at once: a group, or as many short ones as hold so many pictures.
+FEW = 5  # begin if fewer than one in this many arrived pictures was taken
+LEAST = 3  # pictures per section that are always decoded
+MARGIN = 3  # pictures to decode per taken one
+WASTED = 4  # decoded pictures per taken one that are too many
+FULL = 0.9  # busy share of the cores above which it may begin
+ROOM = 0.75  # busy share below which there is time to decode more
+WORTH = 0.25  # least share of our CPU time in decoding for which it is worth the age
+# Pictures in a section at least: one group, or several short ones.
 SHORTEST = 10
-LONGEST_S = 2.5  # of a group. Key frames every two seconds are common, and arrive with jitter
-REGULAR = 5  # so many groups in a row that were no longer, of this connection
-# Sections in a row that must be bad before it begins: twice as many each time that it begins.
+LONGEST_S = 2.5  # of a group; key frames every two seconds are common, and arrive with jitter
+REGULAR = 5  # groups in a row within LONGEST_S before it may begin
+# Bad sections in a row before it begins: doubled each time that it begins.
 PATIENCE, MOST_PATIENCE = 2, 32
 
 
 class Shedding:
-    """Decide for one camera which packets are decoded, without clock or stream. ``begin`` and
-    ``arrive`` run in the receiving thread. ``taken``: pictures that the loop took."""
+    """Decides for one camera which packets are decoded. ``begin`` and ``arrive`` run in the
+    receiving thread. ``taken``: pictures that the loop took."""
 
     def __init__(
         self,
@@ -46,18 +47,14 @@ class Shedding:
         needed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._taken, self._use, self._needed = taken, use, needed
-        self.limit: int | None = None  # pictures of a section that are decoded; None: all
-        # Of the receiving thread.
+        self.limit: int | None = None  # pictures to decode per section; None: all
         self._key_ns: int | None = None
-        self._regular = 0  # groups in a row that were short enough
-        # Of the section.
+        self._regular = 0  # groups in a row within LONGEST_S
         self._epoch = self._first = self._taken_before = self._offered = 0
-        self._late = 0  # sections in a row that were bad enough
+        self._late = 0  # bad sections in a row
         self._patience = PATIENCE
-        self._cut = False  # what came before the last key frame was not decoded
-        self._leads_to: int | None = None  # pts of a key frame behind such a cut
-
-    # The receiving thread.
+        self._cut = False  # packets before the last key frame were skipped
+        self._leads_to: int | None = None  # pts of the key frame after a cut
 
     def begin(self) -> None:
         self._key_ns, self._regular = None, 0
@@ -70,33 +67,31 @@ class Shedding:
         if is_key:
             self._key_ns = arrived_ns
 
-    # The decoding thread.
-
     def admits(self, stamp: Stamp, is_key: bool, pts: int | None = None) -> bool:
-        """Whether this packet, which is the next, is decoded."""
+        """Return whether to decode this packet, the next one."""
         if is_key:
             self._key(stamp)
-            if self.is_spent():
+            if self.is_exhausted():
                 return False
             self._leads_to, self._cut = pts if self._cut else None, False
             return True
-        if self.is_spent():
-            # The queue waited for a key frame until its patience ended.
+        if self.is_exhausted():
+            # The queue gave up waiting for a key frame.
             self.limit, self._regular = None, 0
-        # Pictures that are shown before their key frame need the group before, too.
+        # Pictures shown before their key frame also need the skipped group.
         return self._leads_to is None or pts is None or pts >= self._leads_to
 
     def offer(self) -> None:
         self._offered += 1
 
-    def is_spent(self) -> bool:
+    def is_exhausted(self) -> bool:
         return self.limit is not None and self._offered >= self.limit
 
     def cut(self) -> None:
         self._cut = True
 
     def _key(self, stamp: Stamp) -> None:
-        """A key frame: perhaps a section ends with it, and the next one begins."""
+        """Handle a key frame, which may end a section and begin the next."""
         arrived, taken = stamp.number - self._first, self._taken()
         if stamp.epoch != self._epoch:
             self.limit, self._late = None, 0
@@ -121,7 +116,7 @@ class Shedding:
             self._patience = min(2 * self._patience, MOST_PATIENCE)
 
     def _adjust(self, limit: int, arrived: int, taken: int) -> None:
-        """More by half if most were taken or there is time; down to half if too many were not."""
+        """Raise the limit if most were taken or there is time; lower it if too few were."""
         if 2 * taken > self._offered or self._use().busy < ROOM:
             limit += max(1, limit // 2)
             self.limit = None if limit >= arrived else limit

@@ -1,4 +1,4 @@
-"""Where decoded pictures of one camera wait for the loop."""
+"""The decoded pictures of one camera that wait for the loop."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fractions import Fraction
 
 from detector.live.sources.base import LAG, NEWER, RATE, STOPPED, Picture
 
-PLACES = 4  # decoded pictures that wait under ``every``: 12 MB of 1080p
+PLACES = 4  # length of the queue under ``every``: 12 MB at 1080p
 
 
 class Slot:
-    """``latest``: one place for the newest. ``every``: a queue of four that blocks the decoder."""
+    """``latest``: holds the newest picture. ``every``: a queue that blocks the decoder."""
 
     def __init__(
         self,
@@ -24,13 +24,13 @@ class Slot:
     ) -> None:
         self._latest, self._max_age_ns, self._drop = latest, round(max_age_s * 1e9), drop
         self._interval_ns = round(1e9 / rate) if rate else 0
-        self._due_ns: int | None = None  # of the next picture that ``rate`` lets in
+        self._due_ns: int | None = None  # due time of the next picture under ``rate``
         self._changed = threading.Condition()
         self._pictures: deque[Picture] = deque()
         self._closed = False
 
     def put(self, picture: Picture) -> bool:
-        """False where the camera's rate leaves the picture out, or after ``close``."""
+        """Add a picture; False if the camera's rate skips it, or after ``close``."""
         with self._changed:
             if self._closed:
                 self._drop(STOPPED, 1)
@@ -55,7 +55,7 @@ class Slot:
             return self._latest or self._closed or len(self._pictures) < PLACES
 
     def take(self, now_ns: int) -> Picture | None:
-        """The oldest. Under ``every`` those beyond the greatest age are left out, all but one."""
+        """Return the oldest; under ``every``, drop those over the maximum age but the last."""
         with self._changed:
             while len(self._pictures) > 1 and self._is_old(self._pictures[0], now_ns):
                 self._pictures.popleft()
@@ -79,12 +79,12 @@ class Slot:
         return now_ns - picture.arrival.arrived_ns > self._max_age_ns
 
     def _is_due(self, arrived_ns: int) -> bool:
-        """Picks pictures by the times at which the rate wants one, so that 10 of 25 are 10."""
+        """Pick pictures by due times, so that 10 of 25 per second are exactly 10."""
         if not self._interval_ns:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:
-            self._due_ns = arrived_ns  # the first, or behind a gap
-        # A quarter of grace: arrivals jitter, and a camera of that very rate loses none.
+            self._due_ns = arrived_ns  # the first, or the first after a gap
+        # Accept a quarter early: arrivals jitter, and a camera of exactly this rate must lose none.
         if arrived_ns + self._interval_ns // 4 < self._due_ns:
             return False
         self._due_ns += self._interval_ns

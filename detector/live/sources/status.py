@@ -1,5 +1,7 @@
-"""What a feed knows of itself: its state, its counts, and when it tries again. Every method is told
-the time, and one lock makes ``facts`` of one moment."""
+"""The state and counts of a feed, and when it retries.
+
+Callers pass the time. One lock makes ``facts`` consistent.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,21 @@ from collections.abc import Callable
 from detector.live.sources.base import CONNECTING, ENDED, LIVE, REASONS, STALLED, WAITING, FeedFacts
 
 SECOND = 1_000_000_000  # ns
-STALL_S = 2.0  # without a picture, or three of the camera's intervals where that is longer
+STALL_S = 2.0  # without a picture; or INTERVALS of the camera's intervals if longer
 INTERVALS = 3
-LOST_S = 10.0  # of silence, after which a connection is given up and made anew
-FROZEN_S = 10.0  # of the same picture, to the last bit: noise and key frames change a live one
-RATE_S = 5.0  # over which the camera's rate is told
-MOST_ARRIVALS = 1000  # kept for it
-BURST_S = 0.05  # pictures that came while the stream was opened are handed out at once
-# After so long live, the next failure counts as the first again.
+LOST_S = 10.0  # of silence, then reconnect
+FROZEN_S = 10.0  # of bit-identical pictures; noise and key frames change live ones
+RATE_S = 5.0  # over which the camera's rate is measured
+MOST_ARRIVALS = 1000  # kept for the rate
+BURST_S = 0.05  # pictures buffered while the stream was opened come at once
+# After this long live, the next failure counts as the first again.
 STEADY_S = 2.0
 
-# go2rtc's steps: five tries after 1 s, five after 5 s, ten after 10 s, then once a minute.
+# go2rtc's steps: five retries after 1 s, five after 5 s, ten after 10 s, then one per minute.
 STEPS = ((5, 1.0), (10, 5.0), (20, 10.0))
 SLOWEST_S = 60.0
 LOGIN_S = 300.0  # cameras lock an account after a few wrong passwords
-JITTER = 0.2  # of the wait, up and down: cameras behind one switch must not come back in step
+JITTER = 0.2  # of the wait, up and down, so that cameras of one switch do not retry in step
 
 
 class Backoff:
@@ -34,7 +36,7 @@ class Backoff:
         self._random = random_
 
     def wait_s(self, login: bool = False) -> float:
-        """Counts one more failure. ``login``: the camera refused user or password."""
+        """Count a failure and return the wait. ``login``: the camera refused user or password."""
         self.failures += 1
         step = next((wait for most, wait in STEPS if self.failures <= most), SLOWEST_S)
         return (LOGIN_S if login else step) * (1 + JITTER * (2 * self._random() - 1))
@@ -51,7 +53,7 @@ class Status:
         self._received = self._taken = self._connects = self._stalls = 0
         self._epoch = 0
         self._first_ns = now_ns  # arrival of this connection's first picture
-        self._listening_ns = now_ns  # silence from before is not the camera's
+        self._listening_ns = now_ns  # earlier silence is not the camera's fault
         self._dropped: dict[str, int] = {}
         self._next_try_ns: int | None = None
         self._error: str | None = None
@@ -63,10 +65,8 @@ class Status:
         self._frozen = False
         self._interval_ns, self._note = 0.0, ""
 
-    # States.
-
     def expect(self, every_s: float, note: str) -> None:
-        """A picture each ``every_s`` at most. ``note``: what is odd of the camera; "": nothing."""
+        """Expect at most one picture per ``every_s``. ``note``: an oddity of the camera, or ""."""
         with self._lock:
             self._interval_ns, self._note = every_s * SECOND, note
 
@@ -81,13 +81,13 @@ class Status:
 
     def arrive(self, now_ns: int) -> int:
         with self._lock:
-            if self._state == STALLED:  # it was live, and goes on: as good as a steady one
+            if self._state == STALLED:  # resuming after a stall counts as steady
                 self._enter(LIVE, now_ns)
                 self._backoff.reset()
             if not self._arrivals:
                 self._first_ns = now_ns
             elif now_ns - self._first_ns < BURST_S * SECOND:
-                self._arrivals.clear()  # the rate is told without them
+                self._arrivals.clear()  # the burst does not count for the rate
             self._arrivals.append(now_ns)
             self._received += 1
             return self._received - 1
@@ -101,7 +101,7 @@ class Status:
         codec: str = "",
         fingerprint: object = None,
     ) -> None:
-        """A picture came out whole. ``fingerprint``: equal for equal pictures, if known."""
+        """Note a decoded picture. ``fingerprint``: equal for equal pictures, if known."""
         with self._lock:
             self._size, self._codec = (width, height), codec
             if fingerprint is not None:
@@ -112,7 +112,7 @@ class Status:
                 self._enter(LIVE, now_ns)
 
     def fail(self, now_ns: int, error: str, *, login: bool = False) -> int:
-        """The connection is gone, or did not come about. Returns when to try again, in ns."""
+        """Note a lost or failed connection; return when to retry, in ns."""
         with self._lock:
             if self._steady(now_ns):
                 self._backoff.reset()
@@ -129,12 +129,12 @@ class Status:
             self._error = error or self._error
 
     def listen(self, now_ns: int) -> None:
-        """Nobody could hear the camera until now: the process stood still, as by SIGSTOP."""
+        """Ignore silence until now: the process was suspended, as by SIGSTOP."""
         with self._lock:
             self._listening_ns = now_ns
 
     def tick(self, now_ns: int) -> None:
-        """Notes what silence means. To be called a few times a second."""
+        """Detect stalls. Called a few times a second."""
         with self._lock:
             if self._state == LIVE and self._silent_ns(now_ns) > self._stall_ns():
                 self._stalls += 1
@@ -145,7 +145,7 @@ class Status:
     def is_lost(self, now_ns: int, start_timeout_s: float) -> bool:
         with self._lock:
             silent = self._silent_ns(now_ns)
-            if self._state == CONNECTING:  # a stream of key frames far apart gets its time
+            if self._state == CONNECTING:  # streams with rare key frames need time
                 since_ns = max(self._since_ns, self._listening_ns)
                 return now_ns - since_ns > start_timeout_s * SECOND
             return self._state == STALLED and silent > max(LOST_S * SECOND, 2 * self._stall_ns())
@@ -168,8 +168,6 @@ class Status:
     def error(self) -> str | None:
         with self._lock:
             return self._error
-
-    # Counts.
 
     @property
     def taken(self) -> int:
@@ -237,7 +235,7 @@ class Status:
             self._frozen = now_ns - self._same_since_ns >= FROZEN_S * SECOND
 
     def _fps(self, now_ns: int) -> float | None:
-        """A count over a span: a mean of gaps would say 25 where 24 pictures came in a burst."""
+        """Return a count over a span; a mean of gaps would be wrong for bursts."""
         while len(self._arrivals) > 2 and now_ns - self._arrivals[0] > RATE_S * SECOND:
             self._arrivals.popleft()
         if self._state != LIVE or len(self._arrivals) < 2:

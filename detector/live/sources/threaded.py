@@ -1,4 +1,4 @@
-"""What all feeds share: threads that are started and stopped, a slot, a status."""
+"""The base of all feeds: threads, a slot and a status."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from detector.live.sources.base import Camera, Feed, FeedFacts, PacketListener, 
 from detector.live.sources.slot import Slot
 from detector.live.sources.status import Status
 
-TICK_S = 0.2  # between two looks at the clock, for stalls
+TICK_S = 0.2  # between checks for stalls
 
 
-class Track(Protocol):
+class SpanTrack(Protocol):
     def span(self, stage: str, index: int, kind: str = ...) -> AbstractContextManager[Any]: ...
 
 
@@ -31,16 +31,16 @@ _running: weakref.WeakSet[ThreadedFeed] = weakref.WeakSet()
 
 @atexit.register
 def _stop_running() -> None:
-    """FFmpeg asks Python whether to go on. A thread in it crashes an interpreter that has ended."""
+    """Stop all feeds before Python ends: FFmpeg's callback into an ended interpreter crashes."""
     feeds = list(_running)
     for feed in feeds:
-        feed.stop(0)  # tells all before it waits for one
+        feed.stop(0)  # signal all before waiting for any
     for feed in feeds:
         feed.stop()
 
 
 class ThreadedFeed(Feed):
-    """Subclasses define ``jobs`` and ``interrupt``. ``clock``: perf_counter_ns; ``utc``: Unix s."""
+    """Subclasses define ``jobs``, ``interrupt``. ``clock``: perf_counter_ns; ``utc``: Unix s."""
 
     def __init__(
         self,
@@ -63,18 +63,14 @@ class ThreadedFeed(Feed):
         self.listeners: list[PacketListener] = []
         self._threads: list[threading.Thread] = []
 
-    # For subclasses.
-
     def jobs(self) -> dict[str, Callable[[], None]]:
         raise NotImplementedError
 
     def interrupt(self) -> None:
-        """Ends what the threads wait for. ``stopping`` is set."""
+        """End what the threads wait for. ``stopping`` is set."""
 
     def end(self) -> None:
-        """Called once, after the last thread has ended."""
-
-    # The contract.
+        """Clean up, once, after the last thread has ended."""
 
     def start(self) -> None:
         for name, job in self.jobs().items():
@@ -120,7 +116,7 @@ class ThreadedFeed(Feed):
         return ended
 
     def _run(self, job: Callable[[], None]) -> None:
-        """A feed never raises: a fault of ours ends this camera, with its name, and no other."""
+        """Run a job; a bug in it ends only this camera, with an error."""
         try:
             job()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Webcams, by cv2: one thread grabs and converts, and opens a lost device again and again."""
+"""Webcams, read by cv2: one thread grabs and converts, and reopens a lost device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detector.live.sources.status import SECOND
 from detector.live.sources.threaded import ThreadedFeed
 
 MICROSECONDS = Fraction(1, 1_000_000)
-PAUSE_S = 0.05  # between two reads that failed: a dead device answers at once
+PAUSE_S = 0.05  # after a failed read: a dead device fails at once
 
 
 class Capture(Protocol):
@@ -41,7 +41,7 @@ def open_device(device: int | str) -> Capture:
 
 
 class WebcamFeed(ThreadedFeed):
-    """A camera at this machine: ``0`` or ``/dev/video0``. ``open_capture`` opens the device."""
+    """Reads a camera of this machine: ``0`` or ``/dev/video0``. ``open_capture`` opens it."""
 
     open_capture: Callable[[int | str], Capture] = staticmethod(open_device)
 
@@ -87,13 +87,13 @@ class WebcamFeed(ThreadedFeed):
             capture.release()
             return None
         if self.camera.size is not None:
-            # Wishes only: most webcams reach large sizes with MJPEG alone.
+            # Requests only. Most webcams reach large sizes only with MJPEG.
             capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*"MJPG"))
             capture.set(cv2.CAP_PROP_FRAME_WIDTH, self.camera.size[0])
             capture.set(cv2.CAP_PROP_FRAME_HEIGHT, self.camera.size[1])
         if self.camera.rate is not None:
             capture.set(cv2.CAP_PROP_FPS, float(self.camera.rate))
-        capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # the newest: what waits in the driver grows old
+        capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # pictures queued in the driver go stale
         return capture
 
     def _why_not(self) -> str:
@@ -139,7 +139,7 @@ class WebcamFeed(ThreadedFeed):
             "webcam",
             hash(image[:: height // 48 | 1, :: width // 48 | 1].tobytes()),
         )
-        if not self.slot.has_room():  # to wait here would let the driver drop pictures unseen
+        if not self.slot.has_room():  # if we waited, the driver would drop uncounted ones
             self.status.drop(LAG)
             return
         pts = arrival.arrived_ns // 1000

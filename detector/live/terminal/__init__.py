@@ -1,1 +1,1 @@
-"""What a run with cameras prints."""
+"""The terminal output of a run with cameras."""

@@ -1,19 +1,16 @@
-"""A live run on a terminal, while it lasts: a line for each camera."""
+"""The live table on a terminal: a line for each camera."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
-from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
 from detector.core.errors.text import counted, printable
-from detector.core.terminal.console import SafeConsole
-from detector.core.terminal.progress import shorten
+from detector.core.terminal.progress import Redrawn, shorten
 from detector.core.terminal.run import number
 from detector.live.base import LiveFigures, StreamFigures, ZoneFigures
 
@@ -22,37 +19,18 @@ NAME_COLUMNS = 20
 MARKS = {"live": "green", "stalled": "yellow", "waiting": "red", "connecting": "cyan"}
 
 
-class CameraTable:
-    """Draws the figures of a live run twice a second, from a thread of its own."""
-
-    def __init__(self, console: SafeConsole) -> None:
-        self._console = console
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+class CameraTable(Redrawn):
+    """Draws the figures of a live run twice a second."""
 
     def start(self, figures: Callable[[], LiveFigures]) -> None:
-        self._over.clear()
-        self._thread = threading.Thread(
-            target=self._watch, args=(figures,), name="detect-video table", daemon=True
-        )
-        self._thread.start()
+        def draw_now() -> RenderableType:
+            return draw(figures(), self.console.width - 1, self.console.height - 2)
 
-    def stop(self) -> None:
-        """May be called twice."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _watch(self, figures: Callable[[], LiveFigures]) -> None:
-        with RichLive(console=self._console, auto_refresh=False, transient=True) as live:
-            while not self._over.wait(INTERVAL_S):
-                width = self._console.width - 1
-                live.update(draw(figures(), width, self._console.height - 2), refresh=True)
+        self.begin("table", INTERVAL_S, draw_now)
 
 
 def draw(figures: LiveFigures, width: int, height: int = 40) -> RenderableType:
-    """``width`` columns at most; cameras beyond ``height`` lines are counted."""
+    """Return the table: at most ``width`` columns; cameras beyond ``height`` lines are counted."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "left", "right", "right", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)
@@ -92,7 +70,7 @@ def _row(stream: StreamFigures) -> list[Text]:
 
 
 def _counts(zone: ZoneFigures) -> str:
-    """``door: in 3, out 2 today``."""
+    """Format as ``door: in 3, out 2 today``."""
     come, gone = zone.today
     inside = "" if zone.inside is None else f", {zone.inside} inside"
     into, out = zone.shape.sides
@@ -100,7 +78,7 @@ def _counts(zone: ZoneFigures) -> str:
 
 
 def _state(stream: StreamFigures) -> str:
-    """``live``, ``frozen``, ``stalled 12 s``, ``next try 5 s``."""
+    """Format as ``live``, ``frozen``, ``stalled 12 s`` or ``next try 5 s``."""
     if stream.state == "live":
         return "frozen" if stream.frozen else "live"
     if stream.next_try_s is not None:

@@ -1,4 +1,4 @@
-"""``detect-video zones SOURCE``: what one needs to write lines and zones down."""
+"""``detect-video zones SOURCE``: writes a template of lines and zones, and a page to draw them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check(**given: Any) -> None:
 
 
 class ZonesCommand(HelpfulCommand):
-    """``zones SOURCE``, and ``zones check``; a source of that name is ./check."""
+    """``zones SOURCE``, and ``zones check``; a source with that name is written ./check."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any

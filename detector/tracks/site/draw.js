@@ -1,7 +1,7 @@
-// Lines and zones over a picture, drawn with a mouse or a finger: on the page of `detect-video zones` and on that of a run.
+// Draw lines and zones over a picture with a mouse or finger: on the pages of `detect-video zones` and of a run.
 "use strict";
 
-// `board` gets the drawing, over what is there; `panel` gets its buttons. `shapes`: {kind, name, points, in, out}, in
+// `board` gets the drawing, over its content; `panel` gets the buttons. `shapes`: {kind, name, points, in, out}, in
 // pixels of the picture. `changed` gets the text after each change.
 function drawLines({ width, height, board, panel, shapes = [], changed = () => {} }) {
   const over = new AbortController();
@@ -64,7 +64,7 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
   svg.addEventListener("dblclick", close);
   addEventListener("keydown", (event) => { if (["Enter", "Escape"].includes(event.key) && !["INPUT", "BUTTON"].includes(event.target.tagName)) close(); }, { signal: over.signal });
 
-  // From the middle of a line to its side "in".
+  // Return an arrow from the middle of a line to its side "in".
   function arrow([[x1, y1], [x2, y2]], unit) {
     const length = Math.hypot(x2 - x1, y2 - y1) || 1, reach = Math.min(0.15 * length, 4 * unit);
     const along = [(x2 - x1) / length, (y2 - y1) / length], right = [-along[1], along[0]];
@@ -73,7 +73,7 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
     return [[(x1 + x2) / 2, (y1 + y2) / 2], tip, barb(1), tip, barb(-1)];
   }
   function draw() {
-    // Texts and points are large enough to read and to hit on a small screen, too.
+    // Texts and points are large enough for a small screen.
     const unit = Math.max(Math.max(width, height) / 100, 6 * width / (svg.clientWidth || width));
     const stroke = { fill: "none", stroke: "#ffdc3c", "stroke-width": 2, "vector-effect": "non-scaling-stroke" };
     const words = (text, x, y, size) => make("text", { x, y, "font-size": size * unit, fill: "#ffdc3c", stroke: "#000",
@@ -111,7 +111,7 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
     const ofLine = shape.kind === "line" ? [side("in"), side("out"), button("Reverse", () => { shape.points.reverse(); draw(); })] : [];
     return make("li", { class: "row" }, field("name", `name of the ${shape.kind}`, { size: 12 }), ...ofLine, button("Remove", () => remove(shape)));
   }
-  // As a section of the file of --zones. `unfinished`: with what is still being drawn.
+  // Return a section of the file of --zones. `unfinished`: include an unfinished shape.
   function text(unfinished = false) {
     const lines = [`size: [${width}, ${height}]`];
     for (const group of ["line", "zone"]) {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
-from detector.core.stages.between import Stage
+from detector.core.stages.between.base import Spared, Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 
 LONGEST_TRAIL_S = 60.0
+AUTO = "auto"
+MOST = 1000  # frames from one inference to the next
 
 
-class _Place(NamedTuple):
+class _SourceTracking(NamedTuple):
     tracker: Tracker
     cuts: Cuts
     trails: Trails
@@ -31,7 +33,7 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrackSettings:
-    """``every``: the network sees one frame of so many; None: as many as tracks need."""
+    """``every``: the network infers one frame of this many; None: as many as tracks need."""
 
     kind: type[Tracker]
     trails_s: float
@@ -40,7 +42,7 @@ class TrackSettings:
 
 
 def _trail_seconds(text: str) -> float:
-    """Of --trails, 2s or 2. Raises UsageError."""
+    """Parse --trails: 2s or 2. Raises UsageError."""
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:
@@ -50,8 +52,34 @@ def _trail_seconds(text: str) -> float:
     return seconds
 
 
+def parse_every(text: str | None) -> int | None:
+    """Parse --infer-every, in frames; None for auto; 1 by default. Raises UsageError."""
+    if text is None:
+        return 1
+    if text.strip() == AUTO:
+        return None
+    if not (text.strip().isdecimal() and text.isascii() and 1 <= int(text) <= MOST):
+        raise UsageError(f"--infer-every {text}: must be a whole number from 1 to {MOST}, or auto")
+    return int(text)
+
+
+def _choose_every(options: Mapping[str, Any]) -> int | None:
+    """``parse_every``. Raises UsageError, also for what no run can do together."""
+    every = parse_every(options["tracking"]["infer_every"])
+    if every != 1 and options["drawing"]["blur"]:
+        raise UsageError(
+            "--blur and --infer-every contradict each other: in a frame that is not inferred, "
+            "a box may miss what it should hide; omit one"
+        )
+    if every is None and options["runtime"]["batch"] > 1:
+        raise UsageError(
+            "--infer-every auto decides frame by frame; use --batch 1, or a number: --infer-every 3"
+        )
+    return every
+
+
 class TrackStage(Stage):
-    """Each camera has its own tracks, with ids from 1, which may give boxes (--infer-every)."""
+    """Tracks each camera separately, with ids from 1. Tracks may predict boxes (--infer-every)."""
 
     turned_on_by = ("tracking", "track")
     what = "Tracking"
@@ -59,13 +87,16 @@ class TrackStage(Stage):
 
     @classmethod
     def settings(cls, options: Mapping[str, Any]) -> TrackSettings:
-        asked = options["tracking"]
-        from detector.core.run.following import parse_every
         from detector.tracks import trackers
 
-        every = parse_every(asked["infer_every"])
+        asked, every = options["tracking"], _choose_every(options)
         trails_s = 0.0 if asked["trails"] is None else _trail_seconds(asked["trails"])
         return TrackSettings(trackers.find(asked["track"]), trails_s, asked["smooth"], every)
+
+    @classmethod
+    def spares(cls, settings: TrackSettings) -> Spared | None:
+        every = settings.every
+        return None if every == 1 else Spared(f"--infer-every {every or AUTO}", every)
 
     @classmethod
     def lowest_conf(cls, settings: TrackSettings) -> float:
@@ -76,9 +107,9 @@ class TrackStage(Stage):
     ) -> None:
         self._kind, self._conf, self._names = settings.kind, conf, tuple(names)
         self._shown = "" if info.kind == "live" else f"{Path(info.path).name}: "
-        # Pictures of a folder have no times of their own: a frame each.
+        # Pictures of a folder have no times: one step each.
         self._ordered = info.kind == "pictures"
-        self._by_camera: dict[str, _Place] = {}
+        self._by_camera: dict[str, _SourceTracking] = {}
         self._trails_s, self._smooth = settings.trails_s, settings.smooth
         every = settings.every
         self._auto = every is None
@@ -125,13 +156,13 @@ class TrackStage(Stage):
 
         return frame.index * STEP_S if self._ordered else frame.time_s
 
-    def _of(self, camera: str) -> _Place:
+    def _of(self, camera: str) -> _SourceTracking:
         from detector.tracks.cuts import Cuts
         from detector.tracks.steady import Steady
         from detector.tracks.trails import Trails
 
         if camera not in self._by_camera:
-            self._by_camera[camera] = _Place(
+            self._by_camera[camera] = _SourceTracking(
                 self._kind(self._conf), Cuts(), Trails(self._trails_s), Steady()
             )
         return self._by_camera[camera]

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from detector.core.stages.between import Stage
+from detector.core.errors.guard import keep
+from detector.core.stages.between.base import Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ZonesSettings:
-    """``classes``: those of --classes. Runs with cameras ask ``zones_of``."""
+    """``classes``: those of --classes. Runs with cameras call ``zones_of``."""
 
     file: ZonesFile
     classes: Sequence[str] | None
@@ -35,6 +36,7 @@ class ZonesStage(Stage):
     def settings(cls, options: Mapping[str, Any]) -> ZonesSettings:
         from detector.tracks.zones_file import read_zones
 
+        keep("the lines and zones", options["tracking"]["zones"])
         zones = read_zones(options["tracking"]["zones"])
         return ZonesSettings(zones, options["selection"]["classes"])
 
@@ -77,5 +79,4 @@ class ZonesStage(Stage):
         return ()
 
     def findings(self) -> dict[str, Any]:
-        """``zones`` of the summary and ``scenes`` of the session's document."""
         return self._books.findings()

@@ -1,5 +1,5 @@
-"""ByteTrack: SORT, and what is left over of the tracks is looked for among boxes of low scores
-(Zhang et al., 2022, arXiv:2110.06864). A person behind a tree is such a box."""
+"""ByteTrack: SORT, then unmatched tracks are matched with boxes of low scores, such as a person
+behind a tree (Zhang et al., 2022, arXiv:2110.06864)."""
 
 from __future__ import annotations
 

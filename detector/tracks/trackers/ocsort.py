@@ -1,10 +1,10 @@
-"""OC-SORT: SORT that trusts what was seen more than what was predicted (Cao et al., 2023,
-"Observation-Centric SORT", arXiv:2203.14360). Three things are added:
+"""OC-SORT: SORT that trusts observations more than predictions (Cao et al., 2023,
+"Observation-Centric SORT", arXiv:2203.14360). It adds
 
-- momentum (OCM): a box is preferred where the way to it goes on in the track's direction;
-- recovery (OCR): a track that found no box is looked for where it was last seen;
-- re-update (ORU): when a lost track is found again, its filter goes back to where it was lost, and
-  on along a straight line, so that errors of the guesses meanwhile are forgotten.
+- momentum (OCM): boxes in the track's direction are preferred;
+- recovery (OCR): a track without a box is searched for where it was last seen;
+- re-update (ORU): when a lost track is found again, its filter returns to where it was lost and
+  follows a straight line from there, which discards the errors of predictions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from detector.tracks.motion import CENTRES, STEP_S, Floats
 from detector.tracks.tracker import Ids, Numbers, Tracker, others
 
 DIRECTION_WEIGHT = 0.2
-LOOK_BACK = 3  # frames, over which a direction is taken
+LOOK_BACK = 3  # frames over which a direction is measured
 
 
 class OcsortTracker(Tracker):
@@ -27,13 +27,13 @@ class OcsortTracker(Tracker):
 
     def __init__(self, conf: float) -> None:
         super().__init__(conf)
-        self.frames = 0  # since the scene began
+        self.frames = 0  # since the start of the scene
         self.last: Floats = np.zeros((0, 4))  # box of each track when it was last seen
-        # Boxes of the last frames, the oldest first; NaN: it was not seen, or was not there yet.
+        # Boxes of the last frames, oldest first; NaN: not seen.
         self.past: Floats = np.zeros((0, LOOK_BACK, 4))
-        self.direction: Floats = np.zeros((0, 2))  # NaN: not known yet
+        self.direction: Floats = np.zeros((0, 2))  # NaN: unknown
         self.missed: Ids = np.zeros(0, np.int64)  # frames since it was seen
-        # Place, speed and spread (4 + 4 + 4 x 3 numbers) of the filter at the first frame without.
+        # Place, speed and spread (4 + 4 + 4 x 3 numbers) of the filter at the first missed frame.
         self.lost: Floats = np.zeros((0, 4, 5))
 
     def end(self) -> None:
@@ -41,7 +41,7 @@ class OcsortTracker(Tracker):
         self.frames = 0
 
     def needed(self) -> int:
-        """In a scene's first frames ids are given at once. A new track's own box does not count."""
+        """Return hits until an id, not counting a track's first box; 0 at a scene's start."""
         return 0 if self.frames <= self.hits_needed else self.hits_needed + 1
 
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
@@ -70,7 +70,7 @@ class OcsortTracker(Tracker):
         self.frames += 1
 
     def _since(self) -> Floats:
-        """A box of each track some frames ago [T, 4]: the oldest of ``past``, else the last one."""
+        """Return each track's oldest box of ``past``, else its last, [T, 4]."""
         known = np.isfinite(self.past[:, :, 0])
         oldest = self.past[np.arange(len(self)), np.argmax(known, axis=1)]
         return np.where(np.any(known, axis=1)[:, None], oldest, self.last)
@@ -94,7 +94,7 @@ class OcsortTracker(Tracker):
         )
 
     def _go_back(self, row: int, box: Floats) -> None:
-        """The filter of a track that is found again, led along the line to ``box``."""
+        """Re-update the filter of a recovered track along the line to ``box``."""
         frames, motion = int(self.missed[row]), self.motion
         assert self._time_s is not None
         steps = (self._time_s - self.seen_s[row]) / STEP_S / frames
@@ -132,14 +132,14 @@ def _middle_and_size(box: Floats) -> Floats:
 
 
 def _directions(start: Floats, boxes: Floats) -> Floats:
-    """From the middle of each start [T, 4] to that of each box [N, 4], as long as 1: [T, N, 2]."""
+    """Return unit vectors from the middle of each start [T, 4] to each box [N, 4]: [T, N, 2]."""
     ways = (boxes[None, :, :2] + boxes[None, :, 2:] - start[:, None, :2] - start[:, None, 2:]) / 2
     found: Floats = ways / (np.linalg.norm(ways, axis=2, keepdims=True) + 1e-6)
     return found
 
 
 def _agreement(directions: Floats, ways: Floats) -> Floats:
-    """0.5 if a way [T, N, 2] keeps the track's direction [T, 2], -0.5 if it turns back; 0: none."""
+    """Return 0.5 if a way [T, N, 2] keeps the direction [T, 2], -0.5 if it reverses; 0: unknown."""
     angles = np.arccos(np.clip((directions[:, None] * ways).sum(axis=2), -1, 1))
     found: Floats = np.nan_to_num(0.5 - angles / np.pi)
     return found

@@ -44,7 +44,7 @@ def test_the_error_of_opening_is_the_one_that_is_reported(eleven, monkeypatch, f
     assert "cudaFree" not in str(caught.value)
 
 
-def test_a_device_that_fails_at_the_end_is_told_once_and_the_rest_is_freed(eleven, monkeypatch):
+def test_device_error_on_close_raises_once_and_frees_the_rest(eleven, monkeypatch):
     engine = engines.open("trt", plus_one(), EngineOptions(requests=2))
     assert len(eleven.device.streams) >= 2
     before = len(eleven.device.streams)

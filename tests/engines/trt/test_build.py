@@ -58,7 +58,7 @@ def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_gpu_means_another_plan_and_is_said(monkeypatch, tmp_path):
+def test_another_gpu_builds_another_plan_with_a_note(monkeypatch, tmp_path):
     built(install(monkeypatch, 11), tmp_path)
     other = install(monkeypatch, 11, gpus=(("Fake H100", (9, 0)),))
     ready = built(other, tmp_path)
@@ -163,14 +163,14 @@ def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(eleven, tmp_path
     assert len(eleven.fake.builds) == 1
 
 
-def test_the_log_of_an_open_engine_is_no_warning_of_a_build(eleven, tmp_path):
+def test_log_of_an_open_engine_is_not_a_note_of_the_build(eleven, tmp_path):
     beside = eleven.trt.Builder(kept_log(eleven.trt))
     notes = built(eleven, tmp_path).notes
     assert not [note for note in notes if "logger" in note], beside
 
 
 @pytest.mark.slow
-def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
+def test_build_reports_progress_and_false_cancels_it(eleven, tmp_path):
     told = []
     built(eleven, tmp_path, progress=lambda *step: told.append(step) or True)
     assert told[0] == ("Building engine", 0, 6)
@@ -235,7 +235,7 @@ def test_a_reshape_copies_the_batch_where_its_data_begins_with_it(nodes, culprit
         ("conv of 1.convolution", "; use --engine ort or openvino"),
     ],
 )
-def test_why_no_plan_could_be_built_is_said_with_the_cure(eleven, tmp_path, reason, cure):
+def test_failed_build_raises_with_reason_and_cure(eleven, tmp_path, reason, cure):
     def said(builder, network, config):
         builder._logger.log(eleven.trt.ILogger.Severity.ERROR, reason)
 

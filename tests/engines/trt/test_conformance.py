@@ -41,7 +41,7 @@ test_requests_in_several_threads_do_not_mix = (
 )
 test_close_twice_and_infer_after_it = conformance.test_close_twice_and_infer_after_it
 test_no_thread_is_left_behind = conformance.test_no_thread_is_left_behind
-test_a_graph_that_is_no_graph_is_our_error = conformance.test_a_graph_that_is_no_graph_is_our_error
+test_invalid_graph_raises_engine_error = conformance.test_invalid_graph_raises_engine_error
 test_a_description_that_is_not_the_graphs = (
     conformance.test_a_description_that_is_not_the_graphs_is_our_error
 )

@@ -119,7 +119,7 @@ def test_detections_are_onnx_runtimes_of_the_same_graph(
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
-def test_every_multiplication_is_told_once_in_the_type_that_it_ran_in(
+def test_executed_layers_count_all_macs_once_in_their_precision(
     monkeypatch, network, place, major, precision
 ):
     """The graph's MACs, all of them: those of the outputs' convolutions, whose names their Casts
@@ -143,7 +143,7 @@ def half_of(network) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
-def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
+def test_unquantised_convolutions_are_reported_as_fp32(monkeypatch, network, place, major):
     """Half of the convolutions are left out of the quantisation."""
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize import get_calibration

@@ -69,7 +69,7 @@ def test_who_has_no_gpu_is_not_told_to_install_tensorrt(monkeypatch, gpus, reaso
         engines.check_installed("trt")
 
 
-def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
+def test_driver_too_old_for_the_package_names_the_right_package(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
     monkeypatch.setattr(edition, "version", lambda package: "11.4.0")
     said = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4; .* tensorrt-cu12"

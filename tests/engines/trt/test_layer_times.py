@@ -70,7 +70,7 @@ def test_medians_over_the_runs_and_their_sum(eleven):
     assert (told.counted, told.forward_ms > 0, told.profiled_ms > 0) == (5, True, True)
 
 
-def test_nobody_profiles_what_is_reported(machine):
+def test_run_request_has_no_profiler_after_layer_times(machine):
     """An engine as a run has it, before and after layers were timed."""
     with opened() as engine:
         times_of(plus_one())
@@ -145,7 +145,7 @@ def test_own_plans_without_details_name_the_option(eleven):
         (lambda self: True, "engine trt: no layer times: the profiler reported no layers"),
     ],
 )
-def test_a_profiler_that_tells_nothing_is_said(eleven, monkeypatch, method, message):
+def test_profiler_without_layers_raises_engine_error(eleven, monkeypatch, method, message):
     monkeypatch.setattr(eleven.trt.IExecutionContext, "report_to_profiler", method)
     with pytest.raises(EngineError, match=message):
         times_of(plus_one())

@@ -197,7 +197,7 @@ def test_a_cfg_for_a_model_that_needs_none_is_refused(place):
         open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
 
 
-def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place):
+def test_plan_with_a_second_input_is_refused_with_its_tensors(machine, place):
     file = place / "two.trt"
     tensors = "(float[1, 3, 2, 3] images, float[1] extra) => (float[1, 3, 2, 3] y)"
     file.write_bytes(plan_of(machine, parsed(f"{tensors} {{ [a] y = Mul(images, extra) }}")))
@@ -218,10 +218,13 @@ def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place)
             (length.to_bytes(4, "little", signed=True) + b"{}ftrt", "not a TensorRT plan")
             for length in (-1, 0, 1, 2**31 - 1)
         ),
-        (b'\x04\0\0\0{"a"ftrt....', "the JSON header in front of the plan is damaged"),
+        *(
+            (len(text).to_bytes(4, "little") + text + b"ftrt....", r"JSON header .* is damaged")
+            for text in (b'{"a"', b"{" * 100_000, b'{"a": \xff}', b'{"a": [' + b"[" * 100_000)
+        ),
     ],
 )
-def test_what_is_no_plan_is_refused_by_name(machine, place, data, message):
+def test_file_that_is_not_a_plan_is_refused_by_name(machine, place, data, message):
     (place / "bad.trt").write_bytes(data)
     with pytest.raises(ModelError, match=message) as caught:
         open_network(str(place / "bad.trt"), cfg=str(place / "t.cfg"))
@@ -242,7 +245,7 @@ def test_headers(data, header):
     assert plan[:4] == FULL.magic
 
 
-def test_without_a_driver_it_is_said_what_is_missing_and_nothing_is_started(monkeypatch, place):
+def test_plan_without_a_driver_raises_engine_error(monkeypatch, place):
     machine = install(monkeypatch, 11)
     file = plan_file(machine, place)
     machine.fake.alive = False

@@ -11,7 +11,7 @@ from tests.known_answers import plus_one
 
 
 @pytest.mark.slow
-def test_what_was_executed_is_told_by_node(eleven):
+def test_execution_lists_layer_precision_by_node(eleven):
     with engines.open("trt", plus_one(), EngineOptions(precision="tf32")) as engine:
         layers = {layer.name: layer for layer in engine.execution()}
     assert layers["0.conv"].type == "CaskConvolution"
@@ -67,7 +67,7 @@ def test_layers_of_both_layouts_of_the_inspector(told, precision, nodes):
     assert (found.precision, list(found.nodes)) == (precision, nodes)
 
 
-def test_a_node_in_several_layers_is_told_once_of_the_one_that_computes():
+def test_node_in_several_layers_counts_only_in_the_computing_one():
     """Its cost would count twice."""
     layers = [
         layer("move", LayerType="Reformat", Metadata="[ONNX Layer: 0.conv]"),

@@ -18,7 +18,7 @@ from tests.fakes.install import install
 from tests.known_answers import plus_one
 
 
-def test_nothing_is_left_on_the_device_and_nobody_waited_for_all_of_it(machine):
+def test_closed_engine_leaves_no_allocation_or_context(machine):
     with opened() as engine:
         for seed in range(3):
             engine.requests[0].slot[:] = conformance.pictures(seed)

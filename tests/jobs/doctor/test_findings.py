@@ -78,7 +78,7 @@ def test_two_packages_of_cv2_are_a_warning(monkeypatch):
     assert "pip uninstall -y opencv-python " in warning
 
 
-def test_a_cv2_that_cannot_be_imported_is_said_with_the_cure(monkeypatch):
+def test_cv2_import_error_warns_with_the_cure(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     [warning] = media.codecs()["warnings"]
     assert warning.startswith("cv2 ")
@@ -158,7 +158,7 @@ def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
 
 
 @pytest.mark.slow
-def test_a_gpu_its_counters_and_what_is_in_force_are_told(monkeypatch):
+def test_printed_findings_show_gpu_counters_and_forced_settings(monkeypatch):
     monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
     able = {"fp32": None, "bf16": None, "int8": "no int8 here"}
     fine = {"error": None, "precisions": able, "seconds": 0.1}
@@ -232,7 +232,7 @@ def test_a_current_folder_that_cannot_be_written(monkeypatch):
     assert doctor.examine(Config(), quick=True)["exit"]["code"] == 6
 
 
-def test_a_library_that_dies_is_a_reason_and_takes_nobody_with_it(monkeypatch):
+def test_crashing_library_is_reported_as_exit_5(monkeypatch):
     monkeypatch.setattr(
         attempt.sys, "executable", "/bin/sh"
     )  # sh -P -c ...: ends with an error, and says nothing

@@ -63,7 +63,7 @@ def test_ignored_once_crowd_often():
     assert accuracy([labels((HERE, 0))], both, NAMES).ap50 == pytest.approx(1 / 3)
 
 
-def test_a_class_that_nobody_looked_for_is_no_mistake():
+def test_detection_of_an_unlabelled_class_is_not_counted():
     pictures = [labels((HERE, 0)), labels(number=1, labelled=frozenset({1}))]
     detections = [found((HERE, 0.5, 0)), found((FAR, 0.9, 0))]
     figures = accuracy(pictures, detections, NAMES)

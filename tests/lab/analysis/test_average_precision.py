@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detector.core.analysis import matching
-from detector.core.analysis.matching import NEITHER, RIGHT, WRONG, Judged, Truth, judge
+from detector.core.analysis.matching import NEITHER, RIGHT, WRONG, Matches, Truth, judge
 from detector.core.config.schema import SelectionConfig
 from detector.lab.analysis.accuracy import average_precision as ap
 from detector.lab.evaluate.study import SURE
@@ -32,7 +32,7 @@ def outcomes(boxes, scores, labels, **more):
 
 def judged(outcomes, wanted, scores=None):
     scores = np.linspace(1, 0.5, len(outcomes)) if scores is None else np.array(scores, float)
-    return Judged(scores, np.array(outcomes, np.int8), wanted)
+    return Matches(scores, np.array(outcomes, np.int8), wanted)
 
 
 def test_overlap_is_shared_area_over_joint_area():
@@ -124,7 +124,7 @@ def test_average_precision_sorts_over_all_pictures():
     assert ap.average_precision([first, second]) == pytest.approx(1.0)
 
 
-def test_without_a_box_there_is_no_figure():
+def test_figures_without_boxes_are_nan():
     empty = [judged([WRONG], 0)]
     assert np.isnan(ap.average_precision(empty))
     assert np.isnan(ap.recall(empty))
@@ -154,7 +154,7 @@ def test_interval_of_equal_pictures_is_a_point():
     assert ap.interval([judged([RIGHT], 1)] * 5, ap.average_precision) == (1.0, 1.0)
 
 
-def test_figures_at_a_score_are_at_the_one_from_which_detect_shows_a_box():
+def test_figures_at_a_score_use_the_default_confidence():
     assert SelectionConfig().conf == ap.SHOWN_SCORE == SURE
     names = {field.name for field in dataclasses.fields(ClassAccuracy)}
     assert f"recall_conf{ap.SHOWN_SCORE * 100:.0f}" in names

@@ -9,7 +9,7 @@ import pytest
 from detector.core.analysis.agreement import Agreement
 from detector.core.session.codec import from_json, to_builtins, to_json
 from detector.core.session.measured import Interval
-from detector.lab.analysis.compare import Look, Variant, compare_variants, is_decided, label
+from detector.lab.analysis.compare import RoundsLook, Variant, compare_variants, is_decided, label
 from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
 
 CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}
@@ -93,7 +93,7 @@ def test_no_winner_inside_the_noise(ratios, winner, outcome):
         assert verdict.low <= verdict.ratio <= verdict.high
 
 
-def test_those_that_the_noise_does_not_tell_apart_are_named():
+def test_contenders_within_noise_are_listed_without_a_winner():
     base = [10, 11, 12, 10, 11, 12]
     made = document(
         variant("a", *base),
@@ -112,13 +112,13 @@ def test_several_rows_are_corrected_for():
     assert [each.rows[1].verdict["inference"].p for each in (one, two)] == [2 / 64, 4 / 64]
 
 
-def test_what_the_twin_shows_is_no_difference():
+def test_difference_within_the_twins_noise_is_open():
     """b is 3% faster than a in each round, and so is another process of a."""
     base = [10.0 + 0.1 * at for at in range(12)]
     fast = [1.03 * one for one in base]
     alone = document(variant("a", *base), variant("b", *fast))
     beside = document(
-        variant("a", *base), variant("b", *fast), look=Look(twin=variant("a again", *fast))
+        variant("a", *base), variant("b", *fast), look=RoundsLook(twin=variant("a again", *fast))
     )
     outcomes = [one.rows[1].verdict["end_to_end"].outcome for one in (alone, beside)]
     assert outcomes == ["faster", "open"]
@@ -177,7 +177,7 @@ def test_one_round_says_nothing_of_the_noise():
     assert document(variant("a", 10), variant("b", 20), rounds=1).comparable is None
 
 
-def test_agreement_of_nothing_with_nothing_is_no_agreement():
+def test_agreement_without_boxes_is_none():
     nan = float("nan")
     empty, found = variant("a", 1, 1, 1), variant("b", 1, 1, 1)
     empty.agreement = Agreement(60, 0, 0, 0, 1.0, nan, nan)

@@ -50,7 +50,7 @@ def test_a_slow_minute_widens_the_interval():
     assert width(change("x", calm, block)) > 5 * width(change("x", calm, even))
 
 
-def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
+def test_diff_names_changed_settings_libraries_and_models(tmp_path):
     """Other thresholds make annotate 80 times as long; a gate is for another onnxruntime."""
     about = {
         "model": "street",

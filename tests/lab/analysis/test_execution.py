@@ -55,5 +55,5 @@ def test_the_sentence(layers, sentence):
         ("int8", "fp32", "int8 was requested but had no effect: executed as fp32 100% of MACs"),
     ],
 )
-def test_a_request_that_changed_nothing_is_said(asked, ran, said):
+def test_requested_precision_without_effect_is_reported(asked, ran, said):
     assert effect(asked, executed([Layer("a", ran, 1, 1)])) == said

@@ -90,7 +90,9 @@ def test_without_peaks_there_are_rates_and_no_bound():
         ),
     ],
 )
-def test_a_sum_that_is_off_is_told_with_its_cause(sum_ms, run_sum_ms, profiled_ms, outside_ms, why):
+def test_deviating_layer_sum_is_explained_by_its_cause(
+    sum_ms, run_sum_ms, profiled_ms, outside_ms, why
+):
     off, said = explain_sum(sum_ms, run_sum_ms, 10.0, profiled_ms, outside_ms)
     assert off == pytest.approx(sum_ms / 10 - 1)
     assert (said is None) if why is None else (why in said)
@@ -135,7 +137,7 @@ def test_blocks_hold_each_layer_once():
         assert sum(getattr(one, name) for one in blocks) == sum(getattr(one, name) for one in rows)
 
 
-def test_best_and_worst_of_the_roof_are_no_trifles():
+def test_best_and_worst_utilisation_skip_tiny_layers():
     shares = {"a": 0.9, "b": 0.5, "c": 0.1, "d": 0.7, "tiny": 0.01, "unplaced": None}
     rows = [
         replace(

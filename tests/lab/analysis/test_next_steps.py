@@ -79,7 +79,7 @@ def test_a_pipe_does_not_come_again(session):
     assert steps_after(session, "video", path="-") == {}
 
 
-def test_without_what_if_there_is_no_figure(session):
+def test_steps_without_what_if_have_no_figure(session):
     steps = next_steps(read_session(session))
     assert len(steps) == 4
     assert {step.figure for step in steps} == {None}

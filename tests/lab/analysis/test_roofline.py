@@ -57,7 +57,7 @@ def test_rates_and_intensity():
     assert (found.gflops_s, found.gbytes_s, found.intensity) == pytest.approx((50.0, 2.0, 25.0))
 
 
-def test_a_type_whose_peak_nobody_measured_has_no_share():
+def test_layer_of_an_unmeasured_type_has_no_utilisation():
     assert place_layer(layer(1.0, 10, 10, "fp16"), PEAKS, 0.01).utilisation is None
 
 

@@ -55,7 +55,7 @@ def tracked(boxes: NDArray[np.float64], ids: Ids, kind: int = 0) -> Detections:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_figures_are_those_of_trackeval(name: str) -> None:
+def test_tracking_figures_equal_trackeval(name: str) -> None:
     made = scene(*SCENES[name])
     got = track_accuracy(
         [labelled(*one) for one in made.labels], [tracked(*one) for one in made.tracks]
@@ -92,7 +92,7 @@ def test_boxes_without_an_id_do_not_count() -> None:
     assert (got.hota, got.mota) == (1, 1)
 
 
-def test_another_class_is_no_match() -> None:
+def test_track_of_another_class_does_not_match() -> None:
     got = track_accuracy([labelled(BOX, ONE)] * 3, [tracked(BOX, ONE, kind=1)] * 3)
     assert (got.hota, got.idf1, got.mota) == (0, 0, -1)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from detector.lab.analysis.loop.activities import Spent
+from detector.lab.analysis.loop.activities import OffCpu
 from detector.lab.analysis.loop.why import Explanation, Known
 from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
 from tests.lab.analysis.pipelines import MS, load, run_of, shape
@@ -125,7 +125,7 @@ def test_what_was_not_recorded_is_not_guessed(name):
     assert (told.boxes, told.key, told.faults) == (None, None, None)
 
 
-def test_a_thread_of_which_nothing_was_recorded_was_not_blocked():
+def test_unrecorded_thread_has_unknown_cause():
     calls, made, known = plant_disk(12)
     known = replace(known, moments=replace(known.moments, threads={}))
     told = Explanation(calls, made, known).explain(12)
@@ -141,7 +141,7 @@ def ledger(calls, ready=(), blocked=(), library=()):
     for one in calls:
         key = one.stage, one.number
         wait = round(waited.get(key, 0.0) * MS)
-        spent = Spent(wait + round(slept.get(key, 0.0) * MS), wait)
+        spent = OffCpu(wait + round(slept.get(key, 0.0) * MS), wait)
         if one.stage == "infer":
             spent = spent._replace(library_ns=round(other.get(key, 1.0) * MS))
         told.append(one._replace(spent=spent))

@@ -67,7 +67,7 @@ def test_a_column_is_recognised(title, cells, quantity, scale) -> None:
         ("memory", ["512"]),
     ],
 )
-def test_what_is_ambiguous_is_said_and_not_read(title, cells) -> None:
+def test_ambiguous_column_is_reported_and_not_read(title, cells) -> None:
     found = recognise(title, cells)
     assert found.why
     table = make_table("t", ["model", title], [[f"m{n}", cell] for n, cell in enumerate(cells)])
@@ -80,7 +80,7 @@ def test_a_unit_in_the_cell_wins_over_the_titles() -> None:
     assert [one.value for one in table.columns[1].told] == pytest.approx([2, 0.005])
 
 
-def test_a_number_of_two_readings_is_said() -> None:
+def test_number_with_ambiguous_separator_is_not_read() -> None:
     table = make_table("t", ["model", "latency (ms)"], [["a", "1,234"]])
     assert table.unread
     assert table.columns[1].told == []

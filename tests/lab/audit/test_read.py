@@ -85,7 +85,7 @@ def test_a_hostile_table_is_one_line_with_exit_3(text, tmp_path: Path) -> None:
     assert "\x1b" not in str(raised.value)
 
 
-def test_bytes_that_are_no_text_and_files_that_are_too_large(tmp_path: Path) -> None:
+def test_undecodable_huge_or_missing_file_raises_source_error(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("model,FPS\né,1\n".encode("latin-1"))
     (tmp_path / "huge.csv").write_bytes(b"a,b\n" * (2 << 20))
     for name in ("latin.csv", "huge.csv", "absent.csv"):
@@ -150,7 +150,7 @@ def test_five_hundred_paths_are_audited_and_no_more(tmp_path: Path) -> None:
             assert len(gather([str(tmp_path / "t.csv")] * paths, {}, Machine()).tables) == 1
 
 
-def test_what_is_not_read_and_more_than_six_findings_are_said(tmp_path: Path) -> None:
+def test_printed_audit_lists_unread_columns_and_shortens_findings(tmp_path: Path) -> None:
     rows = "".join(f"m{at},40,100,{at}\n" for at in range(8))
     for at in range(8):
         (tmp_path / f"{at}.csv").write_text(f"model,latency (ms),FPS,strangeness\n{rows}")

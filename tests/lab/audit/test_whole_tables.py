@@ -176,7 +176,7 @@ def test_a_public_table_has_the_findings_that_its_figures_prove(name: str) -> No
     assert rules_of(of_text(text)) == expected
 
 
-def test_published_figures_are_those_of_our_catalogue() -> None:
+def test_published_parameters_agree_with_the_catalogue() -> None:
     for name in MODELS.keys() & {*catalogue.known()}:
         figures = catalogue.known_model(name).figures
         params = figures.get("parameters_fused") or figures["parameters"]
@@ -187,7 +187,7 @@ def test_published_figures_are_those_of_our_catalogue() -> None:
     ("printed", "are_flops"),
     [("0.0664", False), ("0.1327", True), ("0.2654", False), ("0.5308", True)],
 )
-def test_macs_of_a_first_layer_are_those_of_its_parameters(printed: str, are_flops: bool) -> None:
+def test_macs_of_a_first_layer_reveal_flops(printed: str, are_flops: bool) -> None:
     """24 filters of 3x3 on three channels, of every second pixel or of all."""
     text = CLEAN["a first layer whose MACs are printed too coarsely to tell them from FLOPs"]
     text = text.replace("0.01", printed).replace("100x100", "640x640")

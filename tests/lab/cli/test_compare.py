@@ -113,6 +113,7 @@ def test_the_document_and_what_stays(tmp_path, own_tmp):
     assert document["baseline"] == "ort fp32"
     assert isinstance(document["comparable"], bool)
     assert document["reference"] == "ort fp32"
+    assert (document["labels"], {row["ap"] for row in rows}) == (None, {None})
     assert (document["frames"], document["rounds"]) == (6, 2)
     assert rows[1]["agreement"]["frames"] == 6
     if rows[0]["agreement"]["detections"]:
@@ -269,32 +270,12 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_labels_there_is_none(tmp_path):
-    labels, ap, _ = ap_of(compare(tmp_path, "--engine", "null", "--json"))
-    assert labels is None
-    assert ap == {"null fp32": None}
-
-
-@pytest.mark.slow
-def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
-    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
-    env = with_engines(tmp_path, "forgetful")
-    process = compare(tmp_path, "--engine", "forgetful,ort", "--labels", LABELS, "--json", env=env)
-    _, ap, document = ap_of(process)
-    assert ap["forgetful fp32"] is None
-    assert ap["ort fp32"]["ap50"] > 0
-    lost = document["rows"][0]
-    assert lost["error"] is None
-    assert lost["fps"]["inference"]["median"] > 0
-    assert "forgetful: lost its weights" in lost["notes"][-1]
-
-
-@pytest.mark.slow
-def test_a_row_that_dies_while_a_data_set_judges_it_keeps_its_speed(tmp_path, own_tmp):
+@pytest.mark.parametrize("option", ["--labels", "--dataset"])
+def test_a_row_that_dies_while_it_is_judged_keeps_its_speed(tmp_path, own_tmp, option):
     pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     env = {**own_tmp, **with_engines(tmp_path, "mortal", "forgetful")}
     process = compare(
-        tmp_path, "--engine", "mortal,forgetful,ort", "--dataset", LABELS, "--json", env=env
+        tmp_path, "--engine", "mortal,forgetful,ort", option, LABELS, "--json", env=env
     )
     _, ap, document = ap_of(process)
     assert ap["ort fp32"]["ap50"] > 0

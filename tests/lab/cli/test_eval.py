@@ -187,7 +187,7 @@ def test_corrupt_json(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mapping_that_names_what_nobody_has(tmp_path):
+def test_mapping_with_an_unknown_class_exits_2_with_a_suggestion(tmp_path):
     (tmp_path / "map.yaml").write_text("classes: {vehicle: [cra]}\n")
     process = detect_video("eval", made.coco(tmp_path), "--mapping", "map.yaml", cwd=tmp_path)
     wrong = "classes.vehicle names 'cra', which neither the model nor the labels have"

@@ -28,7 +28,7 @@ from detector.lab.compare.where import kinds
 from detector.lab.compare.where.difference import compare_tensors, tolerance_of
 from detector.lab.compare.where.graph import with_outputs
 from detector.lab.compare.where.picture import write_picture
-from detector.lab.compare.where.search import Found, Side, search
+from detector.lab.compare.where.search import Differences, Side, search
 from detector.lab.compare.where.words import describe, open_side, parse_words
 from detector.lab.session.where import StageDifference
 from tests.cli.command import assert_one_line_error, detect_video
@@ -309,7 +309,7 @@ def test_a_planted_fault_is_named(fault, tmp_path):
     assert drawn[:-22].max() > 0  # the words stand below
 
 
-def test_a_fault_on_a_branch_is_found_behind_the_order_of_the_graph():
+def test_fault_on_a_side_branch_is_found():
     """The search sees the other branch agree, and then the sum differ: it goes back from there."""
     dice = np.random.default_rng(5)
     made = GraphBuilder("branches")
@@ -341,14 +341,14 @@ def nothing():
     ("name", "precision"),
     [("ort", "fp32"), ("openvino", "fp32"), ("openvino", "bf16"), ("torch", "fp32")],
 )
-def test_rounding_of_another_engine_is_no_fault(name, precision):
+def test_rounding_of_another_engine_is_not_a_fault(name, precision):
     if engines.usable()[name] is not None or engines.find(name).refusal(precision, "cpu"):
         pytest.skip("machine: the engine is not here")
     other = replace(A, precision=precision, open=partial(opened, name=name, precision=precision))
     assert search(A, other, 2).first is None
 
 
-def test_rounding_to_int8_is_no_fault():
+def test_rounding_to_int8_is_not_a_fault():
     assert search(A, int8(), 2).first is None
 
 
@@ -407,11 +407,11 @@ def test_a_file_of_options_for_one_side_and_one_for_both():
         parse_words("ort a.yaml", "b.yaml", {})
 
 
-def test_what_could_not_be_compared_is_told():
+def test_description_names_what_could_not_be_compared():
     alike = StageDifference("nms", "boxes")
     absent = replace(alike, untold="no such tensor")
-    assert "no such tensor" in describe(Found([alike, absent]))
-    assert "could" not in describe(Found([alike]))
+    assert "no such tensor" in describe(Differences([alike, absent]))
+    assert "could" not in describe(Differences([alike]))
 
 
 @pytest.mark.slow

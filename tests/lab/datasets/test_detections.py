@@ -123,7 +123,7 @@ def test_a_list_of_results_uses_the_labels_own_numbers(tmp_path):
     assert found.detections[1].name(0) == "car"
 
 
-def test_pictures_on_one_side_only_are_said(tmp_path):
+def test_pictures_on_one_side_only_are_noted(tmp_path):
     dataset = datasets.open(str(made.coco(tmp_path)))
     found = datasets.open_detections(
         str(write("coco", tmp_path, ["elsewhere/a.jpg", "elsewhere/z.jpg"])), dataset

@@ -281,7 +281,7 @@ def test_a_yolo_folder_without_names_or_labels(tmp_path):
         datasets.open(str(tmp_path))
 
 
-def test_what_is_no_dataset(tmp_path):
+def test_path_that_is_not_a_dataset_raises(tmp_path):
     (tmp_path / "in.mp4").touch()
     for spec, message in (
         (tmp_path, "unknown format; eval reads a COCO .json"),
@@ -296,7 +296,7 @@ def test_what_is_no_dataset(tmp_path):
         datasets.open(str(made.coco(tmp_path)), images=str(Path("/nowhere")))
 
 
-def test_the_root_of_the_file_system_is_no_folder_of_pictures(tmp_path):
+def test_root_of_the_file_system_is_refused_as_pictures(tmp_path):
     (tmp_path / "data.yaml").write_text("val: /\nnames: [person]\n")
     with pytest.raises(SourceError, match="root of the file"):
         datasets.open(str(tmp_path / "data.yaml"))

@@ -19,6 +19,7 @@ from detector.lab.report.tables import csv_files
 from detector.lab.session.passes import PassRecord
 from detector.lab.session.read import read_session
 from tests.lab.report.sessions import CLIP, ran
+from tests.networks import need_engine
 
 SIDE = {"street": "128x128", "yolov5n.yaml": "64x64"}
 # What its authors publish, less the batch norms that are folded into the convolutions.
@@ -34,8 +35,7 @@ def short(monkeypatch):
 
 
 def occasion_of(place, model, batch, engine="torch", sheet=None):
-    if reason := engines.usable()[engine]:
-        pytest.skip(f"machine: engine {engine}: {reason}")
+    need_engine(engine)
     flags = {"engine": engine, "model": model, "size": SIDE[model], "frames": 4, "threads": 1}
     if model.endswith(".yaml"):
         flags["random_weights"] = 0
@@ -61,7 +61,7 @@ def counted_by_torch(occasion):
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("model", SIDE)
-def test_flops_are_those_of_torchs_counter(tmp_path, model, batch):
+def test_counted_flops_equal_torchs_counter(tmp_path, model, batch):
     occasion = occasion_of(tmp_path, model, batch)
     facts, theirs = pass_layers.measure_layers(occasion), counted_by_torch(occasion)
     assert sum(row.flops for row in facts.rows) == theirs

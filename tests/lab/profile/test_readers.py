@@ -54,7 +54,7 @@ def on_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: str) -
 
 
 @pytest.mark.slow
-def test_the_counters_are_those_of_the_run(tmp_path, monkeypatch):
+def test_hardware_counters_are_read_from_the_run(tmp_path, monkeypatch):
     facts = count_events(on_a_machine(tmp_path, monkeypatch, "2000000"))
     assert facts.counts == {"cycles": 2e6, "instructions": 5e6}
     assert (facts.ipc, facts.instructions_per_frame) == (2.5, 2.5e6)

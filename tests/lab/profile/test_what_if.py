@@ -58,7 +58,7 @@ def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
 # Turns
 
 
-def test_each_change_runs_between_two_runs_as_they_are():
+def test_each_change_runs_between_two_unchanged_runs():
     """A computer that gets slower by the same step each run: the gains within a round do not."""
     tried: list[str] = []
 
@@ -228,7 +228,7 @@ def test_a_stand_in_does_not_call_its_stage(stage):
 
 def test_nothing_is_drawn_or_written_by_the_last_two():
     parts = Parts(None, [], 1, None, None, None, annotate=print, sinks=(print,))
-    empty = stand_ins.Recorded()
+    empty = stand_ins.RecordedRows()
     assert stand_ins.replace_stage(parts, "write", empty, 1).sinks == ()
     assert stand_ins.replace_stage(parts, "annotate", empty, 1).annotate(None, None) is None
     assert stand_ins.replace_stage(parts, None, empty, 1) is parts
@@ -265,7 +265,7 @@ def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
 
 
 @pytest.mark.slow
-def test_every_change_is_measured_or_it_is_said_why_not(tmp_path, monkeypatch):
+def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
     flags = {"frames": 40, "engine": "ort", "save": ("jsonl",), "size": "160x96", "no_video": True}
     session = ran(tmp_path, **flags)
     plain = read_session(session)

@@ -91,7 +91,7 @@ def test_every_figure_is_there_within_100_columns():
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_inside_the_noise_and_below_the_budget_are_said():
+def test_table_notes_noise_and_low_agreement():
     text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 10))
     assert "beyond the noise" in text
     assert "a fp32, b fp32" in text
@@ -124,7 +124,7 @@ def test_random_weights_make_the_agreement_meaningless():
     assert "random weights: " in text
 
 
-def test_a_comparison_in_which_nothing_ran():
+def test_comparison_without_successful_run_prints_errors_and_no_winner():
     failed = Variant("trt", "int8", 1, "trt int8", error="no GPU here")
     text = printed(failed, model=None, model_input=None, frames=None)
     assert "no model could" in text
@@ -163,7 +163,7 @@ def judged(*fps, interval=(0.955, 0.977)):
     return made
 
 
-def test_average_precision_stands_beside_its_settings_within_100_columns():
+def test_average_precision_is_printed_within_100_columns():
     text = printed(
         judged(10, 11, 12),
         Variant("trt", "int8", 1, "trt int8", error="no GPU here"),

@@ -176,7 +176,7 @@ def test_classes_of_rows_cannot_become_markup(session, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [None, "damaged", ""])
-def test_without_rows_the_page_says_why_there_is_no_curve(session, tmp_path, rows):
+def test_page_without_rows_explains_the_missing_curve(session, tmp_path, rows):
     folder = shutil.copytree(session, tmp_path / "copy")
     (folder / "detections.jsonl").unlink()
     if rows is not None:

@@ -220,7 +220,7 @@ def test_curves_have_a_point_for_each_figure(browser, report):
     assert energy == [len(PASSES["energy"]["samples"])] * 2  # package and core
 
 
-def test_the_gpus_timeline_zooms_by_itself(browser, report):
+def test_gpu_timeline_zooms_independently(browser, report):
     browser.open(report)
     views = "[...document.querySelectorAll('svg.zoom svg')].map((e) => e.getAttribute('viewBox'))"
     run, device = browser.run(views)

@@ -15,14 +15,13 @@ from detector.core.session.codec import from_builtins
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.models import progress_bar
 from detector.core.terminal.progress import LiveLine, line, shorten
-from detector.core.terminal.run import DROPPED, print_run
+from detector.core.terminal.run import print_run
 from detector.core.terminal.tables import print_pieces
 from detector.core.timeline import Timeline
 from detector.lab.commands.report import _print_tables
 from detector.lab.report.parts.loop import what_if_says
 from detector.lab.session.passes import WhatIfFacts
 from detector.lab.session.read import read_session
-from detector.live.sources.base import REASONS
 from tests.lab.report.sessions import PASSES, ran
 from tests.session.documents import DOCUMENT, document
 from tests.waiting import wait_for
@@ -159,7 +158,7 @@ def test_of_many_zones_eight_have_a_line():
     assert any("3 more lines and zones" in line for line in lines)
 
 
-def test_what_a_device_computed_stands_beside_the_rates():
+def test_device_fps_is_printed_if_known():
     assert "33.1 FPS device" in brief(fps={**DOCUMENT["fps"], "device": 33.125})
     assert "FPS device" not in brief()
 
@@ -202,7 +201,7 @@ def test_a_thread_that_never_ran_has_no_bar():
     assert "late" not in text
 
 
-def test_a_stage_that_nobody_called_is_no_second_thread():
+def test_uncalled_stage_adds_no_thread():
     """``annotate``, where nothing is drawn: beside the writer there were "2 workers" more."""
     stages, threads = DOCUMENT["stages"], DOCUMENT["threads"]
     assert stages["annotate"]["thread"] == ""
@@ -248,10 +247,6 @@ def test_frames_without_a_picture_of_them_were_detected_and_not_written():
         assert f"11 read, 10 {word}, 1 dropped" in text, outputs
 
 
-def test_every_reason_of_a_dropped_picture_has_words():
-    assert DROPPED.keys() == set(REASONS)
-
-
 def test_classes_that_are_cut_are_counted():
     by_class = {f"class{at}": 20 - at for at in range(11)}
     text = printed(detections={"total": 165, "by_class": by_class, "cut_by_max_det": 0})
@@ -273,7 +268,7 @@ def test_narrow_terminals_lose_nothing(width):
     assert "worker-1" in "".join(text.split())
 
 
-def test_without_a_frame_there_are_no_tables():
+def test_run_without_frames_prints_no_tables():
     text = printed(
         frames={**DOCUMENT["frames"], "written": 0}, fps={"end_to_end": None, "inference": None}
     )
@@ -353,7 +348,7 @@ def test_live_line_on_a_terminal():
     assert live._thread is None
 
 
-def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
+def test_executed_precision_is_printed_unless_plain_fp32():
     fp32 = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
     told = {
         "precision_executed": fp32,

@@ -129,7 +129,7 @@ def test_the_trace_is_valid_and_has_a_flow_of_every_frame(tmp_path, loop):
     assert "frames in flight" in {event["name"] for event in events if event["ph"] == "C"}
 
 
-def test_the_read_that_found_the_end_is_no_frame(tmp_path):
+def test_read_at_the_end_adds_no_frame(tmp_path):
     """A ragged last batch has room for it, and a session of before asked twice."""
     one = load(
         10,

@@ -16,7 +16,7 @@ from detector.core.errors import UsageError
 from detector.core.session.codec import from_builtins, to_json
 from detector.lab.analysis.loop.recorded import recorded_facts
 from detector.lab.session.nsys import read_nsys
-from detector.lab.session.profile import RecordingDocument
+from detector.lab.session.profile import NsysDocument
 from detector.lab.terminal.profile import print_recorded
 from tests.lab.analysis.pipelines import load, run_of, shape
 
@@ -99,7 +99,7 @@ def export(path, one, *, registered=True, mark=True, extras=True, domain="detect
 
 def recording(path):
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
-    from_builtins(facts, RecordingDocument, path)
+    from_builtins(facts, NsysDocument, path)
     return facts
 
 
@@ -260,7 +260,7 @@ def test_calls_that_wait_for_each_other_in_a_circle_have_an_end(tmp_path, change
 
 
 @pytest.mark.parametrize(("making", "message"), FOREIGN)
-def test_what_is_no_recording_of_ours_is_one_line(tmp_path, making, message):
+def test_foreign_recording_raises_one_line_usage_error(tmp_path, making, message):
     making(tmp_path / "a.sqlite")
     with pytest.raises(UsageError, match=message) as caught:
         read_nsys(tmp_path / "a.sqlite")
@@ -297,7 +297,7 @@ def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):
     ]
 
 
-def test_two_runs_of_one_process_are_told_apart_by_their_ranges(tmp_path):
+def test_two_runs_of_one_process_are_read_separately(tmp_path):
     """Each within a range "run", and its own mark before that: other sizes of queues."""
     activities = export(tmp_path / "a.sqlite", ONE)
     end = max(one.end_ns for one in activities)
@@ -370,7 +370,7 @@ def after_the_run(tmp_path):
     return path
 
 
-def test_ranges_outside_of_every_run_are_one_more_behind_the_runs(after_the_run):
+def test_ranges_outside_of_runs_are_listed_last(after_the_run):
     run, outside = read_nsys(after_the_run)
     assert (run.outside, outside.outside) == (False, True)
     assert (run.frames, outside.frames) == (40, 3)
@@ -437,7 +437,7 @@ def test_of_thousands_of_stages_the_longest_are_printed_and_the_rest_counted(tmp
     assert "1 shorter thread more with --json" in printed
 
 
-def test_where_no_range_lies_outside_nothing_is_said(tmp_path, capsys):
+def test_recording_without_outside_ranges_does_not_mention_them(tmp_path, capsys):
     with_singles(tmp_path / "a.sqlite", [])
     print_recorded(terminal(piped_width=140), recorded_facts(read_nsys(tmp_path / "a.sqlite")))
     assert "outside" not in capsys.readouterr().out

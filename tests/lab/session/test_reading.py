@@ -38,8 +38,7 @@ def test_what_was_written_is_read(tmp_path):
     assert len(found.spans["start_ns"]) == len(found.spans["kind"])
 
 
-def test_a_document_is_written_as_it_is_read():
-    """The keys in their order; what a run does not have is absent, and not null."""
+def test_written_document_keeps_key_order_and_omits_absent_keys():
     written = json.loads(to_json(document()))
     assert [key for key in written if key in DOCUMENT] == list(DOCUMENT)
     assert {key: written[key] for key in DOCUMENT}["frames"] == DOCUMENT["frames"]

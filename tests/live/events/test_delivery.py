@@ -14,7 +14,6 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +32,7 @@ from detector.live.events.snapshots import Snapshots
 from detector.live.events.stream import EventStream
 from detector.live.events.webhook import Webhook, find_address
 from detector.live.events.wording import as_document
-from tests.sources.web_server import make_certificate, serving, web_server
+from tests.sources.web_server import Handler, Server, make_certificate, serving, web_server
 from tests.waiting import PATIENCE_S, wait_for
 
 TIME_S = 1_795_339_800.25
@@ -203,7 +202,7 @@ def test_a_full_disk_cuts_no_line(tmp_path, monkeypatch):
     assert (told, target.lost()) == (["00", "02"], 1)
 
 
-def test_a_reader_that_goes_away_slows_nobody():
+def test_closed_event_stream_loses_events_without_blocking():
     reading, writing = os.pipe()
     target = EventStream("standard output", writing)
     os.close(reading)
@@ -216,18 +215,18 @@ def test_a_reader_that_goes_away_slows_nobody():
 # Webhooks.
 
 
-class Receiver(HTTPServer):
+class Receiver(Server):
     def __init__(self) -> None:
         self.got: queue.Queue = queue.Queue()
         self.answers: list[int] = []
         self.drip = False
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Answers)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Answers(Handler):
     server: Receiver
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got.put((self.path, dict(self.headers), body))
         status = self.server.answers.pop(0) if self.server.answers else 200
@@ -240,19 +239,16 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(0.05)
         self.send_response(status)
         if status == 302:
-            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+            self.send_header("Location", self.server.url("/elsewhere"))
         self.send_header("Content-Length", "0")
         self.end_headers()
-
-    def log_message(self, *_) -> None:
-        pass
 
 
 @contextmanager
 def receiver():
     server = Receiver()
     with serving(server):
-        yield server, f"http://127.0.0.1:{server.server_port}"
+        yield server, server.url("")
 
 
 def test_a_signed_post():
@@ -306,7 +302,7 @@ def test_a_receiver_that_drips_is_cut_off(monkeypatch):
     assert "no response within 0.2 s" in complaints[0]
 
 
-def test_nobody_there():
+def test_unreachable_webhook_complains_without_its_key():
     complaints = []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -330,7 +326,7 @@ def test_addresses_that_are_not_called(url):
         Webhook(url)
 
 
-def test_an_address_that_stands_in_no_list_of_processes(tmp_path):
+def test_event_address_is_read_from_file_or_environment(tmp_path):
     (tmp_path / "hook").write_text("https://h/S3cretPath\n")
     assert find_address(f"@{tmp_path}/hook") == "https://h/S3cretPath"
     assert find_address("env:HOOK", {"HOOK": "https://h/S3cretEnv"}) == "https://h/S3cretEnv"
@@ -366,7 +362,7 @@ def test_places_that_hold_no_address(tmp_path, monkeypatch, wish, said):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored")  # paho leaves its socket open
 @pytest.mark.parametrize("kind", ["https", "mqtts"])
-def test_a_certificate_that_nobody_knows_is_named(tmp_path, kind):
+def test_untrusted_certificate_complaint_names_ssl_cert_file(tmp_path, kind):
     pytest.importorskip("paho.mqtt")
     complaints = []
     with web_server(make_certificate(tmp_path)) as server:
@@ -510,7 +506,7 @@ def test_a_broker_hears_of_a_camera_that_is_dead_though_the_run_ends_at_once(tmp
 
 @needs_broker
 @pytest.mark.net
-def test_a_wrong_login_is_said_and_counted(tmp_path):
+def test_wrong_broker_login_is_reported_and_counted(tmp_path):
     pytest.importorskip("paho.mqtt")
     complaints = []
     with broker(tmp_path, "allow_anonymous false") as port:
@@ -584,7 +580,7 @@ def test_classes_of_one_moment_share_a_picture(tmp_path):
     assert len(written) == 3
 
 
-def test_a_snapshot_that_cannot_be_written_is_said_once(tmp_path):
+def test_unwritable_snapshot_is_reported_once(tmp_path):
     complaints = []
     (tmp_path / "door").write_text("in the way")
     snapshots = Snapshots(tmp_path, complaints.append)

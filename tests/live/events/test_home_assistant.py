@@ -133,13 +133,13 @@ def test_lies_of_a_broker_are_ignored():
     target = HomeAssistant("mqtt://127.0.0.1:1/x", prefix="ha")
     for topic, payload in LIES:
         told = SimpleNamespace(topic=f"ha/device/x/{topic}", payload=payload, retain=True)
-        target._heard(None, None, told)
+        target._received(None, None, told)
     assert target._before == {}
     target.close()
 
 
 @pytest.mark.parametrize("prefix", ["", "a/", "a/#", "$x"])
-def test_prefixes_that_are_no_topic(prefix):
+def test_invalid_discovery_prefix_is_refused(prefix):
     with pytest.raises(UsageError, match="--mqtt-discovery"):
         HomeAssistant("mqtt://127.0.0.1:1/x", prefix=prefix)
 

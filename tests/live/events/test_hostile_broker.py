@@ -49,7 +49,7 @@ class Tried:
 
 @pytest.mark.parametrize("every", [3, night(1)])
 @pytest.mark.parametrize("make", [MqttTarget, partial(HomeAssistant, prefix="ha")])
-def test_none_of_them_ends_the_events_fills_the_memory_or_is_said_twice(monkeypatch, make, every):
+def test_hostile_brokers_neither_stop_events_nor_fill_memory(monkeypatch, make, every):
     monkeypatch.setattr(mqtt, "LONGEST_PAUSE_S", 1)
     died = []
     monkeypatch.setattr(threading, "excepthook", died.append)
@@ -72,7 +72,7 @@ def test_none_of_them_ends_the_events_fills_the_memory_or_is_said_twice(monkeypa
     assert all(len(one.said) <= 2 for one in tried), "it broke off, and refused"
 
 
-def test_one_that_leaves_after_a_minute_is_said_again(monkeypatch):
+def test_broker_that_leaves_after_a_steady_time_is_reported_again(monkeypatch):
     monkeypatch.setattr(mqtt, "STEADY_S", 0.0)
     said: list[str] = []
     with hostile_broker("leaves after its greeting") as broker:
@@ -84,7 +84,7 @@ def test_one_that_leaves_after_a_minute_is_said_again(monkeypatch):
     assert all("retrying" in line for line in said)
 
 
-def test_a_refusal_is_said_once_behind_a_broker_that_broke_off():
+def test_refusal_after_a_lost_connection_is_reported_once():
     """It tells what to mend. What breaks off behind it is no news."""
     failure = SimpleNamespace(is_failure=True)
     said: list[str] = []

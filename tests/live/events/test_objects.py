@@ -35,7 +35,7 @@ def test_each_object_appears_and_leaves_with_its_id() -> None:
     assert told(rules.update(frame(4.2), followed())) == ["leaves person 2 0"]
 
 
-def test_ids_that_begin_anew_are_others() -> None:
+def test_reused_track_id_of_another_class_is_a_new_object() -> None:
     rules = EventRules(0, START_S)
     rules.update(frame(0.0), followed(1))
     events = rules.update(frame(0.1), followed(1, class_id=1))
@@ -57,7 +57,7 @@ def test_who_is_there_leaves_with_the_camera() -> None:
         assert all(one.reason for one in left)
 
 
-def test_lines_and_zones_are_told_with_their_names() -> None:
+def test_events_of_lines_and_zones_carry_their_names() -> None:
     class Book:
         def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[object]]:
             return (), ()

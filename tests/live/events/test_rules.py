@@ -93,7 +93,7 @@ def test_a_wall_clock_that_jumps_changes_no_decision():
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0, -86_400.0, 365 * 86_400.0, -1.2])
-def test_what_lies_between_the_times_of_an_event_is_what_passed(jump_s):
+def test_event_durations_survive_a_set_wall_clock(jump_s):
     """Also where the wall clock was set in between; else the beginning is told as it was before."""
     rules = EventRules(0, START_S)
     (up,) = rules.feed_changed("door", state(LIVE, 1.0), SECOND, START_S + 1.0)
@@ -105,7 +105,7 @@ def test_what_lies_between_the_times_of_an_event_is_what_passed(jump_s):
     assert leaves.time_s == START_S + 5 + jump_s
 
 
-def test_a_beginning_is_told_as_before_where_no_clock_was_set():
+def test_beginning_repeats_exactly_if_no_clock_was_set():
     """So that whoever reads both lines can tell that they belong together."""
     rules = EventRules(0, START_S)
     (appears,) = [event for at in range(3) for event in seen_at(rules, at / 10)]
@@ -155,7 +155,7 @@ def test_a_camera_comes_and_goes():
     assert feed(rules, "111") == ["0.2 appears person 1"]
 
 
-def test_a_camera_that_is_down_from_the_start_is_told_once():
+def test_camera_down_from_the_start_is_reported_once():
     rules = EventRules(0, START_S)
     told = []
     for name, at_s in [("connecting", 0), ("waiting", 2), ("connecting", 3), ("waiting", 5)]:

@@ -39,14 +39,6 @@ def test_tries_of_one_address_are_limited_and_others_are_not_hindered():
     assert access.refused == TRIES
 
 
-def test_the_right_token_passes_from_an_address_that_gave_wrong_ones():
-    access = Access(TOKEN, Clock())
-    for _ in range(TRIES + 3):
-        access.token_is("wrong", "10.0.0.1")
-    assert access.wait_s("10.0.0.1") == TRIES_S  # a wrong one is told so
-    assert access.token_is(TOKEN, "10.0.0.1")
-
-
 def test_all_guesses_together_are_bounded(monkeypatch):
     monkeypatch.setattr("detector.live.page.access.MOST_GUESSES", 50)
     clock = Clock()

@@ -88,7 +88,7 @@ def test_the_token_s_file_wins_over_the_environment(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"short", b"two words of it, long enough", b"\xff" * 40, b"x" * 5000]
 )
-def test_what_is_no_token(tmp_path, content):
+def test_invalid_token_file_is_refused(tmp_path, content):
     file = tmp_path / "token"
     file.write_bytes(content)
     assert "token" in refused(UsageError, serve="0", token_file=str(file))

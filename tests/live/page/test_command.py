@@ -67,7 +67,7 @@ class Video:
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path):
+def test_wrong_serve_options_exit_before_a_model_is_loaded(tmp_path):
     with silent_listener() as port:
         for words, code in (
             ((str(port),), 6),

@@ -104,7 +104,7 @@ def test_dashboard_has_what_grafana_wants():
         assert all(target["expr"] and target["refId"] for target in panel["targets"])
 
 
-def test_an_image_gets_what_pip_needs_and_nothing_that_lies_beside_it():
+def test_docker_image_holds_what_pip_needs_and_no_secrets():
     """What docs/deploy.md has users put into the checkout (a token!) would stay in a layer."""
     lines = (CHECKOUT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]

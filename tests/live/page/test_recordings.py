@@ -87,7 +87,7 @@ def test_the_list(folder):
         ("", "", ""),
     ],
 )
-def test_what_is_no_recording_is_not_found(folder, camera, kind, name):
+def test_path_that_is_not_a_recording_is_not_found(folder, camera, kind, name):
     assert find_recording(folder, camera, kind, name) is None
 
 

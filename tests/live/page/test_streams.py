@@ -98,7 +98,7 @@ def test_a_dead_camera_has_no_snapshot(served, monkeypatch):
     assert answer.headers["retry-after"]
 
 
-def test_pictures_of_one_camera_as_they_come(served):
+def test_mjpeg_stream_sends_pictures_in_order_and_stops_watching(served):
     with served.client.stream("/api/streams/door/stream.mjpg?width=320") as stream:
         assert "multipart/x-mixed-replace; boundary=" in stream.head
         wait_for(lambda: served.hub.watchers() == 1)
@@ -216,7 +216,7 @@ def test_the_history(served):
     assert past.processed_fps["door"][-1] == 0.0
 
 
-def test_rates_are_of_a_clock_that_nobody_sets(monkeypatch):
+def test_rates_are_unaffected_by_a_set_wall_clock(monkeypatch):
     wall = [0.0, 1.0, 3602.0, 3.0]
     sampler = Sampler(lambda: None, clock=lambda: wall.pop(0))
     for second in range(3):
@@ -225,7 +225,7 @@ def test_rates_are_of_a_clock_that_nobody_sets(monkeypatch):
     assert sampler.history().processed_fps["door"] == [None, 25.0, 25.0]
 
 
-def test_the_end_is_said_and_comes_soon():
+def test_closing_server_sends_end_and_closes_streams():
     one = Served(Rehearsal("door"))
     with (
         one.client.stream("/api/events") as events,
@@ -432,7 +432,7 @@ def test_the_page_itself(served):
     assert "innerHTML" not in served.client.ask("/page.js").body.decode()
 
 
-def test_a_bug_is_said_once_and_ends_nothing(monkeypatch):
+def test_internal_error_answers_500_and_is_reported_once(monkeypatch):
     said: list[str] = []
     served = Served(Rehearsal("door"), say=said.append)
     monkeypatch.setattr(served.page.sampler, "history", lambda: 1 / 0)

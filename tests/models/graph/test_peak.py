@@ -7,7 +7,7 @@ import numpy as np
 from detector.core.models.graph.build import GraphBuilder, peak_bytes
 
 
-def test_what_stands_at_once():
+def test_peak_bytes_is_the_largest_sum_of_live_tensors():
     """3 x 4 x 4: the cast and its transpose (48 values each), then two maps of 2 x 4 x 4 that
     the sum needs together with its result."""
     builder = GraphBuilder("g")

@@ -56,7 +56,7 @@ def test_what_multiplies_nothing_follows_its_neighbours(kept: set[str], stay: se
     assert set(wiring.able) - int8_nodes(wiring, kept) == kept | stay
 
 
-def test_decoding_behind_the_last_convolution_stays_float() -> None:
+def test_decoding_after_the_last_convolution_stays_float() -> None:
     builder = GraphBuilder("tiny")
     x = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3))
     x = builder.add("Sigmoid", "1.decode", [x])

@@ -1,6 +1,6 @@
-"""Proof that a document was written by a run of this account: a digest keyed by a secret of it,
-``~/.cache/detect-video/cache.key``, mode 0600. Whoever can write a built file can write its
-manifest, too, with any digest in it. Without the key everything is built again."""
+"""Prove that a run of this account wrote a document: a digest keyed by a secret of the account,
+``~/.cache/detect-video/cache.key``, mode 0600. Without it, whoever can write a built file could
+also forge its manifest. If the key is lost, everything is built again."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from detector.core.errors.writing import HIDDEN, sync_folder
 FIELD = "proof"
 KEY = "cache.key"
 KEY_BYTES = 32
-NAMED = 12  # digits of a digest in a file's name
-DOCUMENT_BYTES = 16 << 20  # more than any manifest or list of measurements has
+NAMED = 12  # digits of a digest in a file name
+DOCUMENT_BYTES = 16 << 20  # larger than any manifest or list of measurements
 READ_BYTES = 1 << 20
 
 _keys: dict[str, bytes] = {}  # by path: the environment of a process may change
-_unkept: dict[str, str] = {}  # path -> why the key of this process is not kept there
+_unkept: dict[str, str] = {}  # path -> why this process's key is not stored there
 
 
 def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Why a built file must not be run, as words after "FILE: "; None if this account built it.
-    Root's file in root's folder needs no proof."""
-    beside = path.with_suffix(".json")
+    """Return why a built file must not be used, as words after "FILE: "; None if this account built
+    it. Root's file in root's folder needs no proof."""
+    document = path.with_suffix(".json")
     if not manifest:
         return "it has no readable manifest"
-    if (reason := why_not_document(beside, manifest)) is not None:
+    if (reason := why_not_document(document, manifest)) is not None:
         return reason
     digest, key = manifest.get("file_sha256"), manifest.get("key")
     named = key_digest(key) if isinstance(key, dict) else digest
@@ -108,7 +108,7 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-# ---- the key and what it signs
+# ---- The key and what it signs
 
 
 def key_path() -> Path:
@@ -116,13 +116,13 @@ def key_path() -> Path:
 
 
 def seal(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with its proof. ``name``: of its file, so that two cannot change places."""
-    told = json.loads(json.dumps(without_proof(document)))
-    return {**told, FIELD: _sign(_find_key() or _make_key(), name, told)}
+    """Return the document with its proof. ``name``: of its file, against swapping two files."""
+    plain = json.loads(json.dumps(without_proof(document)))
+    return {**plain, FIELD: _sign(_find_key() or _make_key(), name, plain)}
 
 
 def holds(name: str, document: Mapping[str, Any]) -> bool:
-    """Whether a run of this account sealed exactly this document under this name."""
+    """Return whether a run of this account sealed exactly this document under this name."""
     key, proof = _find_key(), document.get(FIELD)
     if key is None or not isinstance(proof, str) or not proof.isascii():
         return False
@@ -150,7 +150,7 @@ def _find_key() -> bytes | None:
 
 
 def _make_key() -> bytes:
-    """A key that later runs find; one of this process alone where none can be kept."""
+    """Create a key for later runs; for this process only if it cannot be stored."""
     path, key = key_path(), secrets.token_bytes(KEY_BYTES)
     try:
         key = _keep(path, key)
@@ -166,9 +166,9 @@ def _keep(path: Path, key: bytes) -> bytes:
         raise OSError(f"{path.parent}: {others}")
     if os.path.lexists(path):
         if (first := _read(path)) is not None:
-            return first  # made since ``_find_key``
+            return first  # created since ``_find_key``
         _refuse_foreign(path)
-        path.unlink()  # too open, cut short, or a link: whatever it sealed is built again
+        path.unlink()  # readable by others, truncated, or a link: what it sealed is built again
     temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
@@ -177,7 +177,7 @@ def _keep(path: Path, key: bytes) -> bytes:
             opened.flush()
             os.fsync(opened.fileno())
         try:
-            os.link(temporary, path)  # other than a rename it fails where another run was first
+            os.link(temporary, path)  # unlike a rename, it fails if another run was first
         except FileExistsError:
             return _read(path) or key
         except OSError:  # a file system without links

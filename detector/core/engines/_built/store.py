@@ -1,9 +1,9 @@
-"""Files that were built for the engines: made once, used again, and rebuilt when they are damaged.
+"""Files built for the engines: built once, reused, and rebuilt if damaged.
 
-Every file has a manifest beside it, and one lock guards the folder. A manifest names the digest of
-its file, and proves that a run of this account wrote it (``proof``). A file is run only where both
-hold (``proof.why_not``), so whoever can write to the folder can make us build again, and no more.
-What another account could change is not used at all: neither such a file nor such a folder.
+Every file has a manifest next to it, and one lock guards the folder. A manifest has the digest of
+its file, and proves that a run of this account wrote it (``proof``). A file is used only if both
+match (``proof.why_not``), so other writers of the folder can at most make us build again. Files and
+folders that another account could change are not used at all.
 
     yolov4-tiny-416x416-b1-0123456789ab.onnx            a graph; 12 digits of its own sha256
     yolov4-tiny-416x416-b1-0123456789ab.json            its manifest: what it was made from
@@ -67,12 +67,12 @@ LOCK = ".lock"
 
 class Artefact(NamedTuple):
     path: str
-    built: bool  # False: it was there already, and is whole
+    built: bool  # False: it existed already and is intact
     notes: tuple[str, ...]  # lines for the user
 
 
 def default_folder() -> Path:
-    """``engines/`` of the checkout; of an installed package, the user's cache."""
+    """Return ``engines/`` of the checkout; for an installed package, the user's cache."""
     checkout = Path(__file__).parents[4]
     place = checkout / "engines"
     if (
@@ -85,7 +85,7 @@ def default_folder() -> Path:
 
 
 def choose_folder(given: str | None) -> Path:
-    """``--engines-dir``, else the default; if other accounts can write there, the user's own."""
+    """Return ``--engines-dir``, else the default; the user's own if others can write there."""
     wanted = _wanted(given)
     if who_else_may_write(wanted) is None:
         return wanted
@@ -96,7 +96,7 @@ def choose_folder(given: str | None) -> Path:
 
 
 def why_elsewhere(given: str | None) -> str | None:
-    """A line for the user where ``choose_folder`` does not take the folder that it was to take."""
+    """Return a line for the user if ``choose_folder`` cannot use its first choice."""
     wanted = _wanted(given)
     if (others := who_else_may_write(wanted)) is None:
         return None
@@ -111,7 +111,7 @@ def _wanted(given: str | None) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether a file could be made in ``folder`` or above. Tries it: permissions do not tell."""
+    """Return whether a file can be created in ``folder`` or above, by trying it."""
     if has_no_home(folder):
         return False
     place = folder.absolute()
@@ -126,7 +126,7 @@ def is_writable(folder: Path) -> bool:
 
 @cache
 def temporary_folder() -> Path:
-    """Of this process, if the default one is not writable. Raises OutputError."""
+    """Return this process's folder, if the default one is not writable. Raises OutputError."""
     try:
         folder = tempfile.mkdtemp(prefix="detect-video-engines-")
     except OSError as exc:
@@ -138,12 +138,13 @@ def temporary_folder() -> Path:
 
 
 def export(network: Network, folder: str | Path | None = None) -> Artefact:
-    """Write the network's graph to ``folder``, unless it is there; set ``network.path``."""
+    """Write the network's graph to ``folder`` unless it is there; set ``network.path``."""
     place = choose_folder(None if folder is None else str(folder))
     known = network.path if network.peak_bytes is not None else None
     if known is not None and Path(known).parent == place:
-        return _keep(Artefact(known, False, ()))  # ``Graphs.find`` has just looked at it
-    from detector.core.models.own_files import write_description  # for a graph that is not there
+        return _keep(Artefact(known, False, ()))  # ``Graphs.find`` has just checked it
+    # imported only for a graph that does not exist yet
+    from detector.core.models.own_files import write_description
 
     write_description(network)
     graph, apart = network.graph, None
@@ -163,7 +164,7 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
 
 
 def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
-    """Raises ModelError for weights beyond one protobuf. ``doing``: what needs them in one."""
+    """Raise ModelError for weights beyond one protobuf. ``doing``: what needs them in one."""
     if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
         raise ModelError(
             f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "
@@ -172,7 +173,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """At most so many: no element takes more than eight bytes."""
+    """Return an upper limit of the weights' size: no element takes more than eight bytes."""
     most = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if most <= LARGEST_MESSAGE:
         return int(most)
@@ -240,8 +241,8 @@ def build_once(
     key: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
-    """The file that ``build(path)`` makes, built once per key; of two runs at once, the second
-    waits.
+    """Return the file that ``build(path)`` makes, built once per key; of two runs at once, the
+    second waits.
 
     ``build`` returns facts for the manifest, with "notes" for the user. ``key``: JSON values of all
     that the file depends on. Raises OutputError, and what ``build`` raises.
@@ -263,7 +264,7 @@ def build_once(
 
 
 def _why_unkept(folder: Path) -> str | None:
-    """A line where the next run cannot know what this one built, and would want to."""
+    """Return a line if the next run will not be able to verify what this one built."""
     why = proof.why_unkept()
     if why is None or (temporary_folder.cache_info().currsize and folder == temporary_folder()):
         return None
@@ -294,7 +295,7 @@ def read_kept(folder: Path, name: str) -> bytes | None:
 
 
 def why_not_kept(folder: Path, name: str) -> str | None:
-    """Why ``read_kept`` takes nothing from a file that is there. ``measured.json: ...``"""
+    """Return why ``read_kept`` ignores an existing file. ``measured.json: ...``"""
     path = folder / name
     if not os.path.lexists(path) or read_kept(folder, name) is not None:
         return None
@@ -334,7 +335,7 @@ def find_built(
 
 
 def age(path: Path) -> float:
-    """When a file was written; 0 for what cannot be told, such as a link that leads nowhere."""
+    """Return when a file was written; 0 if unknown, such as for a dangling link."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -342,13 +343,13 @@ def age(path: Path) -> float:
 
 
 def _keep(made: Artefact) -> Artefact:
-    """This command runs the file: nothing of the user's choice may overwrite it."""
+    """Protect the file, which this command uses, from being overwritten by its outputs."""
     keep("a file of the engines' folder", made.path, Path(made.path).with_suffix(".json"))
     return made
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """The manifest next to a built file, perhaps a stranger's; empty if unreadable."""
+    """Return the manifest next to a built file, which may be forged; empty if unreadable."""
     file = Path(path).with_suffix(".json")
     try:
         found = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
@@ -391,7 +392,7 @@ def _write_document(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _make_way(path: Path) -> None:
-    """Remove what is not a plain file: a stranger's link may lead to a user's file."""
+    """Remove anything but a plain file: a foreign link may lead to a user's file."""
     if path.is_symlink() or path.is_fifo() or path.is_socket():
         path.unlink()
 
@@ -402,7 +403,7 @@ def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
 
 
 def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> tuple[str, ...]:
-    """Why a file that was built before is built again: it is damaged, or the key has changed."""
+    """Return why an existing file is built again: it is damaged, or the key has changed."""
     if os.path.lexists(target):
         reason = (
             proof.why_not(target, read_manifest(target)) or "its manifest belongs to another file"
@@ -423,7 +424,7 @@ def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> 
 
 
 def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
-    if _is_whole(target, manifest):  # also where the folder can only be read
+    if _is_whole(target, manifest):  # also if the folder is read-only
         return Artefact(str(target), False, ())
     make_private_folder(target.parent)
     with _locked(target.parent):
@@ -437,20 +438,20 @@ def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
 
 
 def _impostors(target: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """A line for each file that says that it is this graph, under another name, and is not."""
+    """Return a line for each file that claims to be this graph under another name, but is not."""
     begins = target.stem[: -proof.NAMED - 1]
     others = [path for path in target.parent.glob(f"{glob.escape(begins)}-*.onnx")]
     return [
         f"{path}: {reason}, not used"
         for path in sorted(others)
         if path != target
-        and (told := read_manifest(path)).get("recipe") == manifest["recipe"]
-        and (reason := proof.why_not(path, told)) is not None
+        and (claimed := read_manifest(path)).get("recipe") == manifest["recipe"]
+        and (reason := proof.why_not(path, claimed)) is not None
     ]
 
 
 def stem(network: Network) -> str:
-    """How the names of a network's files begin: name, size, batch and precision."""
+    """Return the start of the names of a network's files: name, size, batch and precision."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", network.name).strip("._-")[:80] or "model"
     precision = "" if network.precision == "fp32" else f"-{network.precision}"
     return f"{name}-{network.input.width}x{network.input.height}-b{network.batch}{precision}"
@@ -490,7 +491,7 @@ class Graphs:
     folder: Path
 
     def find(self, network: Network) -> KnownGraph | None:
-        """By what the graph is made of. A file that does not prove its content is none."""
+        """Find a graph by its recipe. A file that does not prove its content does not count."""
         wanted = recipe(network)
         with suppress(OSError):
             for path in sorted(self.folder.glob(f"{glob.escape(stem(network))}-*.onnx")):
@@ -520,7 +521,7 @@ def _load(path: Path) -> onnx.ModelProto:
 
 
 def recipe(network: Network) -> str:
-    """A digest of all that a front end makes a graph of, its own code included."""
+    """Return a digest of everything that a front end makes a graph from, including its own code."""
     size = network.input
     parts = [
         code_of(models.__path__[0]),
@@ -541,32 +542,32 @@ def recipe(network: Network) -> str:
 
 @cache
 def code_of(folder: str) -> str:
-    """Tells two states of a room's code apart. In a checkout it changes without a version."""
+    """Return an identifier of a room's code. In a checkout it changes without a version."""
     files = sorted(Path(folder).rglob("*.py"))
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(json.dumps([__version__, facts]).encode()).hexdigest()
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the manifest is the one that would be written, and the file matches it."""
-    told = read_manifest(target)
-    if proof.without_proof(told) != manifest:
+    """Return whether the manifest is exactly the one we would write, and the file matches it."""
+    stored = read_manifest(target)
+    if proof.without_proof(stored) != manifest:
         return False
-    if proof.why_not(target, told) is None:
+    if proof.why_not(target, stored) is None:
         return True
     same = proof.why_not_content(target, manifest["file_sha256"]) is None
     return same and not has_permission(target.parent)
 
 
 def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
-    """A line if the file is not what its name says."""
+    """Return a line if the file does not match its name."""
     if not os.path.lexists(target):
         return ()
-    told, digest = read_manifest(target), manifest["file_sha256"]
+    stored, digest = read_manifest(target), manifest["file_sha256"]
     content = proof.why_not_content(target, digest)
-    if content is None and told.get("file_sha256") == digest:
+    if content is None and stored.get("file_sha256") == digest:
         return ()
-    reason = proof.why_not(target, told) or content or "its manifest belongs to another file"
+    reason = proof.why_not(target, stored) or content or "its manifest belongs to another file"
     return (f"{target}: {reason}, not used; built again",)
 
 
@@ -575,8 +576,8 @@ def _locked(place: Path) -> Iterator[None]:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(place / LOCK, flags, FILE_MODE)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file closes, or the process dies
-        for left in place.glob(f"{PRIVATE}*"):  # by killed processes
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file closes, or the process ends
+        for left in place.glob(f"{PRIVATE}*"):  # left by killed processes
             shutil.rmtree(left, ignore_errors=True)
             with suppress(OSError):
                 left.unlink()

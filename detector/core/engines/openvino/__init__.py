@@ -1,4 +1,4 @@
-"""OpenVINO on a CPU, or on Intel's GPUs and NPUs: what the engine is."""
+"""Declares the engine openvino: a CPU, or Intel's GPUs and NPUs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 
-# A request is computed while another is copied; the hint THROUGHPUT gives a GPU two streams.
+# One request computes while another is copied; the hint THROUGHPUT gives a GPU two streams.
 REQUESTS_ON_A_DEVICE = 2
 TELEMETRY, CONVERTER = "openvino_telemetry", "openvino.tools.ovc"
 
 
 def _import_without(module: str, *names: str) -> Any:
-    """Import a module while others cannot be imported: Python has None in their place."""
+    """Import a module while others cannot be imported: they are None in sys.modules meanwhile."""
     before = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
     try:
@@ -43,7 +43,7 @@ def _import_without(module: str, *names: str) -> Any:
 
 
 def _convert_model(*given: Any, **named: Any) -> Any:
-    """``openvino.convert_model``, for programs that use openvino themselves."""
+    """Do what ``openvino.convert_model`` does, for programs that use openvino themselves."""
     return _import_without(CONVERTER, TELEMETRY).convert_model(*given, **named)
 
 
@@ -75,15 +75,15 @@ class OpenvinoEngine(Engine):
     library = "openvino"
     install = "pip install 'detect-video[openvino]'"
     gain = "the default job ran 1.1 to 1.4 times as fast with it on an Intel Xeon"
-    # In fp32 it is as fast as ONNX Runtime, which is always there and loads sooner. In fewer bits
-    # it is well ahead of ONNX Runtime, or the only one (docs/settings.md).
+    # In fp32 it is as fast as ONNX Runtime, which is always installed and loads sooner. With fewer
+    # bits it is well ahead of ONNX Runtime, or the only one (docs/settings.md).
     auto = AutoChoice(15, "openvino is installed")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = {
         "bf16": AutoChoice(30, "the fastest in bf16 on a CPU"),
         "int8": AutoChoice(30, "the fastest in int8 on a CPU"),
     }
-    # bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels
-    # have them. What bf16 hurts most is marked, so that it stays fp32.
+    # bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows for which of them it
+    # has kernels. Nodes that bf16 hurts most are marked, so that they stay fp32.
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "bf16": "fp32",
@@ -109,7 +109,7 @@ class OpenvinoEngine(Engine):
     @classmethod
     def import_library(cls) -> None:
         """Import openvino without its telemetry, which sends an event from inside the import, and
-        without its converter, 16 MB that no run needs. It does without what cannot be imported."""
+        without its converter, 16 MB that no run needs; neither is required."""
         if "openvino" in sys.modules:
             return
         _import_without("openvino", TELEMETRY, CONVERTER).convert_model = _convert_model
@@ -157,7 +157,7 @@ class OpenvinoEngine(Engine):
 
     @classmethod
     def _check_precision_of_ir(cls, plan: str, options: EngineOptions) -> None:
-        """An IR is not converted: what it was quantised to stays, the rest runs in a float type."""
+        """Refuse precisions that an IR, which is not converted, cannot have."""
         if options.precision == "int8":
             raise EngineError(
                 f"engine openvino: {plan} cannot be quantised here; if it is already quantised, "

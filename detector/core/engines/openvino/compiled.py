@@ -1,5 +1,5 @@
-"""A compiled model as a file: a GPU compiles its kernels for up to a minute, at each start.
-OpenVINO's own cache (CACHE_DIR) loads whatever lies in it; ours has the proof of built files."""
+"""Store a compiled model as a file: at each start a GPU would compile its kernels for up to a
+minute. OpenVINO's own cache (CACHE_DIR) loads any file in it; ours has the proof of built files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detector.core.models.base import Network
 
 
 def is_wanted(options: EngineOptions) -> bool:
-    """``cache``; by itself on a GPU or NPU alone: a CPU compiles sooner than it reads a proof."""
+    """Return whether to store it: ``cache``, else only on a GPU or NPU, which compile slowly."""
     chosen, through = options.own.get("cache"), options.own.get("through", "no")
     if chosen not in (None, "0", "1"):
         raise UsageError(f"--engine-options cache={chosen}: give 0 or 1")
@@ -30,7 +30,7 @@ def is_wanted(options: EngineOptions) -> bool:
 
 
 def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
-    """Everything that makes another compiled model: the graph, OpenVINO, the device, its driver."""
+    """Return what requires another compiled model: the graph, OpenVINO, the device, its driver."""
     import openvino
 
     assert network.path is not None  # it was exported before
@@ -64,11 +64,11 @@ def build_here(
 
 
 def read_compiled(core: Any, wanted: Compilation, path: str) -> Any:
-    """The model that ``build_here`` wrote; ``store`` has proved the file. Raises EngineError."""
+    """Return the model that ``build_here`` wrote and ``store`` proved. Raises EngineError."""
     name = f"{path}, which this OpenVINO compiled; delete it, or give --engine-options cache=0"
     with translated("openvino", f"load {name}"):
         content = Path(path).read_bytes()
-        # A file holds no settings but the graph's: without them it would run in other types.
+        # A file only stores the graph's settings: without the others it would run in other types.
         return core.import_model(content, wanted.target.compiled_for, wanted.settings(core))
 
 
@@ -76,11 +76,11 @@ DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Intel's drivers in this process -> size and time of each file: a new one compiles again."""
+    """Return Intel's drivers in this process with size and time: a new one compiles again."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})
         found = [(path, path.stat()) for path in paths if path.name.startswith(DRIVERS)]
-    except OSError:  # no such map, or a driver was replaced since it was loaded
+    except OSError:  # no such map, or a driver was replaced after it was loaded
         return {}
     return {str(path): [about.st_size, about.st_mtime_ns] for path, about in found}

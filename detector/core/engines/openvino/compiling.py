@@ -1,4 +1,4 @@
-"""How OpenVINO compiles a graph, in which type it computes, and what it says of that."""
+"""How OpenVINO compiles a graph, in which type it computes, and what it reports about that."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
 from detector.core.types import Background
 
-# int8 is in the graph, as Q/DQ nodes; what they leave in float runs as f32, or in another type
-# (``hint_of``). The hint is never left out where the device has one: it would choose by itself.
+# int8 is in the graph, as Q/DQ nodes; float parts run as f32, or in another type (``hint_of``). We
+# always set the hint if the device has one: otherwise the device would choose.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
-IN_FLOAT = "openvino computes in float"  # a detail of a quantised network, where it must
+IN_FLOAT = "openvino computes in float"  # a detail of a quantised network, if it must run in float
 COMPUTING = ("convolution", "matmul", "fullyconnected", "gemm", "deconvolution")
 
 
 class Compilation(NamedTuple):
-    """``hint``: the type where the graph names none; ``stays``: nodes that stay float32."""
+    """What to compile for. ``hint``: the type if the graph names none; ``stays``: float32 nodes."""
 
     network: Network
     target: Target
@@ -33,13 +33,13 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """OpenVINO's properties. HETERO and AUTO give each device those that it has."""
+        """Return OpenVINO's properties. HETERO and AUTO pass each device those that it supports."""
         target, many = self.target, self.streams > 1
         found: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
             "INFERENCE_PRECISION_HINT": self.hint,
         }
-        if target.kind != "npu":  # it decides that by itself
+        if target.kind != "npu":  # it decides that itself
             found["NUM_STREAMS"] = self.streams
         if target.kind == "cpu":
             # Pinned threads cannot move when the reader or the encoder takes their core: inference
@@ -95,7 +95,7 @@ def _read(core: Any, network: Network) -> Any:
 
 
 def check_contract(compiled: Any, network: Network) -> None:
-    """The compiled graph must match the description, or it writes past the end of our arrays."""
+    """Raise EngineError if the compiled graph would write past the end of our arrays."""
     found = tuple(
         [
             (port.element_type.get_type_name(), tuple(port.partial_shape.to_shape()))
@@ -114,7 +114,7 @@ def check_contract(compiled: Any, network: Network) -> None:
 
 
 def hint_of(network: Network, options: EngineOptions) -> str:
-    """What the plugin computes in where the graph does not say; in int8 bf16 if harmless."""
+    """Return the plugin's type where the graph names none; for int8, bf16 if harmless."""
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16", "fp16"):
         raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")
@@ -126,23 +126,23 @@ def hint_of(network: Network, options: EngineOptions) -> str:
 
 
 def _float_in_bf16(network: Network) -> float | None:
-    """Agreement with fp32 of int8 whose float layers run in bf16, where the calibration has it."""
+    """Return the agreement of int8 with bf16 float layers, if the calibration records it."""
     agreement: float | None = network.details.get("int8", {}).get("float_in_bf16")
     return agreement
 
 
 def _float_note(network: Network, hint: str, where: str) -> str:
     agreement = _float_in_bf16(network) if hint == "bf16" else None
-    # Rounded down, as the line on the engine's choice has it.
-    told = f" (agreement then: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
+    # Rounded down, like the line on the engine's choice.
+    then = f" (agreement then: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
     return Background(
         f"engine openvino: the layers that int8 leaves in float run in {TYPES[hint]} on {where}"
-        f"{told}; --engine-options float=fp32 keeps them in fp32"
+        f"{then}; --engine-options float=fp32 keeps them in fp32"
     )
 
 
 def notes_of(compiled: Any, wanted: Compilation, precision: str) -> list[str]:
-    """What the user must know of where, and in which types, the graph really runs."""
+    """Return notes on where, and in which types, the graph really runs."""
     target, hint = wanted.target, wanted.hint
     where = "this CPU" if target.kind == "cpu" else target.full_name
     notes: list[str] = []
@@ -167,7 +167,7 @@ def notes_of(compiled: Any, wanted: Compilation, precision: str) -> list[str]:
 
 
 def executed_types(compiled: Any) -> set[str] | None:
-    """The float types that OpenVINO says it computes in, of HETERO and AUTO by layers, or None."""
+    """Return the float types that OpenVINO reports, by layer for HETERO and AUTO; or None."""
     with suppress(RuntimeError):
         return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
     with suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""OpenVINO's devices: what it lists here, and the one name under which a graph is compiled."""
+"""OpenVINO's devices: the ones here, and the name for which a graph is compiled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ THROUGH = ("no", "hetero", "auto", "batch")  # virtual devices; "no" is none of 
 EXPORTED = ("no", "hetero")  # those whose compiled models OpenVINO can write to a file
 CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
 ASKING = "ask for its devices"
-# What tells two devices apart, or two drivers of one device. Each device has some of them.
+# Properties that identify a device or its driver. Each device has some.
 IDENTITY = "FULL_DEVICE_NAME DEVICE_ARCHITECTURE DEVICE_UUID GPU_DRIVER_VERSION NPU_DRIVER_VERSION"
 
 
 class Target(NamedTuple):
-    """``own``: OpenVINO's name. ``compiled_for``: it, or a virtual device over it."""
+    """The device. ``own``: OpenVINO's name. ``compiled_for``: that, or a virtual device over it."""
 
     device: str
     own: str
@@ -35,14 +35,14 @@ def open_core() -> Any:
     import openvino
 
     core = openvino.Core()
-    # OpenVINO keeps nothing on disk by itself, whatever the environment or a configuration file of
-    # it says: nothing proves who wrote a file of its cache (``compiled`` keeps models, with proof).
+    # Stop OpenVINO from storing anything, whatever the environment or its configuration file says:
+    # nothing proves who wrote a file in its cache (``compiled`` stores models with proof).
     core.set_property({"CACHE_DIR": ""})
     return core
 
 
 def find_target(core: Any, options: EngineOptions) -> Target:
-    """The device that the options mean; ``auto`` is the CPU. Raises EngineError, UsageError."""
+    """Return the selected device; ``auto`` is the CPU. Raises EngineError, UsageError."""
     through = options.own.get("through", "no")
     if through not in THROUGH:
         raise UsageError(f"--engine-options through={through}: give {', '.join(THROUGH)}")
@@ -55,7 +55,7 @@ def find_target(core: Any, options: EngineOptions) -> Target:
         raise EngineError(f"engine openvino: --device {options.device}: OpenVINO lists {there}")
     at = index if index in listed else listed[0]
     own = f"{NAMES[kind]}.{at}" if at else NAMES[kind]
-    # A device that lacks an operator, or that is still compiling, leaves it to the CPU.
+    # A device that lacks an operator, or is still compiling, leaves it to the CPU.
     below = own if through == "batch" or kind == "cpu" else f"{own},CPU"
     compiled_for = own if through == "no" else f"{through.upper()}:{below}"
     return Target(_our_name(kind, at), own, compiled_for, _property(core, own, "FULL_DEVICE_NAME"))
@@ -66,7 +66,6 @@ def _our_name(kind: str, index: str) -> str:
 
 
 def _list_indices(core: Any, kind: str) -> list[str]:
-    """The devices of a kind; ``[""]`` for one that has no number."""
     with suppress(RuntimeError):  # its plugin, or a library that the plugin needs, is not installed
         return list(map(str, core.get_property(NAMES[kind], "AVAILABLE_DEVICES")))
     return []
@@ -88,7 +87,7 @@ def precisions_of(core: Any, own: str) -> tuple[str, ...]:
 
 
 def list_offers() -> list[Offer]:
-    """Intel's GPUs and NPUs: those that OpenVINO lists, and why it lists none."""
+    """Return Intel's GPUs and NPUs that OpenVINO lists, or why it lists none."""
     found = []
     with translated("openvino", ASKING):
         core = open_core()
@@ -104,7 +103,7 @@ def list_offers() -> list[Offer]:
 
 
 def refusal(precision: str, device: str) -> str | None:
-    """As ``Engine.refusal``; the plugin would silently run another type in its place."""
+    """See ``Engine.refusal``; the plugin would silently use another type."""
     on_cpu = device in ("auto", "cpu")
     if on_cpu and precision != "fp16":
         return None

@@ -1,8 +1,7 @@
-"""Finds nodes that OpenVINO may compute differently from ONNX Runtime, without an error.
+"""Find nodes that OpenVINO may compute differently from ONNX Runtime, without an error.
 
-Seen with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; the scripts of ``findings``
-show each. A file with such a node runs only if one inference gives the same boxes and scores on
-both.
+Seen with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; the scripts of ``findings`` show each. A file
+with such a node runs only if one inference gives the same boxes and scores on both.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ LIMITS = (1e-3, 1e-3)
 
 
 def _has_ignored_attributes(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether an attribute is set that OpenVINO ignores."""
     policy = attributes.get("keep_aspect_ratio_policy", b"stretch")
     return bool(
         attributes.get("antialias") or attributes.get("exclude_outside") or policy != b"stretch"
@@ -29,8 +27,8 @@ def _has_ignored_attributes(attributes: Mapping[str, Any], opset: int) -> bool:
 
 
 def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether pooling may have a window that lies in the padding: OpenVINO keeps it, and
-    gives the lowest float32."""
+    """Return whether a pooling window may lie entirely in the padding: OpenVINO keeps it, and
+    returns the lowest float32."""
     return bool(attributes.get("ceil_mode") and any(attributes.get("pads", ())))
 
 
@@ -47,7 +45,7 @@ def _takes_the_highest(attributes: Mapping[str, Any], opset: int) -> bool:
 
 
 def _reduces_none(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether an L2 norm over no axis is asked for: OpenVINO returns its input unchanged."""
+    """Return whether an L2 norm over no axis is requested: OpenVINO returns its input unchanged."""
     return bool(attributes.get("noop_with_empty_axes"))
 
 
@@ -61,11 +59,11 @@ TESTS: Mapping[str, Test] = {
     "ReduceLogSumExp": _reduces_all,
     "ReduceL2": _reduces_none,
 }
-SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))  # on 8 bits; elsewhere they wrap
+SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))  # for 8 bits; wider types wrap
 
 
 def find_differing(network: Network) -> str | None:
-    """Return the first such node ("down (Resize)") of a file that others made, or None."""
+    """Return the first such node ("down (Resize)") in a file from elsewhere, or None."""
     if "recognised" not in network.details:
         return None
     from onnx import helper
@@ -84,7 +82,7 @@ def find_differing(network: Network) -> str | None:
 
 
 def _names_of_bytes(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of 8-bit tensors, as far as inputs, constants and Cast nodes say."""
+    """Return the names of 8-bit tensors, as far as inputs, constants and Cast nodes tell."""
     from onnx import TensorProto
 
     kinds = (TensorProto.UINT8, TensorProto.INT8)

@@ -1,4 +1,4 @@
-"""The engine openvino, open: one compiled graph, a stream of threads for each request at once."""
+"""The open engine openvino: one compiled graph, a stream of threads per concurrent request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import Engine, EngineOptions, LayerExecution, Request, translated
+from detector.core.engines.base import Engine, EngineOptions, LayerExecution, RawRequest, translated
 from detector.core.engines.openvino.compiled import read_compiled
 from detector.core.engines.openvino.compiling import (
     IN_FLOAT,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from detector.core.engines.openvino.layers import OpenvinoLayerProfiler
 
 
-class OpenvinoRequest(Request):
-    """Slot and outputs are given to OpenVINO once; each run reads and writes them in place."""
+class OpenvinoRequest(RawRequest):
+    """A request whose slot and outputs OpenVINO reads and writes in place."""
 
     def __init__(self, compiled: Any, network: Network) -> None:
         from openvino import Tensor
@@ -44,7 +44,7 @@ class OpenvinoRequest(Request):
         if self._request is None:
             raise EngineError("engine openvino: infer() called after close()")
         with translated("openvino", "run the network"):
-            # Not infer(): that makes a dictionary of arrays for every call.
+            # Not infer(), which creates a dictionary of arrays for every call.
             self._request.start_async()
             self._request.wait()
         return [output[:n] for output in self._outputs]
@@ -89,7 +89,7 @@ class OpenOpenvino(Engine):
         ]
 
     def _prove(self, core: Any, wanted: Compilation, requests: int) -> list[str]:
-        """Compiles a quantised graph anew, in float, where its outputs are not ONNX Runtime's."""
+        """Compile a quantised graph again, in float, if its outputs differ from ONNX Runtime's."""
         network, name = wanted.network, wanted.network.name
         expected = expect(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):

@@ -1,4 +1,4 @@
-"""Intel's GPUs and NPUs as the kernel lists them, and what is missing where OpenVINO finds none."""
+"""Intel's GPUs and NPUs as the kernel lists them, and what is missing if OpenVINO finds none."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 DEV, SYS = Path("/dev"), Path("/sys")
-INTEL = "0x8086"  # vendor of PCI
+INTEL = "0x8086"  # PCI vendor
 
 
-class Kind(NamedTuple):
+class DeviceKind(NamedTuple):
     what: str
     files: str  # below /dev, as a pattern
     shown: str  # below /sys/class
-    pci: str  # how the class of such a PCI device begins
+    pci: str  # prefix of such a device's PCI class
     module: str  # of the kernel
     packages: str
 
 
 KINDS = {
-    "gpu": Kind(
+    "gpu": DeviceKind(
         "Intel GPU",
         "dri/renderD*",
         "drm",
@@ -29,7 +29,7 @@ KINDS = {
         "i915 or xe",
         "intel-opencl-icd (Debian, Ubuntu)",
     ),
-    "npu": Kind(
+    "npu": DeviceKind(
         "Intel NPU",
         "accel/accel*",
         "accel",
@@ -41,7 +41,7 @@ KINDS = {
 
 
 def device_files(kind: str) -> list[Path]:
-    """The files of /dev through which a driver reaches Intel's devices of a kind."""
+    """Return the files of /dev through which a driver reaches Intel's devices of a kind."""
     files, shown = KINDS[kind].files, SYS / "class" / KINDS[kind].shown
     return [
         file
@@ -51,7 +51,7 @@ def device_files(kind: str) -> list[Path]:
 
 
 def why_missing(kind: str) -> str:
-    """Why OpenVINO lists no such device, and what to do about it, as far as the system tells."""
+    """Return why OpenVINO lists no such device, and what to do about it, if known."""
     about, files = KINDS[kind], device_files(kind)
     if not files:
         if not _is_on_pci(about):
@@ -73,7 +73,7 @@ def why_missing(kind: str) -> str:
     )
 
 
-def _is_on_pci(about: Kind) -> bool:
+def _is_on_pci(about: DeviceKind) -> bool:
     return any(
         _read(device / "vendor") == INTEL and _read(device / "class").startswith(about.pci)
         for device in (SYS / "bus" / "pci" / "devices").glob("*")

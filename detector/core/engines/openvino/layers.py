@@ -1,4 +1,4 @@
-"""What the plugin says that it runs, and how long each of it takes."""
+"""The layers that the plugin runs, and how long each takes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ QUANTISED = ("u8", "i8")
 SUBGRAPH = re.compile(r"^subgraph\d+: ")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 NO_LAYERS = ("Const", "Input", "Output")
-# Ends the name of a convolution whose bias is a node of its own. Where that bias is 0, the plugin
-# drops it, and with it the convolution's name among the original ones.
+# Suffix of a convolution whose bias is a separate node. If that bias is 0, the plugin drops it, and
+# with it the convolution's name among the original ones.
 WITHOUT_BIASES = "/WithoutBiases"
-RUNS_OF_A_MEAN = 16  # under the profiler, before the graph is compiled again
-# u8 is the picture in these layers, which move or cast it; elsewhere it is quantised.
+RUNS_OF_A_MEAN = 16  # profiled runs before the graph is compiled again
+# u8 is the picture in these layers, which move or cast it; elsewhere it is quantised data.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
 class OpenvinoLayerProfiler:
-    """With PERF_COUNT the request reports each layer's mean time so far, in us. A run is the
-    difference of two sums, so the graph is compiled again every RUNS_OF_A_MEAN runs."""
+    """A profiler with PERF_COUNT: the request reports each layer's mean time so far, in us. A run
+    is the difference of two sums, so the graph is compiled again every RUNS_OF_A_MEAN runs."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self._network, self._options = network, options
@@ -64,11 +64,11 @@ class OpenvinoLayerProfiler:
             self._request.infer()
             means = self._request.get_profiling_info()
         self._runs += 1
-        # It also reports what was fused into another layer, which is no layer of the runtime model.
-        told = [self._single(mean) for mean in means if _name(mean) in self._names]
-        if not told:
+        # It also reports what was fused into another layer, which the runtime model does not list.
+        times = [self._single(mean) for mean in means if _name(mean) in self._names]
+        if not times:
             raise EngineError("engine openvino: no layer times: the device reports none by name")
-        self._told.append(told)
+        self._told.append(times)
 
     def _single(self, mean: Any) -> tuple[str, str, float]:
         name, total = _name(mean), mean.real_time.total_seconds() * 1e3 * self._runs
@@ -84,16 +84,14 @@ class OpenvinoLayerProfiler:
 
 
 def _name(mean: Any) -> str:
-    """HETERO tells of which of its graphs a layer is: ``subgraph0: 0.conv``."""
+    """Return a layer's name without HETERO's prefix for its graph: ``subgraph0: 0.conv``."""
     return SUBGRAPH.sub("", mean.node_name)
 
 
 def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
-    """What the plugin says that it runs. Nodes that are not of ``graph`` are the plugin's own."""
+    """Return the layers that the plugin reports. Nodes outside ``graph`` are the plugin's own."""
     known = {node.name for node in graph.node}
-    constant: set[str] = (
-        set()
-    )  # computed while compiling: constants, and what depends on nothing else
+    constant: set[str] = set()  # computed while compiling: constants, and what only depends on them
     layers = []
     for layer in model.get_ordered_ops():
         facts = {
@@ -104,10 +102,10 @@ def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
         if kind == "Const" or (given and constant.issuperset(given)):
             constant.add(name)
         elif kind not in NO_LAYERS:
-            told = facts["originalLayersNames"].split(",")
+            originals = facts["originalLayersNames"].split(",")
             if name.endswith(WITHOUT_BIASES):
-                told.append(name.removesuffix(WITHOUT_BIASES))
-            nodes = tuple(node for node in dict.fromkeys(told) if node in known)
+                originals.append(name.removesuffix(WITHOUT_BIASES))
+            nodes = tuple(node for node in dict.fromkeys(originals) if node in known)
             layers.append(
                 LayerExecution(name, kind, _precision(kind, facts["runtimePrecision"]), nodes=nodes)
             )
@@ -124,7 +122,7 @@ def name_swallowed(
     added: dict[str, int] = {}
     for node in graph.node:
         maker = makers.get(node.input[0], "") if node.input else ""
-        # An activation follows its convolution; one without is left out by the plugin, not hidden.
+        # An activation follows its convolution; one without is omitted by the plugin, not hidden.
         follows = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in added)
         if node.name not in layer_of and follows and maker in layer_of:
             added[node.name] = layer_of[node.name] = layer_of[maker]

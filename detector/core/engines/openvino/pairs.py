@@ -1,10 +1,10 @@
-"""Q/DQ pairs that OpenVINO does not need, removed.
+"""Remove Q/DQ pairs that OpenVINO does not need.
 
-The graph has a pair behind every node for which ONNX Runtime has an integer kernel. OpenVINO has
-one kernel for a convolution with the elementwise work behind it; a pair in between makes it write
-the result as u8 and read it again. So pairs are removed
+The graph has a pair after every node for which ONNX Runtime has an integer kernel. OpenVINO has
+one kernel for a convolution and the elementwise work after it; a pair in between makes it write
+the result as u8 and read it again. So we remove pairs
 
-1. behind nodes that only move or choose values, if these had the same steps before: no rounding;
+1. after nodes that only move or choose values, if these had the same steps before: no rounding;
 2. between a convolution or elementwise work and elementwise work: one rounding less.
 
 Measured with two requests in flight on 2 cores (docs/settings.md): 11 to 33 % less time.
@@ -113,7 +113,7 @@ class _Pairs:
         )
 
     def _only_moves(self, node: onnx.NodeProto) -> bool:
-        """Whether the node makes no new values. Resize does, unless it takes the nearest."""
+        """Return whether the node makes no new values. Resize does, unless it takes the nearest."""
         modes = [entry.s for entry in node.attribute if entry.name == "mode"]
         return node.op_type != "Resize" or modes in ([], [b"nearest"])
 
@@ -128,5 +128,5 @@ class _Pairs:
         )
 
     def _steps(self, node: onnx.NodeProto) -> tuple[Any, ...]:
-        """Scale and zero point; their names where they are not single numbers."""
+        """Return scale and zero point; their names if they are not single numbers."""
         return tuple(self._single.get(name, name) for name in node.input[1:])

@@ -1,6 +1,6 @@
-"""Nodes that stay float32, whatever precision the plugin is asked for: those with the attribute
-``precise``, which Python cannot set and OpenVINO's own file format holds. No manual mentions it;
-openvino 2024.6 and 2026.4 heed it."""
+"""Mark nodes that stay float32, whatever precision the plugin is set to, with the attribute
+``precise``. Python cannot set it, but OpenVINO's file format can hold it. It is undocumented;
+openvino 2024.6 and 2026.4 respect it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from xml.etree import ElementTree
 
 from detector.core.errors.writing import temporary_folder
 
-# What the ONNX front end appends to a convolution; the sum with its bias has the node's name.
+# The ONNX front end's suffix for a convolution; the sum with its bias has the node's name.
 WITHOUT_BIASES = "/WithoutBiases"
 PASSIVE = ("Const", "Parameter", "Result")
 
 
 def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
-    """A copy of the model in which these nodes are marked. Raises OSError or OutputError."""
+    """Return a copy of the model in which these nodes are marked. Raises OSError or OutputError."""
     import openvino
 
     with temporary_folder() as folder:
         graph, weights = Path(folder, "graph.xml"), Path(folder, "graph.bin")
         openvino.serialize(model, str(graph), str(weights))
-        # Both are read into memory: some systems cannot delete a file that is mapped.
+        # Both are read into memory: some systems cannot delete a mapped file.
         return core.read_model(_mark(graph, names), weights.read_bytes())
 
 
@@ -38,7 +38,7 @@ def _mark(graph: Path, names: Set[str]) -> bytes:
         info = layer.find("rt_info")
         if info is None:
             info = ElementTree.Element("rt_info")
-            # OpenVINO writes it behind the data.
+            # OpenVINO writes it after the data.
             layer.insert(0 if layer.find("data") is None else 1, info)
         ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
     return ElementTree.tostring(root)

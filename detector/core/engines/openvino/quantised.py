@@ -1,7 +1,7 @@
-"""Graphs that others quantised: made safe for OpenVINO, and proved by one inference.
+"""Make graphs that others quantised safe for OpenVINO, and check them with one inference.
 
-OpenVINO 2026.4.1 misreads activations of 16 bits and signed ones behind a Concat, and two streams
-may spoil the weights of a graph with Q/DQ pairs, without any error.
+OpenVINO 2026.4.1 misreads activations of 16 bits and signed ones after a Concat, and two streams
+may corrupt the weights of a graph with Q/DQ pairs, without any error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import EngineOptions, Request
+from detector.core.engines.base import EngineOptions, RawRequest
 from detector.core.models.base import Network
 from detector.core.models.graph.build import is_quantised
 from detector.core.models.probed import draw
@@ -21,21 +21,21 @@ from detector.core.models.probed import draw
 if TYPE_CHECKING:
     import onnx
 
-BYTE = 128  # between a number as s8 and as u8
-FAINT = 0.1  # the norm of scores that are rounding alone
-# The most that boxes and scores may differ, as shares: rounding alone makes 0.03 and 0.41
+BYTE = 128  # difference between a number as s8 and as u8
+FAINT = 0.1  # norm of scores that are only rounding
+# The largest relative differences of boxes and scores: rounding alone makes 0.03 and 0.41
 # (yolox_nano), a run without scores 1.
 LIMITS = (0.2, 0.7)
 
 
 def from_elsewhere(network: Network) -> bool:
-    """Whether the network's own file holds Q/DQ pairs. Reads no graph that nobody has read."""
+    """Return whether the network's own file holds Q/DQ pairs, without reading its graph."""
     foreign = network.precision == "fp32" and "recognised" in network.details
     return foreign and is_quantised(network.graph)
 
 
 def is_wide(model: onnx.ModelProto) -> bool:
-    """Whether activations have more than 8 bits, which OpenVINO misreads (2026.4.1)."""
+    """Return whether activations have more than 8 bits, which OpenVINO misreads (2026.4.1)."""
     from onnx import TensorProto
 
     zeros = {
@@ -50,7 +50,7 @@ def is_wide(model: onnx.ModelProto) -> bool:
 
 
 def _pairs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, list[onnx.NodeProto], str]]:
-    """Each Q of activations that only DQ nodes read, these, and the zero point of all of them."""
+    """Yield each Q that only DQ nodes read, those nodes, and their common zero point."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
@@ -64,7 +64,7 @@ def _pairs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, list[onnx.N
 
 
 def unsign(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same values with u8 activations where they are s8."""
+    """Return the graph with u8 instead of s8 activations, for the same values."""
     import onnx
     from onnx import numpy_helper
 
@@ -84,7 +84,7 @@ def unsign(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with float weights; activations keep their limits and are not rounded."""
+    """Return the graph with float weights; activations keep their limits and are not rounded."""
     import onnx
     from onnx import helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -133,10 +133,10 @@ def expect(network: Network) -> list[NDArray[np.float32]]:
 def is_unlike(
     network: Network,
     expected: list[NDArray[np.float32]],
-    requests: Sequence[Request],
+    requests: Sequence[RawRequest],
     limits: tuple[float, float] = LIMITS,
 ) -> bool:
-    """Whether one of the requests, all at once, makes other boxes or scores of that picture."""
+    """Return whether any of the concurrent requests finds other boxes or scores in the picture."""
     for request in requests:
         request.slot[:] = draw(network.input.height, network.input.width)
     with ThreadPoolExecutor(len(requests)) as threads:
@@ -150,12 +150,12 @@ def _differs(
     found: list[NDArray[np.float32]],
     limits: tuple[float, float],
 ) -> bool:
-    """For the first picture. Columns are sorted: the order of detections depends on rounding."""
+    """Compare the first picture, with sorted columns: the order depends on rounding."""
     columns = []
     for outputs in (expected, found):
         rows = network.dense([values[:1] for values in outputs])[0]
         columns.append((np.sort(rows[:, :4], 0), np.sort(rows[:, 4:5] * rows[:, 5:], 0)))
-    with np.errstate(over="ignore", invalid="ignore"):  # the lowest number of all is a result, too
+    with np.errstate(over="ignore", invalid="ignore"):  # the lowest float may also be a result
         return any(
             not np.linalg.norm(there - here) <= limit * max(np.linalg.norm(here), FAINT)
             for here, there, limit in zip(*columns, limits, strict=True)

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, on an NVIDIA GPU, or by another provider: what the engine is."""
+"""Declares the engine ort: ONNX Runtime on the CPU, on an NVIDIA GPU, or by another provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime can do here: its devices, and what it does not compute on them."""
+"""ONNX Runtime's devices here, and what it does not compute on them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ WITH_CUDA = "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
 
 ON_GPU_ONLY = {
     "tf32": "it needs a GPU",
-    # Measured: a cast on each edge, all 47 convolutions of street in fp32, the same speed. bf16: no
-    # convolution at all.
+    # Measured: a cast on each edge, all 47 convolutions of street in fp32, the same speed. bf16:
+    # not a single convolution.
     "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
 }
 
@@ -30,7 +30,7 @@ def refusal(precision: str, device: str) -> str | None:
 
 
 def best_concurrency(options: EngineOptions) -> int:
-    """On a CPU, as many as fill the cores. On a GPU one: not measured there yet."""
+    """Return how many requests fill a CPU's cores; 1 on a GPU, which is not measured yet."""
     return 1 if wanted_device(options) != "cpu" else best_streams(options)
 
 
@@ -45,12 +45,11 @@ def no_cuda() -> str:
 
 
 def wanted_device(options: EngineOptions) -> str:
-    """ "cpu" or "cuda:N". ``auto``: the first GPU if this build can use one with the precision."""
+    """Return "cpu" or "cuda:N". ``auto``: the first GPU if this build supports the precision."""
     if options.device == "auto":
         return "cuda:0" if options.precision != "int8" and has_cuda() else "cpu"
     return f"cuda:{index_of(options.device)}" if options.device != "cpu" else "cpu"
 
 
 def index_of(device: str) -> int:
-    """N of ``cuda:N``; 0 of ``cuda``."""
     return int(device.partition(":")[2] or 0)

@@ -1,4 +1,4 @@
-"""The engine ort, open: one session, any number of requests inside it at once."""
+"""The open engine ort: one session with any number of concurrent requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detector.core.engines.base import (
     Engine,
     EngineOptions,
     LayerExecution,
-    Request,
+    RawRequest,
     cpu_threads,
     translated,
 )
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 # Fatal messages only: errors come as exceptions, and stdout and stderr are ours.
 SILENT = 4
-# Rounds the float weights of a convolution between two quantised ones to int8, though the graph
+# Rounds the float weights of a convolution between two quantised ones to int8, although the graph
 # keeps it in float.
 UNWANTED = {"WeightBiasQuantization"}
 
 
-class OrtRequest(Request):
-    """Slot and outputs are bound once. On a GPU, the slot is copied as u8."""
+class OrtRequest(RawRequest):
+    """A request whose slot and outputs are bound once. On a GPU, the slot is copied as u8."""
 
     def __init__(self, session: Any, run_options: Any, network: Network, device: str) -> None:
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
@@ -103,7 +103,7 @@ class OpenOrt(Engine):
         return self.device
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
-        """The session and where it runs. What the user named is never replaced; ``auto`` may be."""
+        """Return the session and its device, which may only be replaced with ``auto``."""
         device = abilities.wanted_device(options)
         if device != "cpu":
             try:
@@ -116,12 +116,12 @@ class OpenOrt(Engine):
             self.notes.append(f"engine ort runs on the CPU: {abilities.no_cuda()}")
         with translated("ort", "load the graph"):
             settings = settings_of(self.threads)
-            # Plans would take a block for a whole run, beside the arena that the first run filled.
+            # Plans would hold a block for a whole run, besides the arena that the first run filled.
             settings.enable_mem_pattern = False
             return open_session(network, settings, [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
-        """Read from the optimised graph, which a second session of the same settings saves."""
+        """Return the layers of the optimised graph, which a second such session saves."""
         if self._network is None:
             return []
 
@@ -181,14 +181,14 @@ def _providers(device: str, precision: str) -> list[Any]:
 
 
 def _cuda_session(network: Network, threads: int, precision: str, device: str) -> Any:
-    """A session on the GPU. Raises EngineError where ONNX Runtime would continue on the CPU."""
+    """Return a session on the GPU. Raises EngineError if ONNX Runtime would continue on the CPU."""
     import onnxruntime
 
     if not abilities.has_cuda():
         raise EngineError(f"engine ort: --device {device}: {abilities.no_cuda()}")
-    onnxruntime.set_default_logger_severity(SILENT)  # it reports a library that is not found
+    onnxruntime.set_default_logger_severity(SILENT)  # it reports missing libraries
     if hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # CUDA's libraries from packages that pip installed
+        onnxruntime.preload_dlls()  # CUDA's libraries from pip packages
     with translated("ort", f"start its CUDA provider on {device}"):
         session = open_session(network, settings_of(threads), _providers(device, precision))
         if CUDA not in session.get_providers():
@@ -243,7 +243,7 @@ def _optimise(network: Network, threads: int, providers: Sequence[Any]) -> Any:
 
 
 def _check_contract(session: Any, network: Network) -> None:
-    """The session must match the description: else it would write past the end of our arrays."""
+    """Raise EngineError if the session would write past the end of our arrays."""
     found_inputs = [(tensor.type, tuple(tensor.shape)) for tensor in session.get_inputs()]
     found_outputs = [(tensor.type, tuple(tensor.shape)) for tensor in session.get_outputs()]
     if found_inputs != [("tensor(uint8)", network.input_shape)] or found_outputs != [
@@ -262,7 +262,7 @@ SUFFIX = "_kernel_time"
 
 def save_graph(settings: Any, folder: str) -> Any:
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
-    # The weights go beside it: nobody needs them, and they may be more than such a file can hold.
+    # The weights go into a separate file: they are not needed, and may be too large for one.
     settings.add_session_config_entry(
         "session.optimized_model_external_initializers_file_name", "weights.bin"
     )
@@ -279,7 +279,7 @@ def trace_runs(settings: Any, folder: str) -> Any:
 def node_times(
     trace: str, folder: str, graph: Any, float_math: str
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Every node of the optimised ``graph`` with its ms in each run."""
+    """Return every node of the optimised ``graph`` with its ms in each run."""
     import onnx
 
     from detector.core.engines._layer_times import match_layers
@@ -290,7 +290,7 @@ def node_times(
 
 
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """(name, operator, ms, in whole us) of the nodes in order, for each run."""
+    """Return (name, operator, ms, in whole us) of the nodes in order, for each run."""
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]
@@ -313,18 +313,16 @@ def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, f
     ]
 
 
-# ---- what ONNX Runtime made of a graph: its nodes, their types, and our nodes that they stand for
-#
-# This is read from the optimised graph that ONNX Runtime saves. ONNX Runtime fuses and renames
-# nodes and changes their layout, and does not say which node came from which. But a name that it
-# makes up always contains the name of one node of ours (``0.act_nchwc``, ``3.conv_token_7``). The
-# rest follows from the graph: a convolution that appears in no name went into the activation behind
-# it, and so on.
+# ---- What ONNX Runtime made of a graph: its nodes, their types, and our nodes in them. We read the
+# optimised graph that ONNX Runtime saves. It fuses and renames nodes and changes their layout,
+# without recording which node came from which. But a name that it makes up always contains the name
+# of one node of ours (``0.act_nchwc``, ``3.conv_token_7``). The rest follows from the graph: a
+# convolution that appears in no name went into the activation after it, and so on.
 
 OWN_NAME = re.compile(
     r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
 )
-COMPUTING = ("Conv", "Gemm", "MatMul")  # part of the operator's name, whatever is fused to it
+COMPUTING = ("Conv", "Gemm", "MatMul")  # parts of the operator's name, whatever is fused into it
 INTEGER = (
     "ConvInteger",
     "MatMulInteger",
@@ -349,7 +347,7 @@ NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", 
 def read_layers(
     optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
 ) -> list[LayerExecution]:
-    """The layers of an optimised graph. ``float_math``: of fp32 products ("tf32" on a GPU)."""
+    """Return an optimised graph's layers. ``float_math``: of fp32 products ("tf32" on a GPU)."""
     stands_for: dict[int, list[str]] = {}
     for name, owner in _owners(optimised.graph, graph.graph).items():
         stands_for.setdefault(owner, []).append(name)
@@ -364,7 +362,7 @@ def read_layers(
 
 
 def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
-    """Node -> type of its first input, or int8; bytes before any quantiser are a picture."""
+    """Yield (node, type of its first input, or int8); bytes before any quantiser are a picture."""
     types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
     types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
     for node in graph.node:
@@ -390,13 +388,13 @@ def _name(elem_type: int) -> str:
 
 
 def _owners(optimised: Any, graph: Any) -> dict[str, int]:
-    """Node of our graph -> index of its optimised node, without nodes that became constants."""
+    """Return node of ours -> index of its optimised node, without those that became constants."""
     folded = _constant_nodes(graph)
     nodes = [node for node in graph.node if node.name not in folded]
     owners = _owners_by_name(optimised, {node.name for node in nodes})
     before, behind = _neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # Each pass keeps what earlier ones placed. First: convolutions and casts into the next node.
+    # Each pass keeps what earlier ones assigned. First: convolutions and casts into the next node.
     for node in reversed(nodes):
         if _computes(node) or node.op_type == "DequantizeLinear":
             places = [
@@ -405,7 +403,7 @@ def _owners(optimised: Any, graph: Any) -> dict[str, int]:
                 if not _computes(node) or at in computing
             ]
             owners |= {node.name: places[0]} if places and node.name not in owners else {}
-    # Then activations into the node before, and what opens the graph into the node behind.
+    # Then activations into the node before, and the start of the graph into the node after it.
     for around, order in ((before, nodes), (behind, nodes[::-1])):
         for node in order:
             places = _places(around[node.name], owners)
@@ -414,7 +412,6 @@ def _owners(optimised: Any, graph: Any) -> dict[str, int]:
 
 
 def _owners_by_name(optimised: Any, known: set[str]) -> dict[str, int]:
-    """The owners that the names of the optimised nodes show."""
     owners: dict[str, int] = {}
     for at, made in enumerate(optimised.node):
         match = OWN_NAME.match(made.name)
@@ -445,7 +442,7 @@ def _computes(node: Any) -> bool:
 
 
 def _constant_nodes(graph: Any) -> set[str]:
-    """Nodes that depend on constants alone, which ONNX Runtime computes when opening."""
+    """Return nodes that depend only on constants, which ONNX Runtime computes when opening."""
     constant = {tensor.name for tensor in graph.initializer}
     folded = set()
     for node in graph.node:

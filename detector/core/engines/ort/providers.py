@@ -1,5 +1,5 @@
-"""ONNX Runtime's execution providers: ``--engine-options provider=NAME``, by name alone. The CPU
-runs nodes that a provider does not, so a provider without any node is an error."""
+"""ONNX Runtime's execution providers: ``--engine-options provider=NAME``, only if named. The CPU
+runs nodes that a provider does not support, so a provider that runs no node is an error."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ DEVICES = ("cpu", "cuda")  # the engine itself runs these
 NVIDIA = ("tensorrt", "rtx")
 ON_CPU = ("azure", "acl", "dnnl", "openvino", "xnnpack")
 PLUGIN = "onnxruntime_ep_nv_tensorrt_rtx"
-# PyPI's packages that bring one are onnxruntime-NAME, but for two.
+# PyPI's packages with a provider are called onnxruntime-NAME, except two.
 PACKAGED = ("cann", "migraphx", "openvino", "qnn")
 BRINGS = {"tensorrt": "gpu", "dml": "directml", **{name: name for name in PACKAGED}}
-_registered: set[str] = set()  # libraries of plugins: a process registers each once
+_registered: set[str] = set()  # libraries of plugins, each registered once per process
 _registering = threading.Lock()
 
 
 class Provider(NamedTuple):
-    name: str  # ours: "openvino"
+    name: str  # our name: "openvino"
     full: str
 
 
 class OpenProvider(OpenOrt):
-    """An open engine whose provider the user named, which nothing replaces."""
+    """An open engine with a provider that the user named, which is never replaced."""
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> OrtLayerProfiler:
@@ -54,7 +54,7 @@ class OpenProvider(OpenOrt):
         return []  # its optimised graph cannot be saved
 
     def _memory(self) -> str:
-        # Of the others ONNX Runtime takes arrays of the host, and copies them by itself.
+        # For the others, ONNX Runtime accepts arrays on the host, and copies them itself.
         return self.device if self._provider.name == "tensorrt" else "cpu"
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
@@ -85,7 +85,7 @@ class OpenProvider(OpenOrt):
 
 
 def find_provider(options: EngineOptions) -> Provider:
-    """Raises UsageError for an unknown name or wrong device, EngineError for one missing here."""
+    """Raise UsageError for an unknown provider or wrong device, EngineError for one missing."""
     import onnxruntime
 
     given = options.own["provider"]
@@ -104,7 +104,7 @@ def find_provider(options: EngineOptions) -> Provider:
     if wrong is not None:
         raise UsageError(f"--engine-options provider={given}: {wrong}")
     reason = why_no_rtx() if name == "rtx" else None
-    if options.precision == "int8" and name in NVIDIA:  # tensorrt_rtx 1.7 took u8 for s8, silently
+    if options.precision == "int8" and name in NVIDIA:  # tensorrt_rtx 1.7 silently took u8 for s8
         instead = "rtx" if name == "rtx" else "trt"
         reason = f"it misreads the unsigned numbers of ort's int8; use --engine {instead}"
     if name not in (*here, "rtx"):
@@ -121,7 +121,7 @@ def _short(full: str) -> str:
 
 
 def why_no_rtx() -> str | None:
-    """Asked before the plugin is imported, which loads 300 MB and writes links beside itself."""
+    """Return why RTX is unusable, before its import, which loads 300 MB and creates links."""
     import onnxruntime
 
     from detector.core.engines.trt import driver
@@ -151,7 +151,7 @@ def _rtx_device(index: int) -> Any:
 
 
 def note_of(session: Any, provider: Provider) -> str:
-    """A line on the nodes that the provider runs and leaves. Raises EngineError if it runs none."""
+    """Return a line on the nodes that the provider runs. Raises EngineError if it runs none."""
     about = f"provider {provider.name}"
     if provider.full not in session.get_providers():
         raise EngineError(
@@ -187,7 +187,7 @@ def note_of(session: Any, provider: Provider) -> str:
 
 
 def list_offers() -> list[Offer]:
-    """As ``Engine.offers``: what this build lists and can run part of our graphs."""
+    """Return what this build lists that can run part of our graphs, see ``Engine.offers``."""
     import onnxruntime
 
     there = [one for one in onnxruntime.get_available_providers() if one != CPU]

@@ -1,4 +1,4 @@
-"""PyTorch on a CPU or a GPU: what the engine is. ``engine.py`` runs the graph."""
+"""Declares the engine torch: PyTorch on a CPU or a GPU. ``engine.py`` runs the graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TorchEngine(Engine):
     library = "torch"
     install = "pip install 'detect-video[torch]'"
     auto = AutoChoice(10, "torch is installed")
-    # The halves are cast here, module by module: torch needs no graph of another type for that.
+    # Halves are cast here, module by module: torch needs no graph of another type.
     precisions = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), "fp32")
     devices = ("cpu", "cuda")
     own_options = {

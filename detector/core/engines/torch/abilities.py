@@ -1,4 +1,4 @@
-"""What torch can do on this machine, and where it cannot, the reason."""
+"""What torch can do on this machine, or why it cannot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUDA_TORCH = (
 
 
 def device_of(asked: str) -> tuple[Any, str]:
-    """The torch.device of "auto" (with a line), "cpu", "cuda" or "cuda:N". Raises EngineError."""
+    """Return the torch.device of "auto" (with a line), "cpu", "cuda", "cuda:N", or raise."""
     import torch
 
     if asked == "cpu":
@@ -41,12 +41,12 @@ def device_of(asked: str) -> tuple[Any, str]:
 
 
 def best_concurrency(asked: str) -> int:
-    """On a GPU the picture of one request is uploaded while another one computes."""
+    """Return 2 on a GPU, where one request uploads its picture while another computes; else 1."""
     return 2 if device_of(asked)[0].type == "cuda" else 1
 
 
 def is_built_for_cuda() -> bool:
-    """Whether torch has CUDA, by its version file: an import takes a second or two."""
+    """Return whether torch has CUDA, by its version file: importing it takes a second or two."""
     found = find_spec("torch")
     if found is None or found.origin is None:
         return False
@@ -58,7 +58,7 @@ def is_built_for_cuda() -> bool:
 
 
 def without_cuda() -> str:
-    """Why torch cannot use a GPU here; "" where it can."""
+    """Return why torch cannot use a GPU here; "" if it can."""
     import torch
 
     if torch.version.cuda is None and torch.version.hip is None:
@@ -69,7 +69,7 @@ def without_cuda() -> str:
 
 
 def refusal(precision: str, device: Any) -> str | None:
-    """Why a precision cannot run on a torch.device; None where it can."""
+    """Return why a precision cannot run on a torch.device; None if it can."""
     if device.type == "cuda":
         return _gpu_refusal(precision, device)
     return _cpu_refusal(precision)
@@ -103,12 +103,12 @@ def has_fp16() -> bool:
 
 
 def has_bf16() -> bool:
-    """Whether the CPU multiplies bf16 itself. Without that, oneDNN converts to float32 and back."""
+    """Return whether the CPU multiplies bf16 itself. If not, oneDNN converts to float32."""
     return bool(cpu_facts() & BF16)
 
 
 def cpu_facts() -> Set[str]:
-    """The CPU's flags as the kernel names them; torch's own names where it does not tell."""
+    """Return the CPU's flags as named by the kernel, or by torch if the kernel lists none."""
     import torch
 
     return cpu_flags() or {
@@ -117,7 +117,7 @@ def cpu_facts() -> Set[str]:
 
 
 def check_compiler(device: Any) -> None:
-    """torch.compile writes C++ for a CPU. Raises EngineError where no compiler is installed."""
+    """Raise EngineError if no compiler is installed: torch.compile writes C++ for a CPU."""
     asked = os.environ.get("CXX")
     if device.type == "cpu" and not any(
         shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])

@@ -39,7 +39,7 @@ SWITCH = {
 
 
 class OpenTorch(Engine):
-    """``module``: the GraphModule, for torch's own tools."""
+    """The open engine torch. ``module``: the GraphModule, for torch's own tools."""
 
     name = "torch"
 
@@ -111,7 +111,7 @@ class OpenTorch(Engine):
         return module.to(self._device)
 
     def _arithmetic(self, precision: str) -> dict[str, str]:
-        """Tensor precision of convolutions -> arithmetic precision, if they differ; noted."""
+        """Return tensor -> arithmetic precision of convolutions, if they differ, and note it."""
         if precision == "tf32":
             return {"fp32": "tf32"}
         if self._device.type != "cpu":
@@ -145,11 +145,11 @@ class OpenTorch(Engine):
 
         threads, run = CallingThreads(self.threads), self.module
         on_cpu = self._device.type == "cpu"
-        # What is compiled, tried and captured depends on it.
+        # Compiling, the trial run and capturing depend on it.
         by = nullcontext() if on_cpu else arithmetic(self.precision == "tf32", wanted["benchmark"])
         with by:
             if wanted["compile"]:
-                threads.prepare()  # the number of threads is part of what was compiled
+                threads.prepare()  # compiled code depends on the number of threads
                 with translated("torch", "compile the network"):
                     run = self._compile()
             if on_cpu:
@@ -157,11 +157,11 @@ class OpenTorch(Engine):
             return self._cuda_requests(run, network, options, wanted)
 
     def _compile(self) -> Run:
-        """Compile now, not at the first run: it fails here or not at all, and counts as loading."""
+        """Compile now, so that failures occur here and the time counts as loading."""
         import torch
 
         run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
-        # Not made in inference mode: the compiler would recompile for an ordinary tensor.
+        # Not created in inference mode: the compiler would recompile for an ordinary tensor.
         example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
         with torch.inference_mode():
             run(example)
@@ -170,8 +170,8 @@ class OpenTorch(Engine):
     def _cuda_requests(
         self, run: Run, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
     ) -> list[CudaRequest]:
-        """Requests on a GPU, each with a CUDA graph where possible: launching kernels from Python
-        takes several times as long as they run (docs/gpu.md)."""
+        """Create requests on a GPU, each with a CUDA graph if possible: launching kernels from
+        Python takes several times as long as they run (docs/gpu.md)."""
         import torch
 
         from detector.core.engines.torch.requests import CudaRequest, check_memory, why_not_captured
@@ -187,8 +187,9 @@ class OpenTorch(Engine):
             ]
 
         with translated("torch", "try the network on the GPU"):
-            torch.cuda.current_stream(self._device).synchronize()  # the weights have arrived
-            # A graph keeps its memory as long as it lives, and each request has one.
+            # waits until the weights have arrived
+            torch.cuda.current_stream(self._device).synchronize()
+            # A graph holds its memory as long as it lives, and each request has one.
             check_memory(run, network, self._device, count if graphs else self.concurrency)
             requests = make()
             if by_itself:
@@ -207,11 +208,11 @@ class OpenTorch(Engine):
         self._last_ms = milliseconds
 
     def device_ms(self) -> float | None:
-        """From the start of the upload to the end of the read-back, by CUDA events."""
+        """Return the time from the start of upload to the end of read-back, by CUDA events."""
         return self._last_ms
 
     def execution(self) -> list[LayerExecution]:
-        """The precision that each layer really computed in. The first call runs the network."""
+        """Return the precision in which each layer computed. The first call runs the network."""
         if self.module is None:
             return []
         if self._executed is None:
@@ -231,7 +232,7 @@ class OpenTorch(Engine):
 
 
 def read_switches(own: Mapping[str, str]) -> dict[str, bool]:
-    """The switch options; ``graphs``: whether asked for. Raises UsageError for other values."""
+    """Parse the switches; ``graphs``: None if not set. Raises UsageError for other values."""
     found = {"channels_last": True, "compile": False, "graphs": False, "benchmark": False}
     for name in found.keys() & own.keys():
         value = own[name]

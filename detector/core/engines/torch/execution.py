@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Runs the module once and notes the precision that every layer really computed in."""
+"""Run the module once and record the precision in which every layer really computed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 def executed(
     module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
 ) -> list[LayerExecution]:
-    """The layers in order, with the precision of their tensors. ``example``: u8 [B, H, W, 3].
-    ``multiplied``: tensor -> arithmetic precision of convolutions, if they differ."""
+    """Return the layers in order, with the precision of their tensors. ``example``: u8 [B, H, W,
+    3]. ``multiplied``: tensor -> arithmetic precision of convolutions, if they differ."""
     layers: list[LayerExecution] = []
 
     def note(name: str, part: nn.Module, given: Sequence[Any], result: Any) -> None:
@@ -52,7 +52,7 @@ class _Noting(fx.Interpreter):
 
 
 def _is_view(part: nn.Module, given: Sequence[Any], result: Tensor) -> bool:
-    """Whether the result lies where an argument does, and nothing was written there."""
+    """Return whether the result shares memory with an argument, without writing to it."""
     place = result.untyped_storage().data_ptr()
     tensors = [one for one in given if isinstance(one, Tensor)]
     shares = any(one.untyped_storage().data_ptr() == place for one in tensors)

@@ -1,5 +1,5 @@
-"""ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names, so
-torch's own tools (hooks, profiler, compile, training) work on it."""
+"""Convert an ONNX graph to a ``torch.fx.GraphModule`` of ordinary modules whose paths are the
+nodes' names, so that torch's own tools (hooks, profiler, compile, training) work on it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, 
 
 
 def graph_module(model: onnx.ModelProto) -> GraphModule:
-    """In eval mode without gradients: u8 [B, H, W, 3] -> tuple of the graph's outputs. Raises
-    EngineError that lists all operators without a torch module."""
+    """Return the module in eval mode without gradients: u8 [B, H, W, 3] -> tuple of the graph's
+    outputs. Raises EngineError that lists all operators without a torch module."""
     import torch
     from onnx import numpy_helper
     from torch import fx, nn
 
-    from detector.core.engines.torch.operators import OPERATORS, Node
+    from detector.core.engines.torch.operators import OPERATORS, OnnxNode
 
     lacking = sorted({node.op_type for node in model.graph.node} - OPERATORS.keys())
     if lacking:
@@ -46,7 +46,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
     for proto in model.graph.node:
         if proto.output[0] in folded:
             continue
-        node = Node(proto, constants)
+        node = OnnxNode(proto, constants)
         operators[proto.name] = proto.op_type
         module, inputs = OPERATORS[proto.op_type](node)
         for name in inputs:
@@ -112,8 +112,8 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
 
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
-    """Lay convolution weights out as NHWC (``channels_last``) or NCHW, in place, as the picture is:
-    else each reorders them in every run, 5 times slower on yolov4-tiny (2 threads, AVX-512)."""
+    """Store convolution weights as NHWC (``channels_last``) or NCHW, in place, like the picture:
+    else each run reorders them, 5 times slower on yolov4-tiny (2 threads, AVX-512)."""
     import torch
     from torch import nn
 
@@ -129,7 +129,7 @@ def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
 
 
 def signature(model: onnx.ModelProto) -> Signature:
-    """(type, shape) of the inputs and of the outputs; -1 is a dimension that is not fixed."""
+    """Return (type, shape) of the inputs and of the outputs; -1 is a free dimension."""
     graph = model.graph
     return [_type_and_shape(one) for one in graph.input], [
         _type_and_shape(one) for one in graph.output
@@ -145,7 +145,7 @@ def _type_and_shape(info: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def attach(root: Any, path: str, part: Any) -> None:
-    """Puts a module or a tensor at a dotted path and makes the modules on the way to it."""
+    """Put a module or a tensor at a dotted path, creating the modules above it."""
     from torch import Tensor, nn
 
     *way, last = path.split(".")

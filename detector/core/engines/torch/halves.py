@@ -1,7 +1,7 @@
-"""Casts a module to bfloat16 or float16, part by part. The fp32 graph stays as it is.
+"""Cast a module to bfloat16 or float16, part by part. The fp32 graph stays unchanged.
 
-The layers that the caller names and the tail, which is everything after the last product, stay
-float32: decoding boxes in halves would round them to half a pixel or more.
+Layers that the caller names and the tail, which is everything after the last product, stay float32:
+decoding boxes in halves would round them to half a pixel or more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from detector.core.models.graph.operators import MULTIPLYING
 def halved(
     module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozenset()
 ) -> fx.GraphModule:
-    """Casts the module in place to ``dtype``. ``kept``: names of layers that stay float32."""
+    """Cast the module in place to ``dtype``. ``kept``: names of layers that stay float32."""
     body = _body(module, kept)
     for node in body:
         _cast(module.get_submodule(str(node.target)), dtype)
@@ -37,7 +37,7 @@ def halved(
 
 
 def _body(module: fx.GraphModule, kept: Set[str]) -> set[fx.Node]:
-    """The multiplying nodes and all nodes before them, without those in ``kept``."""
+    """Return the multiplying nodes and all nodes before them, without those in ``kept``."""
     operators = module.meta["operators"]
     leads: set[fx.Node] = set()
     for node in reversed(module.graph.nodes):
@@ -72,7 +72,7 @@ def _floats_to(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _constant_for(
     module: fx.GraphModule, node: fx.Node, body: Set[fx.Node], dtype: torch.dtype
 ) -> None:
-    """Copies a constant that the body reads to ``dtype``; other readers keep the first."""
+    """Copy a constant that the body reads to ``dtype``; other readers keep the first."""
     inside = [user for user in node.users if user in body]
     value = module.get_buffer(str(node.target))
     if not inside or not value.is_floating_point():

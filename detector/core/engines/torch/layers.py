@@ -1,7 +1,7 @@
-"""Runs that time every layer: the graph's own code, with a look at the clock after each module.
+"""Time every layer: the graph's own code, with a clock reading after each module.
 
-A layer's time lasts from the end of the layer before it to its own end. One look costs some 100 ns,
-hooks several us a module (docs/decisions.md). On a GPU each call is waited for.
+A layer's time lasts from the end of the layer before it to its own end. A reading costs some 100
+ns, hooks several us per module (docs/decisions.md). On a GPU we wait for each call.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TorchLayerProfiler:
 
 
 def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
-    """Insert calls that append ns to ``stamps`` before the first node and after each. Returns
-    (name, type) of what lies between; a node without module is a ``Function``."""
+    """Insert calls that append ns to ``stamps`` before the first node and after each. Return (name,
+    type) of each interval; a node without module is a ``Function``."""
     graph = module.graph
     work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     look = _look(stamps, on_gpu)

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Operators that torch offers only as functions, as modules: hooks and profilers see those."""
+"""Modules for operators that are only functions in torch, so that hooks and profilers see them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class ToType(nn.Module):
 
 
 class Permute(nn.Module):
-    """A view; with ``copies``, a copy laid out in the order of its dimensions. An empty order
-    reverses them."""
+    """A view with permuted dimensions; with ``copies``, a copy. An empty order reverses them."""
 
     copies = False
 
@@ -92,7 +91,7 @@ class PaddedMaxPool(nn.MaxPool2d):
 
 
 class Quantize(nn.Module):
-    """float32 -> u8 or s8, by ONNX: x / scale rounded half to even, plus zero point, clamped."""
+    """A quantiser from float32 to u8 or s8: x / scale rounded half to even, plus zero point."""
 
     def __init__(self, scale: float, zero: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -107,7 +106,7 @@ class Quantize(nn.Module):
 
 
 class Dequantize(nn.Module):
-    """u8 or s8 -> float32: (x - zero point) * scale."""
+    """A dequantiser from u8 or s8 to float32: (x - zero point) * scale."""
 
     def __init__(self, scale: float, zero: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -118,7 +117,7 @@ class Dequantize(nn.Module):
 
 
 def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whole float32 numbers -> bytes by way of int32: three times as fast (AVX-512, torch 2.13)."""
+    """Convert whole float32 numbers to bytes through int32: three times as fast (torch 2.13)."""
     return x.to(torch.int32).to(dtype)
 
 
@@ -132,7 +131,7 @@ class Called(nn.Module):
 
 
 class Reshape(nn.Module):
-    """Reshapes as ONNX does: 0 keeps a side, -1 takes the rest."""
+    """A reshape as in ONNX: 0 keeps a side, -1 takes the rest."""
 
     def __init__(self, shape: list[int]) -> None:
         super().__init__()
@@ -143,7 +142,7 @@ class Reshape(nn.Module):
 
 
 class Picked(nn.Module):
-    """Picks places along an axis by a constant list of indices."""
+    """A selection along an axis by a constant list of indexes."""
 
     indices: Tensor
 

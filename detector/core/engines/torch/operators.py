@@ -1,4 +1,4 @@
-"""One function for each ONNX operator: node -> (torch module, names of what it reads)."""
+"""One function per ONNX operator: node -> (torch module, names of its inputs)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Made = tuple[nn.Module | list[nn.Module], list[str]]
 
 
-class Node:
+class OnnxNode:
     def __init__(self, proto: onnx.NodeProto, constants: Mapping[str, NDArray[Any]]) -> None:
         from onnx import helper
 
@@ -34,7 +34,7 @@ class Node:
         self._constants = constants
 
     def constant(self, at: int) -> NDArray[Any] | None:
-        """Input number ``at``; None where it is absent. Raises EngineError for a computed one."""
+        """Return input number ``at``; None if absent. Raises EngineError if it is computed."""
         if at >= len(self.inputs) or not self.inputs[at]:
             return None
         if self.inputs[at] not in self._constants:
@@ -45,7 +45,7 @@ class Node:
         return self.inputs[at] in self._constants
 
     def numbers(self, at: int) -> list[int]:
-        """Input number ``at``, a list of whole numbers that must be given."""
+        """Return input number ``at``, a list of integers that must be given."""
         value = self.constant(at)
         if value is None:
             raise self.error(f"its input {at} must be given")
@@ -61,38 +61,40 @@ class Node:
         )
 
     def refuse(self, **allowed: tuple[Any, ...]) -> None:
-        """Raises EngineError for an attribute with a value that is not in ``allowed``."""
+        """Raise EngineError for an attribute whose value is not in ``allowed``."""
         for key, values in allowed.items():
             if key in self.attributes and self.attributes[key] not in values:
                 raise self.error(f"{key}={self.attributes[key]!r} is not supported")
 
 
-def _plain(make: Callable[[], nn.Module]) -> Callable[[Node], Made]:
-    """An operator without settings that is a module of torch or of ours."""
+def _plain(make: Callable[[], nn.Module]) -> Callable[[OnnxNode], Made]:
+    """Return the function for an operator without settings that is a module."""
     return lambda node: (make(), node.inputs)
 
 
-def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
-    """An operator without settings that is a function of all its inputs."""
+def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[OnnxNode], Made]:
+    """Return the function for an operator without settings that is a function of all its inputs."""
     return lambda node: (modules.Called(function), node.inputs)
 
 
-# Layers.
+# Layers
 
 
-def _conv(node: Node) -> Made:
+def _conv(node: OnnxNode) -> Made:
     return _convolution(node, nn.Conv2d)
 
 
-def _conv_transpose(node: Node) -> Made:
-    """YOLOv6 enlarges its maps with it."""
+def _conv_transpose(node: OnnxNode) -> Made:
+    """Convert a transposed convolution, with which YOLOv6 enlarges its maps."""
     if "output_shape" in node.attributes:
         raise node.error("output_shape is not supported")
     padding = tuple(node.attributes.get("output_padding", [0, 0]))
     return _convolution(node, nn.ConvTranspose2d, output_padding=padding)
 
 
-def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], **more: Any) -> Made:
+def _convolution(
+    node: OnnxNode, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], **more: Any
+) -> Made:
     weight, bias = node.constant(1), node.constant(2)
     if weight is None or weight.ndim != 4:
         raise node.error("only convolutions over pictures are supported")
@@ -102,7 +104,7 @@ def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
     channels = weight.shape[1] * groups, weight.shape[0]  # in and out, or out and in if transposed
-    # On "meta", to draw no random numbers; nn.utils.skip_init would import sympy (0.7 s).
+    # On "meta", which draws no random numbers; nn.utils.skip_init would import sympy (0.7 s).
     module = kind(
         *(channels if kind is nn.Conv2d else channels[::-1]),
         kernel_size=tuple(weight.shape[2:]),
@@ -111,7 +113,7 @@ def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *
         dilation=tuple(node.attributes.get("dilations", [1, 1])),
         groups=groups,
         bias=bias is not None,
-        dtype=torch.tensor(weight[:0]).dtype,  # half in exports of half precision
+        dtype=torch.tensor(weight[:0]).dtype,  # half in exports with half precision
         device="meta",
         **more,
     )
@@ -121,14 +123,14 @@ def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *
     return module, node.inputs[:1]
 
 
-def _pad(node: Node) -> Made:
-    """Adds a border of one value, around the axes that are named, or around all."""
+def _pad(node: OnnxNode) -> Made:
+    """Add a border of one value around the named axes, or around all."""
     node.refuse(mode=(b"constant",))
     pads, value, axes = node.numbers(1), node.scalar(2) or 0.0, node.constant(3)
     given = range(len(pads) // 2) if axes is None else [int(axis) for axis in axes.ravel()]
 
     def pad(x: Tensor) -> Tensor:
-        widths = [0] * (2 * x.ndim)  # before and behind each axis, the last axis first
+        widths = [0] * (2 * x.ndim)  # before and after each axis, the last axis first
         for at, axis in enumerate(given):
             place = 2 * (x.ndim - 1 - axis % x.ndim)
             widths[place : place + 2] = pads[at], pads[at + len(pads) // 2]
@@ -137,7 +139,7 @@ def _pad(node: Node) -> Made:
     return modules.Called(pad), node.inputs[:1]
 
 
-def _maxpool(node: Node) -> Made:
+def _maxpool(node: OnnxNode) -> Made:
     node.refuse(auto_pad=(b"NOTSET",), storage_order=(0,), dilations=([1, 1],))
     kernel = tuple(node.attributes["kernel_shape"])
     stride = tuple(node.attributes.get("strides", [1] * len(kernel)))
@@ -149,7 +151,7 @@ def _maxpool(node: Node) -> Made:
     return modules.PaddedMaxPool(kernel, stride, (left, right, top, bottom)), node.inputs
 
 
-def _resize(node: Node) -> Made:
+def _resize(node: OnnxNode) -> Made:
     node.refuse(
         mode=(b"nearest",),
         coordinate_transformation_mode=(b"asymmetric",),
@@ -165,7 +167,7 @@ def _resize(node: Node) -> Made:
     ), node.inputs[:1]
 
 
-def _slice(node: Node) -> Made:
+def _slice(node: OnnxNode) -> Made:
     starts, ends = (np.array(node.numbers(at), np.int64) for at in (1, 2))
     axes, steps = node.constant(3), node.constant(4)
     if steps is None:
@@ -182,7 +184,7 @@ def _slice(node: Node) -> Made:
     return modules.Narrow(ranges), node.inputs[:1]
 
 
-def _cast(node: Node) -> Made:
+def _cast(node: OnnxNode) -> Made:
     types = {
         1: torch.float32,
         6: torch.int32,
@@ -195,10 +197,10 @@ def _cast(node: Node) -> Made:
     return modules.ToType(types[node.attributes["to"]]), node.inputs
 
 
-def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[Node], Made]:
-    """Quantize or dequantize a computed tensor; graph.py folds those of constants."""
+def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[OnnxNode], Made]:
+    """Return a converter of (de)quantizers of computed tensors; graph.py folds others."""
 
-    def made(node: Node) -> Made:
+    def made(node: OnnxNode) -> Made:
         scale, zero = node.constant(1), node.constant(2)
         if scale is None or scale.size != 1:
             raise node.error("only one scale for the whole tensor is supported")
@@ -210,18 +212,18 @@ def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable
     return made
 
 
-def _clip(node: Node) -> Made:
+def _clip(node: OnnxNode) -> Made:
     return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
 
 
-# Operators that choose among values: best cells (YOLOv10, YOLO26), places (RT-DETR).
+# Operators that select among values: best cells (YOLOv10, YOLO26), positions (RT-DETR)
 
 # The names of opset 16, of opset 20, and of both.
 SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
 
 
-def _split(node: Node) -> Made:
-    """Splits into the given sizes, or into equal ones, of which the last may be smaller."""
+def _split(node: OnnxNode) -> Made:
+    """Split into the given sizes, or into equal ones, the last of which may be smaller."""
     axis, count = node.attributes.get("axis", 0), len(node.outputs)
     ends = list(accumulate(node.numbers(1))) if len(node.inputs) > 1 and node.inputs[1] else []
 
@@ -240,8 +242,8 @@ def _split(node: Node) -> Made:
     return [modules.Called(part(at)) for at in range(count)], node.inputs[:1]
 
 
-def _top(node: Node) -> Made:
-    """The largest values and their places, the first of equal ones first, unlike torch.topk."""
+def _top(node: OnnxNode) -> Made:
+    """Return the largest values and their positions; for ties the first, unlike torch.topk."""
     count, axis = node.constant(1), node.attributes.get("axis", -1)
     largest = bool(node.attributes.get("largest", 1))
     if count is None:
@@ -256,13 +258,13 @@ def _top(node: Node) -> Made:
     return [modules.Called(part(at)) for at in range(len(node.outputs))], node.inputs[:1]
 
 
-def _gather_elements(node: Node) -> Made:
+def _gather_elements(node: OnnxNode) -> Made:
     axis = node.attributes.get("axis", 0)
     return modules.Called(lambda x, at: x.gather(axis, at.long() % x.shape[axis])), node.inputs
 
 
-def gather_computed(node: Node) -> Made:
-    """Gather with computed indices. Indices of several dimensions replace the axis."""
+def gather_computed(node: OnnxNode) -> Made:
+    """Gather with computed indexes. Indexes with several dimensions replace the axis."""
     axis = node.attributes.get("axis", 0)
 
     def gather(x: Tensor, at: Tensor) -> Tensor:
@@ -273,18 +275,18 @@ def gather_computed(node: Node) -> Made:
     return modules.Called(gather), node.inputs
 
 
-def _gather_nd(node: Node) -> Made:
+def _gather_nd(node: OnnxNode) -> Made:
     node.refuse(batch_dims=(0,))
     return modules.Called(lambda x, at: x[tuple(at.long().unbind(-1))]), node.inputs
 
 
-def _tile(node: Node) -> Made:
+def _tile(node: OnnxNode) -> Made:
     repeats = node.numbers(1)
     return modules.Called(lambda x: x.repeat(repeats)), node.inputs[:1]
 
 
-def _expand(node: Node) -> Made:
-    """Broadcasts both ways: either side may be the one that is repeated."""
+def _expand(node: OnnxNode) -> Made:
+    """Broadcast both ways: either side may be repeated."""
     sides = node.numbers(1)
 
     def expand(x: Tensor) -> Tensor:
@@ -293,33 +295,33 @@ def _expand(node: Node) -> Made:
     return modules.Called(expand), node.inputs[:1]
 
 
-def _mod(node: Node) -> Made:
-    """The result has the divisor's sign, or with fmod the dividend's."""
+def _mod(node: OnnxNode) -> Made:
+    """Convert the remainder, with the divisor's sign, or with fmod the dividend's."""
     function = torch.fmod if node.attributes.get("fmod", 0) else torch.remainder
     return modules.Called(function), node.inputs
 
 
-def _arg_max(node: Node) -> Made:
+def _arg_max(node: OnnxNode) -> Made:
     node.refuse(select_last_index=(0,))
     axis, keep = node.attributes.get("axis", 0), bool(node.attributes.get("keepdims", 1))
     return modules.Called(lambda x: x.argmax(axis, keep)), node.inputs
 
 
-def _grid_sample(node: Node) -> Made:
+def _grid_sample(node: OnnxNode) -> Made:
     node.refuse(mode=tuple(SAMPLING), padding_mode=(b"zeros", b"border", b"reflection"))
     mode = SAMPLING[node.attributes.get("mode", b"linear")]
     padding = node.attributes.get("padding_mode", b"zeros").decode()
     corners = bool(node.attributes.get("align_corners", 0))
 
     def sample(x: Tensor, grid: Tensor) -> Tensor:
-        """In float32: of a bf16 map that is not contiguous, torch 2.13 reads other memory."""
+        """Sample in float32: for a non-contiguous bf16 map, torch 2.13 reads other memory."""
         sampled = nn.functional.grid_sample(x.float(), grid.float(), mode, padding, corners)
         return sampled.to(x.dtype)
 
     return modules.Called(sample), node.inputs
 
 
-SELECTION: dict[str, Callable[[Node], Any]] = {
+SELECTION: dict[str, Callable[[OnnxNode], Any]] = {
     "And": of_all_inputs(torch.logical_and),
     "ArgMax": _arg_max,
     "Equal": of_all_inputs(torch.eq),
@@ -342,22 +344,22 @@ SELECTION: dict[str, Callable[[Node], Any]] = {
 }
 
 
-# Operators that decode boxes and build attention: reshapes, matrix products, reductions.
+# Operators that decode boxes and build attention: reshapes, matrix products, reductions
 
 
-def _reshape(node: Node) -> Made:
+def _reshape(node: OnnxNode) -> Made:
     shape = node.numbers(1)
     if 0 in shape and node.attributes.get("allowzero", 0):
         raise node.error("empty tensors are not supported")
     return modules.Reshape(shape), node.inputs[:1]
 
 
-def _squeeze(node: Node) -> Made:
+def _squeeze(node: OnnxNode) -> Made:
     axes = tuple(node.numbers(1))
     return modules.Called(lambda x: x.squeeze(axes)), node.inputs[:1]
 
 
-def _unsqueeze(node: Node) -> Made:
+def _unsqueeze(node: OnnxNode) -> Made:
     axes = node.numbers(1)
     if min(axes) < 0 and len(axes) > 1:
         raise node.error("several axes that count from the end are not supported")
@@ -370,18 +372,18 @@ def _unsqueeze(node: Node) -> Made:
     return modules.Called(unsqueeze), node.inputs[:1]
 
 
-def _flatten(node: Node) -> Made:
-    """Flattens to two axes: those before ``axis``, and the rest."""
+def _flatten(node: OnnxNode) -> Made:
+    """Flatten to two axes: those before ``axis``, and the rest."""
     axis = node.attributes.get("axis", 1)
     return modules.Called(lambda x: x.reshape(math.prod(x.shape[:axis]), -1)), node.inputs
 
 
-def _softmax(node: Node) -> Made:
+def _softmax(node: OnnxNode) -> Made:
     return nn.Softmax(dim=node.attributes.get("axis", -1)), node.inputs
 
 
-def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[Node], Made]:
-    def make(node: Node) -> Made:
+def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[OnnxNode], Made]:
+    def make(node: OnnxNode) -> Made:
         given = node.attributes.get("axes") or (
             node.numbers(1) if len(node.inputs) > 1 and node.inputs[1] else None
         )
@@ -393,8 +395,8 @@ def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[
     return make
 
 
-def _gather(node: Node) -> Made:
-    """Gather with a constant list of indices, or with one index, which removes the axis."""
+def _gather(node: OnnxNode) -> Made:
+    """Gather with a constant list of indexes, or with one index, which removes the axis."""
     axis = node.attributes.get("axis", 0)
     indices = node.constant(1) if node.is_constant(1) else None
     if indices is None or indices.ndim > 1:
@@ -406,7 +408,7 @@ def _gather(node: Node) -> Made:
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:
-    """Whole numbers are divided without the rest, as ONNX does."""
+    """Divide integers without a remainder, as ONNX does."""
     return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
 
 
@@ -414,7 +416,7 @@ def _prelu(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x < 0, x * slope, x)
 
 
-def _average_pool(node: Node) -> Made:
+def _average_pool(node: OnnxNode) -> Made:
     node.refuse(auto_pad=(b"NOTSET",), ceil_mode=(0,), dilations=([1, 1],))
     kernel = tuple(node.attributes["kernel_shape"])
     stride = tuple(node.attributes.get("strides", [1] * len(kernel)))
@@ -425,8 +427,8 @@ def _average_pool(node: Node) -> Made:
     return nn.AvgPool2d(kernel, stride, (top, left), count_include_pad=counts), node.inputs
 
 
-def _batch_norm(node: Node) -> Made:
-    """Batch normalisation in inference: a factor and a shift for each channel."""
+def _batch_norm(node: OnnxNode) -> Made:
+    """Convert batch normalisation for inference: a factor and an offset for each channel."""
     node.refuse(training_mode=(0,))
     parts = [node.constant(at) for at in range(1, 5)]
     if any(part is None for part in parts):
@@ -446,11 +448,11 @@ def _batch_norm(node: Node) -> Made:
     return module, node.inputs[:1]
 
 
-def _gelu(node: Node) -> Made:
+def _gelu(node: OnnxNode) -> Made:
     return nn.GELU(approximate=node.attributes.get("approximate", b"none").decode()), node.inputs
 
 
-def _gemm(node: Node) -> Made:
+def _gemm(node: OnnxNode) -> Made:
     alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
     turned = [bool(node.attributes.get(key, 0)) for key in ("transA", "transB")]
 
@@ -464,7 +466,7 @@ def _gemm(node: Node) -> Made:
     return modules.Called(gemm), [name for name in node.inputs if name]
 
 
-def _layer_norm(node: Node) -> Made:
+def _layer_norm(node: OnnxNode) -> Made:
     node.refuse(stash_type=(1,))
     if len([name for name in node.outputs if name]) > 1:
         raise node.error("its mean and its deviation are not given out")
@@ -476,11 +478,11 @@ def _layer_norm(node: Node) -> Made:
     return modules.Called(norm), [name for name in node.inputs if name]
 
 
-def _global_max(node: Node) -> Made:
+def _global_max(node: OnnxNode) -> Made:
     return nn.AdaptiveMaxPool2d(1), node.inputs
 
 
-def _mish(node: Node) -> Made:
+def _mish(node: OnnxNode) -> Made:
     return nn.Mish(), node.inputs
 
 
@@ -500,7 +502,7 @@ def _amin(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return x.amin(axes, keep)
 
 
-ARRAYS: dict[str, Callable[[Node], Any]] = {
+ARRAYS: dict[str, Callable[[OnnxNode], Any]] = {
     "Abs": of_all_inputs(torch.abs),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
@@ -536,7 +538,7 @@ ARRAYS: dict[str, Callable[[Node], Any]] = {
 }
 
 
-OPERATORS: dict[str, Callable[[Node], Made]] = (
+OPERATORS: dict[str, Callable[[OnnxNode], Made]] = (
     ARRAYS
     | SELECTION
     | {

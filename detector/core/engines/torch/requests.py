@@ -1,6 +1,6 @@
 """One request of the torch engine, on the CPU (``TorchRequest``) or on a GPU (``CudaRequest``).
 
-A GPU request has a stream of its own, pinned memory at both ends, and an event; its ``infer`` never
+A GPU request has its own stream, pinned memory at both ends, and an event; its ``infer`` never
 waits for the whole device, nor for another request.
 """
 
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from detector.core.engines.base import Request, translated
+from detector.core.engines.base import RawRequest, translated
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
@@ -25,7 +25,7 @@ Run = Callable[[Tensor], Sequence[Tensor]]
 
 
 class CallingThreads(threading.local):
-    """Sets torch's number of threads once in each thread that runs the network: OpenMP keeps it per
+    """Sets torch's number of threads once in each thread that runs the network: OpenMP has it per
     calling thread, and results would differ in the last bit."""
 
     ready = False
@@ -39,8 +39,8 @@ class CallingThreads(threading.local):
             self.ready = True
 
 
-class TorchRequest(Request):
-    """On the CPU: ``slot`` shares the input's memory; results are copied out of torch's."""
+class TorchRequest(RawRequest):
+    """A request on the CPU. ``slot`` shares the input's memory; results are copied from torch's."""
 
     def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
         self._threads = threads
@@ -63,11 +63,11 @@ class TorchRequest(Request):
         self._run = None
 
 
-WARM_UPS = 3  # before a capture: libraries choose their kernels and allocate on the first runs
+WARM_UPS = 3  # before a capture: libraries choose kernels and allocate memory in the first runs
 
 
-class CudaRequest(Request):
-    """``slot`` and the results are pinned. ``tf32``, ``benchmark``: process-wide, set a launch."""
+class CudaRequest(RawRequest):
+    """A GPU request with pinned ``slot`` and results. ``tf32``, ``benchmark``: for the process."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class CudaRequest(Request):
         finished: Callable[[float], None],
         benchmark: bool = False,
     ) -> None:
-        """``finished`` is called after each run with its milliseconds on the device."""
+        """Create it. ``finished`` is called after each run with its milliseconds on the GPU."""
         self._stream = torch.cuda.Stream(device)
         self._pinned = pinned(network.input_shape, torch.uint8)  # [B, H, W, 3] RGB
         self.slot = self._pinned.numpy()
@@ -114,7 +114,7 @@ class CudaRequest(Request):
         return [output[:n] for output in self._outputs]
 
     def capture(self) -> None:
-        """Records one run as a CUDA graph over this request's buffers, for ``infer`` to replay."""
+        """Record one run over this request's buffers as a CUDA graph for ``infer`` to replay."""
         run = self._run
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
@@ -140,7 +140,7 @@ class CudaRequest(Request):
 
 @contextmanager
 def told_by_gpu(stream: Any) -> Iterator[None]:
-    """Raise the GPU's own error if a kernel failed, by its first line: every later call fails as
+    """Raise the GPU's own error, by its first line, if a kernel failed: every later call fails as
     well, under other names (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
     try:
         yield
@@ -155,7 +155,7 @@ def told_by_gpu(stream: Any) -> Iterator[None]:
 def why_not_captured(
     requests: Sequence[CudaRequest], run: Run, network: Network, device: Any
 ) -> str | None:
-    """Captures a CUDA graph for each request; None, or why it failed and they are of no use."""
+    """Capture a CUDA graph for each request. Return None, or why it failed and none may be used."""
     if not fits(run, network, device, len(requests), network.batch):
         return f"the graphs of {len(requests)} requests take more memory than the GPU has left"
     try:
@@ -171,12 +171,13 @@ def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 _changed = threading.Condition()
-_users: list[tuple[bool, bool]] = []  # the blocks of ``arithmetic`` that run now: all alike
+# the blocks of ``arithmetic`` now active, all with the same settings
+_users: list[tuple[bool, bool]] = []
 
 
 @contextmanager
 def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
-    """How a GPU's libraries compute what is launched in the block, process-wide. ``benchmark``:
+    """Set how a GPU's libraries compute what the block launches, process-wide. ``benchmark``:
     whether cuDNN tries its algorithms at the first run of each shape in each thread."""
     wanted = tf32, benchmark
     with _changed:
@@ -201,7 +202,7 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> None:
-    """Runs one full batch on ``concurrency`` streams. Raises EngineError with a batch that fits."""
+    """Run one full batch on ``concurrency`` streams, or raise EngineError with one that fits."""
     if fits(run, network, device, concurrency, network.batch):
         return
     # Not inside an except clause: the exception would keep the frames, and the frames the memory.
@@ -211,7 +212,7 @@ def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> N
 
 
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
-    """Whether ``batch`` pictures on each stream fit together: each run's peak is held meanwhile."""
+    """Return whether ``batch`` pictures on each stream fit at once, at each run's peak."""
     shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
     held: list[Any] = []  # inputs, results, and peaks
@@ -219,7 +220,7 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
         for stream in streams:
             with torch.cuda.stream(stream):
                 before = begin_peak(device)
-                # Outside of inference mode, as the requests' own: what was compiled fits no other.
+                # Outside inference mode, like the requests' own: compiled code fits no other.
                 given = torch.zeros(shape, dtype=torch.uint8, device=device)
                 with torch.inference_mode():
                     held += [given, run(given)]
@@ -231,12 +232,12 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
     finally:
         held.clear()
         torch.cuda.empty_cache()
-        begin_peak(device)  # what was tried here is no part of a run's figures
+        begin_peak(device)  # this trial must not count in a run's figures
     return True
 
 
 def begin_peak(device: Any) -> int:
-    """Bytes that torch has allocated on a GPU; the peak is counted from now on."""
+    """Return the bytes that torch has allocated on a GPU, and reset the peak."""
     if device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(device)
@@ -244,7 +245,7 @@ def begin_peak(device: Any) -> int:
 
 
 def hold_peak(device: Any, before: int) -> Tensor | None:
-    """What was allocated at the peak since ``before`` and is free again, as one tensor."""
+    """Allocate as one tensor what was in use at the peak since ``before`` and is free again."""
     if device.type != "cuda":
         return None
     peak, now = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
@@ -252,7 +253,7 @@ def hold_peak(device: Any, before: int) -> Tensor | None:
 
 
 def out_of_memory(batch: int, fits: Callable[[int], bool]) -> str:
-    """The message for the user. Halves the batch until one fits, to name it."""
+    """Return the message for the user. Halves the batch until one fits, to name it."""
     smaller = batch // 2
     while smaller and not fits(smaller):
         smaller //= 2

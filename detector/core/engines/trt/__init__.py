@@ -1,5 +1,5 @@
-"""TensorRT on an NVIDIA GPU: what the engine is. Every request has a context and a stream of its
-own. Engine rtx (TensorRT for RTX) is the same code with another library (``edition.py``)."""
+"""Declares the engine trt: TensorRT on an NVIDIA GPU. Every request has its own context and stream.
+The engine rtx (TensorRT for RTX) is the same code with another library (``edition.py``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class PlanBuilder(ArtefactBuilder):
     suffix = ".plan"
 
     def __init__(self, edition: str) -> None:
-        """``edition``: of ``edition.EDITIONS``, by its engine."""
         self._edition = edition
 
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
@@ -77,7 +76,7 @@ class TrtEngine(Engine):
 
     @classmethod
     def absent(cls) -> str | None:
-        """TensorRT crashes without a driver: nothing of it is touched before that answers."""
+        """Check the driver first: TensorRT crashes without one."""
         from detector.core.engines.trt import driver
 
         if reason := driver.absent():
@@ -91,7 +90,7 @@ class TrtEngine(Engine):
         from detector.core.engines.trt import driver
         from detector.core.engines.trt.edition import edition_named
 
-        if driver.absent() is not None:  # said by absent()
+        if driver.absent() is not None:  # absent() reports it
             return None
         try:
             return edition_named(cls.name).refusal(precision, driver.gpu_of(device))
@@ -100,7 +99,7 @@ class TrtEngine(Engine):
 
     @classmethod
     def reads_file(cls, file: str) -> bool:
-        """By its first bytes: plans of both libraries end in .engine and .plan."""
+        """Check the first bytes: plans of both libraries end in .engine and .plan."""
         if not super().reads_file(file):
             return False
         from detector.core.engines.trt.plan_file import edition_of_file

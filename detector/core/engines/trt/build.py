@@ -1,4 +1,4 @@
-"""Builds a strongly typed plan from a graph, for TensorRT 10.15 to 11 and TensorRT for RTX."""
+"""Build a strongly typed plan from a graph, for TensorRT 10.15 to 11 and TensorRT for RTX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.core.engines.base import BuildProgress, EngineOptions, translated
 from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.edition import Edition, current
 from detector.core.engines.trt.plan_file import kept_log
-from detector.core.engines.trt.settings import Settings, read
+from detector.core.engines.trt.settings import TrtSettings, read
 from detector.core.errors import OutputError
 from detector.core.models.base import Network
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from detector.core.models.graph.build import Shape
 
 
-BATCH = "batch"  # the name of the first dimension
+BATCH = "batch"  # name of the first dimension
 
 
 class BatchHeldError(Exception):
-    """A graph holds its batch in constants; the text names the node."""
+    """A graph whose constants contain its batch; the text names the node."""
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a graph of fixed batch whose batch is chosen at run time. Raises BatchHeldError."""
+    """Return a copy of a graph with its batch chosen at run time. Raises BatchHeldError."""
     import onnx
     from onnx import shape_inference
 
@@ -71,7 +71,7 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """Puts 0 for the batch into the shape of each Reshape whose data begins with the batch too."""
+    """Put 0 for the batch into the shape of each Reshape whose data also begins with the batch."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -81,7 +81,7 @@ def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shap
         wanted = numpy_helper.to_array(constants[node.input[1]]).tolist()
         keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(wanted[:1])
         if keeps and not (0 in wanted and any(entry.i for entry in node.attribute)):
-            # Others may read the constant, so this node gets one of its own.
+            # Others may read the constant, so this node gets its own.
             name = f"{node.output[0]}.any_batch"
             values = np.array([0, *wanted[1:]], np.int64)
             graph.initializer.append(numpy_helper.from_array(values, name))
@@ -90,7 +90,7 @@ def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shap
 
 
 def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose outputs have no shapes, so that shape inference must find them."""
+    """Return a copy whose outputs have no shapes, so that shape inference must find them."""
     import onnx
 
     bare = onnx.ModelProto()
@@ -116,7 +116,7 @@ def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
 
 
 def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict[str, Any]:
-    """What needs another plan, as JSON values: graph, library, GPU. Raises EngineError."""
+    """Return what requires another plan, as JSON: graph, library, GPU. Raises EngineError."""
     settings = read(options)
     return {
         "graph": _digest(network),
@@ -128,7 +128,7 @@ def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict
 
 
 def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a plan of key ``found`` runs ``wanted``: equal, or with batches in its range."""
+    """Return whether a plan of key ``found`` runs ``wanted``: equal, or in its range of batches."""
     low, _, high = found.get("batches") or (0, 0, 0)
     first, _, last = wanted["batches"]
     return (
@@ -137,7 +137,7 @@ def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _digest(network: Network) -> str:
-    """sha256 of the graph for any batch, so that it does not depend on the batch of the network."""
+    """Return the sha256 of the graph for any batch, independent of the network's."""
     try:
         model = any_batch(network.graph)
     except BatchHeldError:  # each batch is another graph
@@ -146,7 +146,7 @@ def _digest(network: Network) -> str:
 
 
 def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
-    """An ``IProgressMonitor`` that hands every step to ``progress`` and never raises."""
+    """Return an ``IProgressMonitor`` that passes every step to ``progress`` and never raises."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -171,7 +171,7 @@ def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
                 return
             try:
                 go_on = progress(phase_name, done, self._steps.get(phase_name, done))
-            except BaseException as exc:  # Ctrl-C too: none may pass through TensorRT's C++
+            except BaseException as exc:  # Ctrl-C too: no exception may pass through TensorRT's C++
                 self.raised, go_on = exc, False
             self.cancelled = not go_on
 
@@ -187,8 +187,8 @@ OUT_OF_MEMORY = re.compile(
 OTHERS = "; use --engine ort or openvino"
 
 
-def graph_bytes(network: Network, settings: Settings) -> bytes:
-    """The ONNX file for TensorRT. For a range of batches its first dimension is open."""
+def graph_bytes(network: Network, settings: TrtSettings) -> bytes:
+    """Return the ONNX file for TensorRT. For a range of batches its first dimension is open."""
     low, _, high = settings.batches
     model = network.graph if low == high else any_batch(network.graph)
     return bytes(model.SerializeToString(deterministic=True))
@@ -219,7 +219,7 @@ def _build(
     builder = trt.Builder(log)
     typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     definition = builder.create_network(typed)
-    definition.name = network.name  # or the plan calls it "Unnamed Network 0"
+    definition.name = network.name  # otherwise the plan calls it "Unnamed Network 0"
     parser = trt.OnnxParser(definition, log)
     try:
         graph = graph_bytes(network, settings)
@@ -268,7 +268,7 @@ def _parse(edition: Edition, parser: Any, graph: bytes, network: Network, log: A
 
 
 def _refuse_bytes(edition: Edition, graph: onnx.GraphProto) -> None:
-    """TensorRT reads the uint8 of Q and DQ as int8, with a warning at most: other values."""
+    """Refuse uint8 in Q and DQ: TensorRT reads it as int8, with at most a warning."""
     from onnx import TensorProto
 
     infos = (*graph.value_info, *graph.output)
@@ -284,14 +284,14 @@ def _refuse_bytes(edition: Edition, graph: onnx.GraphProto) -> None:
 
 
 def _culprits(error: Any, graph: onnx.GraphProto) -> str:
-    """Operator and node of an error; all nodes of the operator if the parser names none."""
+    """Return operator and node of an error; all nodes of the operator if the parser names none."""
     operator = error.node_operator() or error.func().removeprefix("import")
     names = ", ".join(node.name for node in graph.node if node.op_type == operator)
     return " at ".join(filter(None, (operator, error.node_name() or names)))
 
 
-def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> None:
-    if precision != "tf32":  # it is on by default, and fp32 would not be fp32
+def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> None:
+    if precision != "tf32":  # on by default, and fp32 would not be fp32
         config.clear_flag(trt.BuilderFlag.TF32)
     else:
         config.set_flag(trt.BuilderFlag.TF32)
@@ -304,8 +304,8 @@ def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> Non
     )
 
 
-def _profiles(trt: Any, builder: Any, definition: Any, settings: Settings) -> list[Any]:
-    """Optimisation profiles: none for a fixed batch; of a range, for its smallest and for all."""
+def _profiles(trt: Any, builder: Any, definition: Any, settings: TrtSettings) -> list[Any]:
+    """Return optimisation profiles: none for a fixed batch; else for the smallest and for all."""
     low, best, high = settings.batches
     if low == high:
         return []
@@ -337,9 +337,9 @@ def _why_no_plan(
 
 
 def _named(reason: str, graph: onnx.GraphProto) -> str:
-    """The node that TensorRT names, with its operator. TensorRT may number a node's layers."""
+    """Return the node that TensorRT names, perhaps with a number, and its operator."""
     for node in sorted(graph.node, key=lambda node: len(node.name), reverse=True):
-        # A name of letters alone may be a word of the text.
+        # A name of letters only may be a word of the text.
         if not node.name.isalpha() and re.search(
             rf"(?<![\w./]){re.escape(node.name)}(_\d+)?(?![\w/])", reason
         ):
@@ -348,8 +348,8 @@ def _named(reason: str, graph: onnx.GraphProto) -> str:
 
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
-    """Where measured layer times are kept, so that the next build on this GPU is faster."""
-    # The store builds in a hidden folder of its own.
+    """Return the file of measured layer times, which make the next build on this GPU faster."""
+    # The store builds in a hidden folder.
     folder = target.parent.parent if target.parent.name.startswith(".") else target.parent
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name).strip("-") or "gpu"
     digest = hashlib.sha256(f"{trt.__version__} {gpu.name} {gpu.capability}".encode()).hexdigest()[
@@ -359,7 +359,7 @@ def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
 
 
 def _load_timings(config: Any, cache: Path) -> None:
-    """Load the cache. Absent, refused or not ours, it counts as empty, which only costs time."""
+    """Load the cache. If absent, refused or not ours, it is empty, which only costs time."""
     known = store.read_sealed(cache) or b""
     timings = config.create_timing_cache(known) or config.create_timing_cache(b"")
     if timings is not None:
@@ -370,6 +370,6 @@ def _save_timings(config: Any, cache: Path) -> None:
     timings = config.get_timing_cache()
     if timings is None:
         return
-    # The plan is built; a cache that cannot be kept must not lose it.
+    # The plan is built; failing to store the cache must not lose it.
     with suppress(OSError, OutputError):
         store.write_sealed(cache, bytes(timings.serialize()))

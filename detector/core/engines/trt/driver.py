@@ -1,5 +1,5 @@
-"""Asks the NVIDIA driver through ctypes, before TensorRT is used: without a driver its ``Runtime``
-(10.16 and 11.4) logs an error, returns an object, and the process segfaults at its next use."""
+"""Ask the NVIDIA driver through ctypes before TensorRT is used: without a driver its ``Runtime``
+(10.16 and 11.4) logs an error and returns an object that segfaults at its next use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 NAME_BYTES = 256
-PLACE_BYTES = 32  # of "0000:3B:00.0" and its end
+PLACE_BYTES = 32  # of "0000:3B:00.0" with its terminator
 DEVICE = re.compile(r"auto|cuda(?::(\d+))?")
 
 
@@ -22,7 +22,7 @@ DEVICE = re.compile(r"auto|cuda(?::(\d+))?")
 class Gpu:
     index: int
     name: str
-    capability: tuple[int, int]  # compute capability: (8, 9)
+    capability: tuple[int, int]  # compute capability, such as (8, 9)
     memory_bytes: int
 
 
@@ -35,7 +35,7 @@ def library() -> Any:
 
 
 def absent() -> str | None:
-    """Why no NVIDIA GPU can be used here, and what to do about it; None where one can."""
+    """Return why no NVIDIA GPU can be used here, and what to do about it; None if one can."""
     try:
         cuda = library()
     except OSError:
@@ -64,7 +64,7 @@ def gpus() -> list[Gpu]:
 
 
 def gpu_of(device: str) -> Gpu:
-    """The GPU for ``--device``: "cuda:N", the first for "auto" and "cuda". Raises DriverError."""
+    """Return the GPU for "cuda:N"; the first for "auto" and "cuda". Raises DriverError."""
     if reason := absent():
         raise DriverError(reason)
     found = gpus()
@@ -78,7 +78,7 @@ def gpu_of(device: str) -> Gpu:
 
 
 def cuda_version() -> tuple[int, int]:
-    """The newest CUDA version that the driver supports, as (13, 1); (0, 0) without a driver."""
+    """Return the newest CUDA version of the driver, such as (13, 1); (0, 0) without one."""
     try:
         cuda = library()
     except OSError:
@@ -91,7 +91,7 @@ def cuda_version() -> tuple[int, int]:
 
 @contextmanager
 def current(index: int) -> Iterator[None]:
-    """Makes a GPU's primary context current in this thread. torch and the CUDA runtime share it."""
+    """Make a GPU's primary context current in this thread. torch and the CUDA runtime share it."""
     cuda = library()
     context = ctypes.c_void_p()
     device = _device(cuda, index)
@@ -114,7 +114,7 @@ def free_bytes(index: int) -> int:
 
 
 def pci_bus_id(device: str) -> str:
-    """As "0000:3B:00.0": NVML numbers all GPUs, CUDA those of CUDA_VISIBLE_DEVICES."""
+    """Return "0000:3B:00.0": NVML numbers all GPUs, CUDA those of CUDA_VISIBLE_DEVICES."""
     index = gpu_of(device).index
     cuda, place = library(), ctypes.create_string_buffer(PLACE_BYTES)
     _call(cuda, "cuDeviceGetPCIBusId", place, PLACE_BYTES, _device(cuda, index))

@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT for RTX: all that differs between the two.
+"""The differences between TensorRT and TensorRT for RTX.
 
 TensorRT measures kernels on the GPU that a plan is built for. TensorRT for RTX builds without a
 GPU, for a list of compute capabilities, and compiles kernels when a plan is loaded (seen with
@@ -17,7 +17,7 @@ from typing import Any
 
 from detector.core.engines.trt import driver
 from detector.core.engines.trt.driver import Gpu
-from detector.core.engines.trt.settings import HARDWARE, TARGETS, Settings
+from detector.core.engines.trt.settings import HARDWARE, TARGETS, TrtSettings
 from detector.core.errors import EngineError
 
 AMPERE = (8, 0)  # the first with tf32 and bf16
@@ -25,7 +25,7 @@ AMPERE = (8, 0)  # the first with tf32 and bf16
 
 @dataclass(frozen=True)
 class Edition:
-    """``magic``: the first bytes of its plans. ``packages``: by CUDA major, to tell its version."""
+    """One of the libraries. ``magic``: first bytes of its plans. ``packages``: by CUDA major."""
 
     engine: str
     module: str
@@ -42,7 +42,7 @@ class Edition:
         return EngineError(f"engine {self.engine}: {text}")
 
     def driver_too_old(self) -> str | None:
-        """Each package is made for one CUDA major; a driver serves all majors up to its own."""
+        """Return why the driver is too old: it supports all CUDA majors up to its own."""
         served = driver.cuda_version()
         for major in (13, 12):
             try:
@@ -72,41 +72,41 @@ class Edition:
         except driver.DriverError as exc:
             raise self.error(str(exc)) from exc
 
-    # ---- where the two go different ways
+    # ---- Differences
 
     measures = False
     """Whether a build measures kernels, and so has a timing cache."""
     records_graphs = False
-    """Whether a context can run the network as a CUDA graph by itself."""
+    """Whether a context itself can run the network as a CUDA graph."""
 
     def unsupported(self, found: tuple[int, int]) -> str | None:
-        """Why no GPU of this compute capability can run it, or None."""
+        """Return why no GPU of this compute capability can run it, or None."""
         raise NotImplementedError
 
     def gpu_to_build_on(self, device: str) -> Gpu | None:
-        """The GPU that a build uses; None if it needs none. Raises EngineError."""
+        """Return the GPU that a build uses; None if it needs none. Raises EngineError."""
         return self.require_gpu(device)
 
-    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
-        """What of the machine makes another plan necessary."""
+    def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
+        """Return what of the machine requires another plan."""
         raise NotImplementedError
 
-    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+    def configure(self, config: Any, settings: TrtSettings, gpu: Gpu | None) -> None:
         raise NotImplementedError
 
     def describe(self, plan: bytes) -> str:
-        """What a plan is, for messages: as far as its first bytes tell."""
+        """Describe a plan for messages, as far as its first bytes tell."""
         return f"a plan of {self.title}"
 
     def check_plan(self, runtime: Any, plan: bytes, gpu: Gpu) -> str | None:
-        """Why this library cannot run a plan on this GPU, found before it is loaded; or None."""
+        """Return why this library cannot run a plan on this GPU, before loading it; or None."""
         return None
 
     def create_context(self, engine: Any, graphs: bool, cache: Any) -> Any:
         return engine.create_execution_context()
 
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
-        """The cache of what is compiled while a plan runs; None where nothing is."""
+        """Return the cache of what is compiled while a plan runs; None if nothing is."""
         return None
 
 
@@ -116,8 +116,8 @@ class Full(Edition):
     def unsupported(self, found: tuple[int, int]) -> str | None:
         return None if found >= (7, 5) else "TensorRT needs 7.5 (Turing) or newer"
 
-    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
-        """Of the driver only the CUDA major counts."""
+    def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
+        """Return the key: of the driver only the CUDA major counts."""
         assert gpu is not None
         names = {"gpu": gpu.name, "capability": capability(gpu)}
         if settings.hardware_compatible == "ampere":
@@ -132,7 +132,7 @@ class Full(Edition):
             "level": settings.level,
         }
 
-    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+    def configure(self, config: Any, settings: TrtSettings, gpu: Gpu | None) -> None:
         trt = self.trt
         if settings.level is not None:
             config.builder_optimization_level = settings.level
@@ -146,7 +146,7 @@ class Full(Edition):
 # Compute capabilities of the support matrix: Turing, RTX 30, RTX 40, RTX 50, GB10.
 RTX_CAPABILITIES = ((7, 5), (8, 6), (8, 9), (12, 0), (12, 1))
 PORTABLE = "8.0 or newer"
-# Bits of the diagnostics that ``get_engine_validity`` returns -> what they mean for a user.
+# Bits of the diagnostics from ``get_engine_validity`` -> their meaning for a user.
 INVALID = {
     "MALFORMED_ENGINE": "it is damaged, or not a plan",
     "VERSION_MISMATCH": "it was built by {built}, but {installed} is installed; build it again",
@@ -169,16 +169,16 @@ class Rtx(Edition):
         return f"TensorRT for RTX runs on {able} (GeForce and RTX GPUs); use --engine trt or torch"
 
     def gpu_to_build_on(self, device: str) -> Gpu | None:
-        """The GPU that will run the plan, if there is one; a build needs none."""
+        """Return the GPU that will run the plan, if there is one; a build needs none."""
         return None if driver.absent() is not None else self.require_gpu(device)
 
-    def key(self, gpu: Gpu | None, settings: Settings) -> dict[str, Any]:
+    def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
         return {
             "tensorrt_rtx": str(self.trt.__version__),
             "capability": "+".join(self._targets(gpu, settings)) or PORTABLE,
         }
 
-    def configure(self, config: Any, settings: Settings, gpu: Gpu | None) -> None:
+    def configure(self, config: Any, settings: TrtSettings, gpu: Gpu | None) -> None:
         targets = self._targets(gpu, settings)
         if targets:
             config.num_compute_capabilities = len(targets)
@@ -188,8 +188,8 @@ class Rtx(Edition):
                 raise self.error(f"{self.title} rejects the target {name}")
 
     @staticmethod
-    def _targets(gpu: Gpu | None, settings: Settings) -> tuple[str, ...]:
-        """As asked; by default none, which means 8.0 and newer, and 7.5 on a GPU that has it."""
+    def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
+        """Return the targets; by default none (8.0 and newer), or 7.5 on a GPU that has it."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets
         return (capability(gpu),)
@@ -219,12 +219,12 @@ class Rtx(Edition):
             "install": self.install,
         }
         bits = rtx.EngineInvalidityDiagnostics
-        told = [
+        reasons = [
             text.format(**words)
             for name, text in INVALID.items()
             if found & int(getattr(bits, name))
         ]
-        return "; ".join(told) or "TensorRT for RTX gives no reason"
+        return "; ".join(reasons) or "TensorRT for RTX gives no reason"
 
     def create_context(self, engine: Any, graphs: bool, cache: Any) -> Any:
         config = engine.create_runtime_config()
@@ -237,7 +237,7 @@ class Rtx(Edition):
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
         cache = engine.create_runtime_config().create_runtime_cache()
         if known:
-            cache.deserialize(known)  # False for one of another GPU or driver: it stays empty
+            cache.deserialize(known)  # False for a cache of another GPU or driver: it stays empty
         return cache
 
 
@@ -270,19 +270,19 @@ def edition_named(engine: str) -> Edition:
 
 @dataclass(frozen=True, slots=True)
 class PlanHeader:
-    """What the first bytes of a plan of TensorRT for RTX say; ``size``: of the file, in bytes."""
+    """The first bytes of a plan of TensorRT for RTX; ``size``: of the file, in bytes."""
 
     size: int
     version: str
     targets: tuple[str, ...]
 
 
-# Read from plans that 1.7.1.116 built for each target; NVIDIA documents only that one exists.
+# Read from plans that 1.7.1.116 built for each target; NVIDIA only documents that a header exists.
 HEADER = re.compile(rb"vtrt.{4}\x02\0\0\0.{4}(.{8})(.{4})vtrt(.{4})", re.DOTALL)
 
 
 def read_header(plan: bytes) -> PlanHeader | None:
-    """The version that built a plan for RTX, and for what; None for another form of header."""
+    """Return which version built a plan for RTX, and for what; None for another form of header."""
     if not (match := HEADER.match(plan)):
         return None
     bits = int.from_bytes(match[3], "little")
@@ -292,7 +292,7 @@ def read_header(plan: bytes) -> PlanHeader | None:
 
 @contextmanager
 def current(gpu: Gpu | None) -> Iterator[None]:
-    """Makes a GPU current in this thread; nothing where there is none."""
+    """Make a GPU current in this thread; do nothing if there is none."""
     if gpu is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""A plan, open: its contexts, and the memory that they share."""
+"""An open plan: its contexts, and the memory that they share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.core.engines.trt.plan_file import kept_log
 from detector.core.engines.trt.running import IN_FLIGHT, TrtRequest
 from detector.core.errors.writing import temporary_folder
 from detector.core.models.base import Network
-from detector.core.models.layouts.plans import Tensor
+from detector.core.models.layouts.plans import PlanTensor
 
 if TYPE_CHECKING:
     from detector.core.engines.trt.layers import TrtLayerProfiler
@@ -31,7 +31,7 @@ class OpenTrt(Engine):
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
-        """An engine of its own: a profiler is never attached to one whose FPS are reported."""
+        """Return a separate engine: a profiler is never attached to one whose FPS are reported."""
         from detector.core.engines.trt.layers import TrtLayerProfiler
 
         profiled = cls(network, options)
@@ -42,7 +42,7 @@ class OpenTrt(Engine):
             raise
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        settings.read(options)  # before anything is built: it refuses a wrong value
+        settings.read(options)  # before anything is built: it refuses wrong values
         data, file = self._read_plan(network, options)
         gpu = self._gpu = self.edition.require_gpu(options.device)
         trt = self.edition.trt
@@ -81,11 +81,11 @@ class OpenTrt(Engine):
         )
 
     def _read_plan(self, network: Network, options: EngineOptions) -> tuple[bytes, str]:
-        """The plan and what to call it: the user's own, one built beforehand, or one built now."""
+        """Return the plan and its name: the user's own, one built beforehand, or one built now."""
         if file := network.plan or options.artefact:
             return Path(file).read_bytes(), file
         with temporary_folder() as place:
-            target = place / "network.plan"  # nobody keeps plans for this caller
+            target = place / "network.plan"  # this caller stores no plans
             plans.build_plan(self.edition, network, options, target, lambda *_: True)
             return target.read_bytes(), network.name
 
@@ -123,8 +123,8 @@ class OpenTrt(Engine):
         while len(self.requests) < options.requests:
             open_request(graphs)
 
-    def _check_outputs(self, tensors: list[Tensor]) -> list[str]:
-        """Names of the outputs in the network's order. Raises EngineError for other tensors."""
+    def _check_outputs(self, tensors: list[PlanTensor]) -> list[str]:
+        """Return the outputs' names in the network's order. Raises EngineError for others."""
         network, batch = self._network, self._network.batch
         given = [tensor for tensor in tensors if tensor.is_input]
         results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
@@ -141,7 +141,7 @@ class OpenTrt(Engine):
                 if name in results
             ],
         )
-        if network.plan is not None:  # its tensors were read when the network was made of them
+        if network.plan is not None:  # its tensors were read when the network was made from them
             kinds = [kind for kind, _ in found[1]]
             wanted = (
                 found[0][:1],
@@ -157,13 +157,13 @@ class OpenTrt(Engine):
         return list(names)
 
     def _name_ranges(self, context: Any) -> None:
-        """Let NVTX ranges carry layers' names alone: a detailed plan would add all details."""
+        """Limit NVTX ranges to layers' names: a detailed plan would add all details."""
         verbosity = self._trt.ProfilingVerbosity
         if self._engine.profiling_verbosity == verbosity.DETAILED:
             context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
 
     def _lacking(self, file: str) -> list[str]:
-        """What is unknown about a plan that was built without its layers' details."""
+        """Return what is unknown about a plan that was built without its layers' details."""
         verbosity, built = self._trt.ProfilingVerbosity, self._engine.profiling_verbosity
         if built == verbosity.DETAILED:
             return []
@@ -174,7 +174,7 @@ class OpenTrt(Engine):
         return [f"{file} was built without its layers' details: {unknown}; to see it, {cure}"]
 
     def _bytes_needed(self, options: EngineOptions) -> int:
-        """Memory of all contexts, roughly: what one context needs to work, times the requests."""
+        """Estimate the memory of all contexts: what one context needs, times the requests."""
         return (
             int(self._engine.device_memory_size_v2) * options.requests
             if self._engine is not None
@@ -194,7 +194,7 @@ class OpenTrt(Engine):
         return self._last_ms[0]
 
     def close(self) -> None:
-        """Free contexts, engine, runtime and memory, whatever fails; raises the first failure."""
+        """Free contexts, engine, runtime and memory, whatever fails; raise the first failure."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
@@ -203,7 +203,7 @@ class OpenTrt(Engine):
             for free in (partial(self._release, memory, failed), memory.close):
                 try:
                     free()
-                except Exception as error:  # each package has errors of its own
+                except Exception as error:  # each package has its own errors
                     failed.append(error)
             if failed:
                 raise failed[0]
@@ -230,7 +230,7 @@ class OpenRtx(OpenTrt):
 
 
 def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:
-    """The message for lack of memory, with a batch that fits."""
+    """Return the message for lack of memory, with a batch that fits."""
     text = (
         f"out of GPU memory: {network.name} at batch {options.batch} in {options.requests} requests"
     )
@@ -243,5 +243,5 @@ def too_big(network: Network, options: EngineOptions, needed: int, free: int) ->
     return f"{text}; try --batch {1 << fits.bit_length() - 1}, or --concurrency 1"
 
 
-def at_batch(tensor: Tensor, batch: int) -> tuple[int, ...]:
+def at_batch(tensor: PlanTensor, batch: int) -> tuple[int, ...]:
     return tuple(batch if side < 0 and at == 0 else side for at, side in enumerate(tensor.shape))

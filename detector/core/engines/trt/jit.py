@@ -1,5 +1,5 @@
-"""What TensorRT for RTX compiles when a plan is loaded, kept for the next run; and CUDA graphs. The
-library's runtime cache lies beside the plan, sealed like every built file (``_built.store``)."""
+"""Store what TensorRT for RTX compiles when a plan is loaded, and use CUDA graphs. The library's
+runtime cache is next to the plan, sealed like every built file (``_built.store``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM_UP, TIMED = 3, 9  # runs; capture happens in the first, as NVIDIA documents
 
 
 class Contexts:
-    """``artefact``: the plan's file, if this program built it; without one nothing is kept."""
+    """The contexts of a plan. ``artefact``: its file; without one nothing is stored."""
 
     def __init__(self, edition: Edition, engine: Any, artefact: str | None, gpu: Gpu) -> None:
         self._edition, self._engine = edition, engine
@@ -32,7 +32,7 @@ class Contexts:
         return self._edition.create_context(self._engine, graphs, self._cache)
 
     def keep(self) -> None:
-        """Writes what was compiled beside the plan. What cannot be kept only costs time."""
+        """Write what was compiled next to the plan. Failing to store it only costs time."""
         if self._cache is None or self._file is None:
             return
         content = bytes(self._cache.serialize())
@@ -47,14 +47,14 @@ def _file(artefact: Path, gpu: Gpu) -> Path:
 
 
 def choose_graphs(open_request: Callable[[bool], TrtRequest]) -> tuple[TrtRequest, bool, str]:
-    """Time the network as kernels and as one CUDA graph, by the device's clock. Returns the faster
+    """Time the network as kernels and as one CUDA graph, by the device's clock. Return the faster
     request, whether it uses a graph, and a line for the user; the other is released."""
     plain, recorded = open_request(False), open_request(True)
     took = {False: _device_ms(plain), True: _device_ms(recorded)}
     graphs = took[True] < took[False]
     kept, other = (recorded, plain) if graphs else (plain, recorded)
     other.release()
-    kept.device_ms = None  # none of the caller's runs has happened
+    kept.device_ms = None  # none of the caller's runs has happened yet
     return (
         kept,
         graphs,

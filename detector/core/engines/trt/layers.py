@@ -1,5 +1,5 @@
-"""The layers that TensorRT made of the graph: their precision, by the JSON of ``EngineInspector``,
-and their times, by ``IProfiler`` on an engine that does nothing else."""
+"""The layers that TensorRT made of the graph: their precision, from the JSON of
+``EngineInspector``, and their times, from ``IProfiler`` on a separate engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # Words in a tensor's type or format ("Row major linear FP32", "Half", "Thirty-two wide ... Int8
-# format") -> our name. bf16 stands before fp16 and u8 before int8, because the longer word contains
+# format") -> our name. bf16 comes before fp16 and u8 before int8, because the longer word contains
 # the shorter one.
 TYPES = (
     (r"bf16|bfloat16", "bf16"),
@@ -37,7 +37,7 @@ TYPES = (
 )
 # Layers that exist for the type of their result.
 MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")
-# TensorRT inserts these and names each by the layer that it stands in front of.
+# TensorRT inserts these and names each after the layer that follows it.
 COPY = "Reformatting CopyNode"
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
@@ -46,7 +46,7 @@ UNKNOWN = "unknown"
 def executed(
     trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None
 ) -> list[LayerExecution]:
-    """The layers in the engine's order; empty if the plan was built without their names."""
+    """Return the layers in the engine's order; empty if the plan was built without their names."""
     inspector = engine.create_engine_inspector()
     # The context fixes the shapes: without it types are "N/A due to dynamic shapes".
     inspector.execution_context = context
@@ -57,12 +57,14 @@ def executed(
 def layers_of(
     information: Mapping[str, Any], known: Mapping[str, str] | None
 ) -> list[LayerExecution]:
-    """``known``: node of the graph -> its name before the graph was converted. None: all nodes."""
-    told = [
+    """Return layers. ``known``: node of the graph -> name before conversion. None: all nodes."""
+    listed = [
         {"Name": layer} if isinstance(layer, str) else layer
         for layer in information.get("Layers") or []
     ]
-    nodes = _shared_out([(layer.get("LayerType") in MOVES, _nodes(layer, known)) for layer in told])
+    nodes = _shared_out(
+        [(layer.get("LayerType") in MOVES, _nodes(layer, known)) for layer in listed]
+    )
     return [
         LayerExecution(
             str(layer.get("Name", "")),
@@ -70,7 +72,7 @@ def layers_of(
             _precision(layer),
             nodes=own,
         )
-        for layer, own in zip(told, nodes, strict=True)
+        for layer, own in zip(listed, nodes, strict=True)
     ]
 
 
@@ -91,7 +93,7 @@ def _precision(layer: Mapping[str, Any]) -> str:
 
 
 def _type_of(tensor: Any) -> str | None:
-    """TensorRT 10 writes "Format/Datatype" as one text, 11 writes two."""
+    """Return a tensor's type. TensorRT 10 writes "Format/Datatype" as one text, 11 writes two."""
     if not isinstance(tensor, Mapping):
         return None
     keys = {str(key).lower().replace(" ", ""): str(value) for key, value in tensor.items()}
@@ -103,7 +105,7 @@ def _type_of(tensor: Any) -> str | None:
 
 
 def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
-    """By its metadata, "[ONNX Layer: 0.conv]", or by its name, "0.conv + 0.act"."""
+    """Return a layer's nodes by its metadata, "[ONNX Layer: 0.conv]", or name, "0.conv + 0.act"."""
     name = str(layer.get("Name", ""))
     words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
     if not words and known is not None and not name.startswith(COPY):
@@ -111,22 +113,22 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
     return words if known is None else [known[word] for word in words if word in known]
 
 
-def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Give every node to the first layer that computes. ``told``: (moves, nodes)."""
+def _shared_out(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
+    """Assign every node to the first layer that computes. ``layers``: (moves, nodes)."""
     owners: dict[str, int] = {}
     for wanted in (False, True):
-        for at, (moves, nodes) in enumerate(told):
+        for at, (moves, nodes) in enumerate(layers):
             if moves is wanted:
                 for node in nodes:
                     owners.setdefault(node, at)
     return [
         tuple(dict.fromkeys(node for node in nodes if owners[node] == at))
-        for at, (_, nodes) in enumerate(told)
+        for at, (_, nodes) in enumerate(layers)
     ]
 
 
 def kept_times(trt: Any) -> Any:
-    """An ``IProfiler`` that keeps times. ``taken()`` returns and forgets them: (layer, ms)."""
+    """Return an ``IProfiler`` whose ``taken()`` returns and forgets times: (layer, ms)."""
 
     class KeptTimes(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -134,7 +136,7 @@ def kept_times(trt: Any) -> Any:
             self._told: list[tuple[str, float]] = []
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            """Called by TensorRT's C++, through which no exception may pass: nothing raises."""
+            """Must not raise: TensorRT's C++ calls it, which no exception may pass."""
             self._told.append((layer_name, ms))
 
         def taken(self) -> list[tuple[str, float]]:
@@ -145,12 +147,12 @@ def kept_times(trt: Any) -> Any:
 
 
 class TrtLayerProfiler:
-    """``engine``: an engine of one request. The profiler owns it from now on and closes it."""
+    """Times the layers of ``engine``, which has one request. It owns the engine and closes it."""
 
     def __init__(self, edition: Edition, engine: Engine, request: TrtRequest) -> None:
         self._edition, self._owned, self._request = edition, engine, request
         self._layers = self._owned.execution()
-        self._kept = kept_times(edition.trt)  # outlives the context that calls it
+        self._kept = kept_times(edition.trt)  # must outlive the context that calls it
         self._told: list[list[tuple[str, str, float]]] = []
         request.attach(self._kept)
 

@@ -1,5 +1,5 @@
 """Front end for plans of TensorRT and TensorRT for RTX from elsewhere: .trt, .engine, .plan. A
-darknet .cfg or a YAML file beside a bare plan says what its outputs mean and names the classes."""
+darknet .cfg or a YAML file next to a bare plan explains its outputs and names the classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detector.core.engines.trt.plan_file import (
 )
 from detector.core.errors import EngineError, ModelError
 from detector.core.models.base import FrontEnd, InputRules, ModelRequest, Network
-from detector.core.models.layouts.plans import ReadyMade, Tensor
+from detector.core.models.layouts.plans import PlanTensor, ReadyMade
 from detector.core.models.ready_made import (
     AS_ONNX,
     beside,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
 
 
-STRIDE = 32  # where no header says
+STRIDE = 32  # if no header states it
 
 
 def read(request: ModelRequest) -> Network:
@@ -46,15 +46,15 @@ def read(request: ModelRequest) -> Network:
         header, plan = split(data)
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}") from exc
-    told = metadata_of(path, header or {})
+    metadata = metadata_of(path, header or {})
     cfg = request.cfg or beside(path, ".cfg")
-    known = known_names(path, request.names, request.class_names, told)
+    known = known_names(path, request.names, request.class_names, metadata)
     given = _tensors(path, plan, request.trusted, request.device)
-    height, width = _input_size(path, given, request.size, told)
+    height, width = _input_size(path, given, request.size, metadata)
     _check_batch(path, given, batch)
     outputs = [tensor for tensor in given if not tensor.is_input]
     seen = ReadyMade(
-        path, outputs, height, width, batch, cfg, known, told.finished, told.description
+        path, outputs, height, width, batch, cfg, known, metadata.finished, metadata.description
     )
     found = head_of(seen)
     bound = found.bound
@@ -66,7 +66,7 @@ def read(request: ModelRequest) -> Network:
         name=path.stem,
         family=f"plan ({found.layout})",
         graph=onnx.ModelProto(),
-        input=InputRules(height, width, found.geometry, told.stride or STRIDE, found.pad_value),
+        input=InputRules(height, width, found.geometry, metadata.stride or STRIDE, found.pad_value),
         batch=batch,
         output_shapes=[shapes[name] for name in bound.outputs],
         head=head,
@@ -81,7 +81,7 @@ def read(request: ModelRequest) -> Network:
     )
     built_by = edition_of(plan)
     assert built_by is not None
-    refuse_wrong_reading(path, network, found, told, built_by.engine, request.device)
+    refuse_wrong_reading(path, network, found, metadata, built_by.engine, request.device)
     return network
 
 
@@ -95,10 +95,10 @@ def _bytes(path: Path) -> bytes:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
 
 
-def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
-    """As only the library that built the plan reads them. Raises EngineError and ModelError."""
+def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTensor]:
+    """Read the tensors with the library that built the plan. Raises EngineError, ModelError."""
     edition = edition_of(plan)
-    assert edition is not None  # ``split`` has seen to it
+    assert edition is not None  # ``split`` has checked it
     what = edition.describe(plan)
     if reason := driver.absent():
         raise EngineError(f"{path}: {what} needs an NVIDIA GPU to be read: {reason}")
@@ -125,9 +125,9 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
 
 
 def _input_size(
-    path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata
+    path: Path, found: Sequence[PlanTensor], size: tuple[int, int] | None, metadata: Metadata
 ) -> tuple[int, int]:
-    """(height, width) of the one input. Raises ModelError unless it takes pictures."""
+    """Return (height, width) of the only input. Raises ModelError unless it takes pictures."""
     given = [tensor for tensor in found if tensor.is_input]
     seen = ", ".join(map(str, found))
     shape = given[0].shape if len(given) == 1 else ()
@@ -143,8 +143,8 @@ def _input_size(
     own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
     if -1 in own:
         raise ModelError(f"{path}: its input size is open ({given[0]}); build it for one size")
-    if told.imgsz is not None and told.imgsz != own:
-        height, width = told.imgsz
+    if metadata.imgsz is not None and metadata.imgsz != own:
+        height, width = metadata.imgsz
         raise ModelError(
             f"{path}: its header says {width}x{height}, but its input is {own[1]}x{own[0]}; the "
             "header belongs to another plan"
@@ -156,7 +156,7 @@ def _input_size(
     return own
 
 
-def _check_batch(path: Path, found: Sequence[Tensor], batch: int) -> None:
+def _check_batch(path: Path, found: Sequence[PlanTensor], batch: int) -> None:
     given = next(tensor for tensor in found if tensor.is_input)
     fixed = given.shape[0]
     ranges = [(smallest[0], largest[0]) for smallest, _, largest in given.profiles] or [

@@ -1,7 +1,7 @@
-"""Reads plan files, and keeps the log in which TensorRT says why it refuses one.
+"""Read plan files, and keep the log in which TensorRT says why it refuses one.
 
-A plan of TensorRT begins with "ftrt", one for RTX with "vtrt". Ultralytics writes a JSON header in
-front of it: its length as a little-endian int32, then the JSON, then the plan.
+A plan of TensorRT begins with "ftrt", one for RTX with "vtrt". Ultralytics writes a JSON header
+before it: its length as a little-endian int32, then the JSON, then the plan.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.edition import EDITIONS, Edition
-from detector.core.models.layouts.plans import Tensor
+from detector.core.models.layouts.plans import PlanTensor
 
 HEAD_BYTES = 4
 KEPT = 40  # errors of TensorRT's log, and warnings
-WARNINGS = 5  # that a user sees of a build
-SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")  # in front of a warning of the parser
-# An exporter's empty input of a Resize; the log of an open engine beside that of a build.
+WARNINGS = 5  # shown to the user of a build
+SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")  # prefix of the parser's warnings
+# An exporter's empty input of a Resize; the log of an open engine during a build.
 HARMLESS = re.compile("Empty initializer|The logger passed into")
 
 
 def kept_log(trt: Any) -> Any:
-    """An ``ILogger`` that keeps the last errors and first warnings. ``errors()`` forgets them."""
+    """Return an ``ILogger`` that keeps errors and warnings. ``errors()`` forgets them."""
 
     class KeptLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -47,11 +47,11 @@ def kept_log(trt: Any) -> Any:
             return found
 
         def reason(self) -> str:
-            """The errors since the last call, in order: the first is usually the cause."""
+            """Return the errors since the last call, in order: the first is usually the cause."""
             return "; ".join(dict.fromkeys(self.errors())) or "TensorRT gave no reason"
 
         def notes(self) -> list[str]:
-            """The warnings, each once, as a few lines for the user."""
+            """Return the warnings, each once, as a few lines for the user."""
             notes = [f"TensorRT warns: {warning}" for warning in self._warnings]
             more = len(notes) - WARNINGS
             return [*notes[:WARNINGS], *([f"TensorRT warns {more} times more"] if more > 0 else [])]
@@ -59,7 +59,7 @@ def kept_log(trt: Any) -> Any:
     return KeptLog()
 
 
-# Words in TensorRT's log -> what they mean for a user who has only the file, tried in this order.
+# Words in TensorRT's log -> their meaning for a user who only has the file, tried in this order.
 MEANINGS = (
     (
         ("version tag", "serialization version", "current version"),
@@ -81,16 +81,15 @@ MEANINGS = (
 
 
 class PlanError(Exception):
-    """The file is no plan, or this TensorRT cannot run it. The text does not name the file."""
+    """The file is not a plan, or this TensorRT cannot run it. The text does not name the file."""
 
 
 def edition_of(plan: bytes) -> Edition | None:
-    """The library that built a plan, by its first bytes; None for what is no plan."""
+    """Return the library that built a plan, by its first bytes; None if it is not a plan."""
     return next((one for one in EDITIONS if plan[:4] == one.magic), None)
 
 
 def edition_of_file(file: str) -> Edition | None:
-    """``edition_of`` a file; None for one that is no plan, or cannot be read."""
     try:
         with open(file, "rb") as plan:
             begins = plan.read(HEAD_BYTES)
@@ -103,7 +102,7 @@ def edition_of_file(file: str) -> Edition | None:
 
 
 def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
-    """(header, plan); the header is None for a bare plan. Raises PlanError."""
+    """Return (header, plan); the header is None for a bare plan. Raises PlanError."""
     if edition_of(data) is not None:
         return None, data
     length = int.from_bytes(data[:4], "little", signed=True)
@@ -124,8 +123,8 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
 def deserialize(
     edition: Edition, plan: bytes, log: Any, gpu: Gpu, host_code: bool = False
 ) -> tuple[Any, Any]:
-    """Returns (runtime, ICudaEngine); the runtime must live as long as the engine. ``host_code``: a
-    version-compatible plan may start the runtime that it carries. Raises PlanError."""
+    """Return (runtime, ICudaEngine); the runtime must outlive the engine. ``host_code``: a
+    version-compatible plan may start the runtime that it contains. Raises PlanError."""
     built_by = edition_of(plan)
     if built_by is not edition:
         raise PlanError(_by_another(edition, built_by))
@@ -148,7 +147,7 @@ def _by_another(edition: Edition, built_by: Edition | None) -> str:
     return f"a plan of {built_by.title}, not of {edition.title}; use --engine {built_by.engine}"
 
 
-def tensors(trt: Any, engine: Any) -> list[Tensor]:
+def tensors(trt: Any, engine: Any) -> list[PlanTensor]:
     return [_tensor(trt, engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors)]
 
 
@@ -164,7 +163,7 @@ DTYPES = {
 }
 
 
-def _tensor(trt: Any, engine: Any, name: str) -> Tensor:
+def _tensor(trt: Any, engine: Any, name: str) -> PlanTensor:
     is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
     dtype = engine.get_tensor_dtype(name).name
     shape = tuple(int(side) for side in engine.get_tensor_shape(name))
@@ -175,7 +174,7 @@ def _tensor(trt: Any, engine: Any, name: str) -> Tensor:
         )
         for at in range(engine.num_optimization_profiles if is_input and -1 in shape else 0)
     )
-    return Tensor(name, is_input, DTYPES.get(dtype, dtype), shape, profiles)
+    return PlanTensor(name, is_input, DTYPES.get(dtype, dtype), shape, profiles)
 
 
 def _meaning(reason: str) -> str:

@@ -1,4 +1,4 @@
-"""A request of TensorRT: a slot, an execution context, a stream and two events of its own."""
+"""A request of TensorRT, with its own slot, execution context, stream and two events."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.engines.base import Request, translated
+from detector.core.engines.base import RawRequest, translated
 from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.memory import Buffer, DeviceMemory
-from detector.core.models.layouts.plans import Tensor
+from detector.core.models.layouts.plans import PlanTensor
 
 CHANNELS = 3
-IN_FLIGHT = 2  # the copies of one request hide behind the work of the other
+IN_FLIGHT = 2  # the copies of one request overlap with the work of the other
 
 
-class TrtRequest(Request):
-    """``last_ms``: of all requests: the last run's device time, with upload and read-back."""
+class TrtRequest(RawRequest):
+    """A request. ``last_ms``: of all requests: the last run's device time, with copies."""
 
     def __init__(
         self, edition: Edition, memory: DeviceMemory, log: Any, last_ms: list[float | None]
@@ -27,12 +27,12 @@ class TrtRequest(Request):
         self._context: Any = None
         self._released = False
         self._buffers: dict[str, Buffer] = {}
-        self._owned: list[Any] = []  # in the order in which they were made
+        self._owned: list[Any] = []  # in the order of creation
 
     def prepare(
         self,
         make_context: Callable[[], Any],
-        tensors: Sequence[Tensor],
+        tensors: Sequence[PlanTensor],
         outputs: Sequence[str],
         batch: int,
         foreign: bool,
@@ -58,8 +58,8 @@ class TrtRequest(Request):
         self._owned.append(made)
         return made
 
-    def _take_batch(self, given: Tensor, batch: int) -> None:
-        """Fixes the shapes. The narrowest profile that takes the batch is tuned best for it."""
+    def _take_batch(self, given: PlanTensor, batch: int) -> None:
+        """Fix the shapes. The narrowest profile that allows the batch is tuned best for it."""
         if not given.profiles:
             return
         fitting = [
@@ -77,7 +77,7 @@ class TrtRequest(Request):
         if missing := self._context.infer_shapes():
             raise self._edition.error(f"tensors without a shape: {', '.join(missing)}")
 
-    def _allocate(self, tensors: Sequence[Tensor]) -> None:
+    def _allocate(self, tensors: Sequence[PlanTensor]) -> None:
         for tensor in tensors:
             shape = tuple(int(side) for side in self._context.get_tensor_shape(tensor.name))
             if -1 in shape:
@@ -106,7 +106,7 @@ class TrtRequest(Request):
             for output in self._outputs:
                 output.download(self._stream)
             self._end.record(self._stream)
-            self._end.wait()  # for this request's work only; other streams go on
+            self._end.wait()  # waits for this request's work only
             self.device_ms = self._last_ms[0] = self._end.ms_since(self._begin)
         for output, result in zip(self._outputs, self._results, strict=True):
             if result is not output.host:
@@ -114,14 +114,14 @@ class TrtRequest(Request):
         return [result[:n] for result in self._results]
 
     def attach(self, profiler: Any) -> None:
-        """Times each run layer by layer from now on; ``report`` hands the times to ``profiler``."""
+        """Time each run layer by layer from now on; ``report`` passes the times to ``profiler``."""
         with translated(self._edition.engine, "attach a profiler"), self._memory.active():
             # Otherwise TensorRT waits for the device inside the call that starts a run.
             self._context.enqueue_emits_profile = False
             self._context.profiler = profiler
 
     def report(self) -> None:
-        """Hands the layer times of the last run to the attached profiler. Raises EngineError."""
+        """Pass the layer times of the last run to the attached profiler. Raises EngineError."""
         with translated(self._edition.engine, "report layer times"), self._memory.active():
             if not self._context.report_to_profiler():
                 raise self._edition.error(f"no layer times: {self._log.reason()}")
@@ -131,8 +131,8 @@ class TrtRequest(Request):
         return self._context
 
     def release(self) -> None:
-        """Free the device's memory, which must be active; may be called twice. All that can be
-        freed is; the first error is raised at the end."""
+        """Free the device's memory, which must be active; may be called twice. Everything that can
+        be freed is; the first error is raised at the end."""
         if self._released:
             return
         self._released = True
@@ -140,7 +140,7 @@ class TrtRequest(Request):
         for own in reversed(self._owned):
             try:
                 own.free()
-            except Exception as error:  # each package has errors of its own
+            except Exception as error:  # each package has its own errors
                 failed.append(error)
         self._buffers, self._owned, self._context = {}, [], None
         if failed:
@@ -148,8 +148,8 @@ class TrtRequest(Request):
 
 
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
-    """The slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to be filled from it before each run;
-    None if it is the slot itself."""
+    """Return the slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to fill from it before each
+    run; None if it is the slot itself."""
     if host.dtype == np.uint8 and host.shape[1] != CHANNELS:
         return host, None
     seen = host.transpose(0, 2, 3, 1) if host.shape[1] == CHANNELS else host
@@ -157,7 +157,7 @@ def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
 
 
 def _fill(planes: NDArray[Any], slot: NDArray[np.uint8]) -> None:
-    """Copies the slot into the input; a float input takes 0..1 instead of 0..255."""
+    """Copy the slot into the input; a float input takes 0..1 instead of 0..255."""
     if planes.dtype == np.uint8:
         np.copyto(planes, slot)
     else:
@@ -165,5 +165,4 @@ def _fill(planes: NDArray[Any], slot: NDArray[np.uint8]) -> None:
 
 
 def _as_float(host: NDArray[Any]) -> NDArray[np.float32]:
-    """``host`` itself where it is float32, otherwise a float32 array of its shape."""
     return host if host.dtype == np.float32 else np.zeros(host.shape, np.float32)

@@ -1,4 +1,4 @@
-"""The options of engines trt and rtx: ``--engine-options NAME=VALUE,...``, read and checked."""
+"""The options of engines trt and rtx: ``--engine-options NAME=VALUE,...``, parsed and checked."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TARGETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """``batches``: the plan's smallest, the tuned one, the largest. ``targets``: compute
-    capabilities, if any. ``graphs``: whether to use a CUDA graph; None: the faster way."""
+class TrtSettings:
+    """Options of a plan. ``batches``: smallest, tuned, largest. ``targets``: compute capabilities,
+    if any. ``graphs``: whether to use a CUDA graph; None: whichever is faster."""
 
     batches: tuple[int, int, int]
     workspace_mb: int = 0
@@ -37,8 +37,8 @@ class Settings:
     graphs: bool | None = None
 
 
-def read(options: EngineOptions) -> Settings:
-    """Reads and checks ``--engine-options``. Raises UsageError."""
+def read(options: EngineOptions) -> TrtSettings:
+    """Parse and check ``--engine-options``. Raises UsageError."""
     own = options.own
     low = _number(own, "min_batch", options.batch, 1)
     high = _number(own, "max_batch", options.batch, 1)
@@ -55,7 +55,7 @@ def read(options: EngineOptions) -> Settings:
     level = _number(own, "level", -1, 0) if "level" in own else None
     if level is not None and level not in LEVELS:
         raise UsageError(f"--engine-options level={level}: give 0 to {LEVELS[-1]}")
-    return Settings(
+    return TrtSettings(
         batches=(low, best, high),
         workspace_mb=_number(own, "workspace_mb", 0, 1),
         level=level,
@@ -69,7 +69,7 @@ def read(options: EngineOptions) -> Settings:
 
 
 def _targets(text: str, precision: str) -> tuple[str, ...]:
-    """``8.6+12.0``, in ascending order and once each."""
+    """Parse ``8.6+12.0``: each target once, in ascending order."""
     asked = [part.strip() for part in text.split("+")] if text else []
     for part in asked:
         if part not in TARGETS:

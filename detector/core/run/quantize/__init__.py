@@ -1,15 +1,15 @@
-"""int8: calibrates a network on frames of the user's own video, and chooses what stays float.
+"""int8: calibrate a network on frames of the user's own video, and choose what stays float.
 
 This room reads frames and runs engines. The graph itself, with its Q and DQ nodes, is written by
 ``detector.core.models.graph.qdq``, from ranges that ``detector.core.models.graph.ranges`` measures.
 
-calibrate.py  a calibration, kept as one file for a model and an input size: how it is found
-making.py     how it is made, of the next two
+calibrate.py  finds a calibration: one file for a model and an input size
+making.py     makes one, with the next two
 frames.py     a source -> frames spread over it, half of them held out
 search.py     how well a quantised graph agrees with fp32, and what must stay float for that
 
-A run whose int8 graph was built before reads the calibration, and neither the fp32 graph nor what
-makes one of the other (``_built_before``).
+If the int8 graph was built before, a run only reads the calibration: it needs neither the fp32
+graph nor the code that converts it (``_built_before``).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def quantize_network(
     folder: Path,
     progress: BuildProgress = lambda *_: True,
 ) -> tuple[Network, list[str]]:
-    """The network in int8, and lines for the user.
+    """Return the network in int8, and lines for the user.
 
-    ``kind``: of ``KINDS``; one calibration serves all, and every batch. It is made where
-    ``--calibrate`` names a source; otherwise one that is kept in ``folder`` is used.
-    int8-u8-front becomes int8-u8 if the calibration has no such result.
+    ``kind``: of ``KINDS``; one calibration serves all kinds and every batch. It is made if
+    ``--calibrate`` names a source; otherwise the one saved in ``folder`` is used. int8-u8-front
+    becomes int8-u8 if the calibration has no such result.
 
-    Raises UsageError where there is no calibration and where no layer can be int8, SourceError for
-    a source without frames, ModelError for a graph that is not fp32 or above 2 GiB, OutputError for
-    the folder, EngineError where ``progress`` stops the calibration.
+    Raises UsageError if there is no calibration or no layer can be int8, SourceError for a source
+    without frames, ModelError for a graph that is not fp32 or above 2 GiB, OutputError for the
+    folder, EngineError if ``progress`` stops the calibration.
     """
     if network.precision != "fp32":
         raise ModelError(
@@ -79,7 +79,7 @@ def quantize_network(
         variant.graph = lambda: quantised_graph(
             network.graph, calibration.ranges, kept, kind, weight_top(kind)
         )
-        # The next run is told of its sizes by the file, and builds no fp32 graph to know them.
+        # The file records its sizes for the next run, which then builds no fp32 graph.
         notes = [*notes, *store.export(network, folder).notes]
     return variant, [*notes, *more]
 
@@ -87,7 +87,7 @@ def quantize_network(
 def get_calibration(
     network: Network, config: Config, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Make the calibration of ``--calibrate``, or find the kept one; return it with notes."""
+    """Make the calibration of ``--calibrate``, or find the saved one; return it with notes."""
     if config.calibration.calibrate in (None, PACKAGED):
         return find_calibration(network, config, folder)
     from detector.core.run.quantize.making import make_calibration
@@ -98,8 +98,8 @@ def get_calibration(
 def _built_before(
     network: Network, kind: str, config: Config, folder: Path
 ) -> tuple[Network, list[str]] | None:
-    """``quantize_network`` if its graph is in the folder, else None. The tensors' names were
-    compared when it was built: code, network and calibration are in its recipe."""
+    """Return ``quantize_network``'s result if its graph is in the folder, else None. Its recipe
+    records code, network and calibration; the tensors' names were compared when it was built."""
     if config.calibration.calibrate not in (None, PACKAGED):
         return None
     try:
@@ -111,7 +111,7 @@ def _built_before(
 
 
 def _find_graph(variant: Network, folder: Path) -> bool:
-    """Gives the network the graph that was built before: a quarter of a second sooner."""
+    """Load the graph that was built before, which saves a quarter of a second."""
     if (known := store.Graphs(folder).find(variant)) is None:
         return False
     variant.graph = known.load
@@ -120,20 +120,20 @@ def _find_graph(variant: Network, folder: Path) -> bool:
 
 
 def _describe(network: Network, kind: str, calibration: Calibration) -> tuple[Network, list[str]]:
-    """The network in int8 but for its graph, and lines for the user."""
+    """Return the network in int8 without its graph, and lines for the user."""
     wanted, kind = kind, calibration.form_of(kind)
     top, key = weight_top(kind), calibration.key_here(kind)
     result = calibration.result[key]
     by_openvino = kind == calibration.form_of(FRONT)
     halves = calibration.result.get(FLOAT_IN_BF16) if by_openvino else None
-    told = {**result.as_dict(), "float_in_bf16": halves and halves.agreement}
+    summary = {**result.as_dict(), "float_in_bf16": halves and halves.agreement}
     variant = replace(
         network,
         graph=None,
         precision=kind,
         path=None,
         peak_bytes=None,
-        details={**network.details, "int8": told},
+        details={**network.details, "int8": summary},
         made_with=_digest(calibration, kind, top),
     )
     more = [UNMEASURED] if top != WEIGHT_TOP and key == kind else []
@@ -142,5 +142,5 @@ def _describe(network: Network, kind: str, calibration: Calibration) -> tuple[Ne
 
 
 def _digest(calibration: Calibration, kind: str, top: int) -> str:
-    """Of all that decides the graph besides the network."""
+    """Return a digest of what decides the graph besides the network."""
     return hashlib.sha256(f"{kind} {top} {calibration.to_json()}".encode()).hexdigest()

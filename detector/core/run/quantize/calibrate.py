@@ -1,9 +1,9 @@
 """A calibration: the ranges of a network's tensors, and what stays float in int8.
 
-It is kept as one file for a model and an input size, whatever the batch and the kind of int8, so
+It is saved as one file for a model and an input size, whatever the batch and the kind of int8, so
 that every int8 graph of the model comes from the same measurement. ``find_calibration`` finds the
-file, making.py makes it. A known model may come with one (``packaged``): it is used where no
-other is kept, and where ``--calibrate packaged`` names it.
+file, making.py makes it. A known model may include one (``packaged``): it is used if no other is
+saved, or with ``--calibrate packaged``.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from detector.core.models.graph.ranges import Range
 
 SCHEMA = 1
-# A key of ``Calibration.result`` that packaged calibrations have: int8-u8 with weights of 7 bits.
+# Key of ``Calibration.result`` in packaged calibrations: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
-# Another one, of those that were made on a CPU with bf16: int8 by OpenVINO, whose float layers run
-# in bf16. Where a calibration has it, the engine does so. One of the user's has it within the
-# budget, a packaged one by what that loses in AP50 (docs/model-street.md).
+# Key of calibrations made on a CPU with bf16: int8 by OpenVINO, whose float layers run in bf16. If
+# a calibration has it, the engine does so. A user's calibration has it if it is within the budget,
+# a packaged one by its loss of AP50 (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
-SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
+SUFFIX = ".calibration"  # a JSON file; its manifest next to it ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Int8Result:
     """What one kind of int8 reaches. Agreements are with fp32, on the held-out frames."""
 
     kept: tuple[str, ...]  # nodes that stay float
     plain: float  # agreement with every layer int8
     agreement: float  # agreement with ``kept`` in float
-    float_layers: int  # multiplying layers that stay float, of ``layers``
+    float_layers: int  # number of the ``layers`` with multiplications that stay float
     layers: int
     float_macs: float  # their share of all MACs, 0..1
-    runs: int  # graphs that were measured
+    runs: int  # number of graphs measured
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "kept": list(self.kept)}
@@ -58,25 +58,23 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The document of a calibration file. ``ranges``: of tensors, and of the channels of what a
+    """The document of a calibration file. ``ranges``: of tensors, and of the channels that a
     depthwise convolution reads. ``result``: by kind of int8 (int8-u8-front only if OpenVINO ran
-    it), and for ``FLOAT_IN_BF16``; for ``NARROW`` and bf16 too in one that is packaged.
-    """
+    it), and for ``FLOAT_IN_BF16``; packaged ones also for ``NARROW`` and bf16."""
 
     source: str
     method: str
-    seen: int  # frames that the ranges are from
+    seen: int  # frames used to measure the ranges
     held_out: int  # frames that agreement was measured on
-    apart: bool  # whether these are other frames
+    apart: bool  # whether the held-out frames differ from those
     frames_sha256: str
     budget: float
     searched: bool
-    detections: int  # of fp32 on the held-out frames
+    detections: int  # number of fp32's on the held-out frames
     ranges: Mapping[str, Range]
-    result: Mapping[str, Result]
+    result: Mapping[str, Int8Result]
 
     def form_of(self, kind: str) -> str:
-        """The kind of graph that is written for a kind."""
         return kind if kind in self.result else KINDS[0]
 
     def has_channels(self) -> bool:
@@ -85,11 +83,11 @@ class Calibration:
         return any(channel_name(tensor, 0) in self.ranges for tensor in self.ranges)
 
     def key_here(self, kind: str) -> str:
-        """The key of ``result`` that says what a kind reaches on this CPU."""
+        """Return the key of ``result`` for a kind on this CPU."""
         return NARROW if weight_top(kind) != WEIGHT_TOP and NARROW in self.result else kind
 
     def sentences(self, kind: str) -> list[str]:
-        """Lines for the user about one kind of int8."""
+        """Return lines for the user about one kind of int8."""
         result = self.result[kind]
         measured_on = (
             counted(self.held_out, "held-out frame")
@@ -126,19 +124,19 @@ class Calibration:
 
     @staticmethod
     def from_json(text: str) -> Calibration:
-        """Raises one of ``UNREADABLE`` for a text that is not a calibration."""
+        """Parse a calibration. Raises one of ``UNREADABLE`` for a text that is not one."""
         return Calibration.from_document(parse_json(text, "calibration"))
 
     @staticmethod
     def from_document(document: dict[str, Any]) -> Calibration:
-        """Raises one of ``UNREADABLE`` for JSON values that are not a calibration."""
+        """Convert JSON values. Raises one of ``UNREADABLE`` if they are not a calibration."""
         if document.pop("schema") != SCHEMA:
             raise ValueError("another schema")
         ranges = {
             name: (float(low), float(high)) for name, (low, high) in document.pop("ranges").items()
         }
         result = {
-            kind: Result(**{**entry, "kept": tuple(entry["kept"])})
+            kind: Int8Result(**{**entry, "kept": tuple(entry["kept"])})
             for kind, entry in document.pop("result").items()
         }
         return Calibration(**document, ranges=ranges, result=result)
@@ -150,9 +148,8 @@ class Calibration:
 def find_calibration(
     network: Network, config: Config, folder: Path, *, by_graph: bool = True
 ) -> tuple[Calibration, list[str]]:
-    """Find the calibration kept for this model and size, or packaged; returns it with notes.
-    ``by_graph`` also compares the names of the graph's tensors. Raises UsageError if there is none.
-    """
+    """Return the calibration saved for this model and size, or packaged, with notes. ``by_graph``
+    also compares the names of the graph's tensors. Raises UsageError if there is none."""
     if config.calibration.calibrate == PACKAGED:
         found = packaged(network, config.network.model, by_graph=by_graph)
         if found is None:
@@ -164,7 +161,7 @@ def find_calibration(
 def _find_kept(
     network: Network, config: Config, folder: Path, by_graph: bool
 ) -> tuple[Calibration, list[str]]:
-    """The newest calibration that fits; those of the method and budget asked for come first."""
+    """Return the newest calibration that fits, preferring the requested method and budget."""
     wanted, notes = model_key(network, by_graph=by_graph), []
     pattern = re.compile(re.escape(file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
     paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
@@ -200,8 +197,8 @@ def _find_kept(
 
 
 def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibration | None:
-    """The calibration packaged with a known model, for its own weights and input size. If the model
-    declares canvases, it holds at every size (docs/model-street.md)."""
+    """Return the calibration packaged with a known model, for its own weights and input size. If
+    the model declares canvases, it applies to every size (docs/model-street.md)."""
     if model not in known() or (path := known_model(model).calibration) is None:
         return None
     try:
@@ -222,7 +219,6 @@ def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibrat
 
 
 def for_packaging(network: Network, calibration: Calibration) -> str:
-    """The text of the file that ``packaged`` reads."""
     return json.dumps({"key": model_key(network), **calibration.as_document()}, indent=1) + "\n"
 
 
@@ -236,11 +232,10 @@ def _no_packaged(network: Network) -> str:
 
 
 def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
-    """What a calibration must have in common with a network to be used for it."""
     key: dict[str, Any] = {
         "schema": SCHEMA,
         "sources_sha256": network.sha256,
-        # The family says what the 0..255 of a pixel become, and so how large every tensor gets.
+        # The family decides how a pixel's 0..255 are scaled, and so how large every tensor gets.
         "family": network.family,
         "input": [network.input.height, network.input.width],
     }
@@ -248,12 +243,12 @@ def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
         from detector.core.models.graph.qdq import depthwise_inputs, tensors_to_measure
 
         graph = network.graph
-        # A network with depthwise convolutions takes no calibration without their channels.
+        # A network with depthwise convolutions needs a calibration with their channels.
         names = "\n".join([*tensors_to_measure(graph), *depthwise_inputs(graph)])
         key["tensors"] = hashlib.sha256(names.encode()).hexdigest()[:16]
     return key
 
 
 def file_stem(network: Network) -> str:
-    """A file name without batch and precision: the calibration holds for all of them."""
+    """Return a file name without batch and precision: the calibration holds for all of them."""
     return re.sub(r"-b\d+$", "-int8", store.stem(network))

@@ -1,4 +1,4 @@
-"""The frames that a calibration looks at: spread evenly over a source, half of them held out."""
+"""The frames for a calibration: spread evenly over a source, half of them held out."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from detector.core.errors.guard import keep
 from detector.core.models.base import InputRules
 from detector.core.stages.preprocess import letterbox
 
-Slots = NDArray[np.uint8]  # RGB [N, H, W, 3], as the network gets them
+Slots = NDArray[np.uint8]  # RGB [N, H, W, 3], the network's input
 
 HOLD_OUT = 2  # every second frame is held out
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """``seen``: the frames from which ranges are taken. ``held_out``: those on which agreement is
-    measured. Where one frame is all there is, both are the same, and ``apart`` is False.
-    """
+    """Frames of a calibration. ``seen``: those from which ranges are measured. ``held_out``: those
+    on which agreement is measured. A single frame is in both, and ``apart`` is False."""
 
     seen: Slots
     held_out: Slots
@@ -34,7 +33,6 @@ class Frames:
 
     @property
     def digest(self) -> str:
-        """sha256 of the pixels, in order."""
         digest = hashlib.sha256(self.seen.tobytes())
         if self.apart:
             digest.update(self.held_out.tobytes())
@@ -56,8 +54,8 @@ def read_frames(spec: str, rules: InputRules, wanted: int) -> Frames:
 def sample_evenly(
     images: Iterable[NDArray[np.uint8]], wanted: int, rules: InputRules
 ) -> list[Slots]:
-    """Letterbox ``wanted`` of the images, [H, W, 3] each, spread evenly over all of them. The
-    number of images is unknown, so the step doubles whenever twice ``wanted`` are held."""
+    """Letterbox ``wanted`` of the images, [H, W, 3] each, spread evenly over all of them. Their
+    number is unknown, so the step doubles whenever twice ``wanted`` are held."""
     step, taken = 1, []
     for index, image in enumerate(images):
         if index % step:
@@ -72,7 +70,7 @@ def sample_evenly(
 
 
 def hold_out(slots: Slots) -> Frames:
-    """Holds out every second frame, where there are at least two."""
+    """Hold out every second frame, if there are at least two."""
     held_out = np.arange(len(slots)) % HOLD_OUT == HOLD_OUT - 1
     if not held_out.any():
         return Frames(slots, slots, apart=False)
@@ -80,7 +78,7 @@ def hold_out(slots: Slots) -> Frames:
 
 
 def source_sha256(spec: str) -> str:
-    """sha256 of all files of a source without names. Raises SourceError if one is unreadable."""
+    """Return the sha256 of a source's files without names. Raises SourceError if unreadable."""
     digest = hashlib.sha256()
     files = _files(spec)
     keep("the calibration", *files)
@@ -96,7 +94,7 @@ def source_sha256(spec: str) -> str:
 
 
 def _files(spec: str) -> list[str]:
-    """The files of a folder, a single file, or the files that a pattern matches; sorted."""
+    """Return the files of a folder, a single file, or the files that match a pattern; sorted."""
     if os.path.isdir(spec):
         return sorted(entry.path for entry in os.scandir(spec) if entry.is_file())
     if os.path.exists(spec):

@@ -1,4 +1,4 @@
-"""Makes a calibration: measures the ranges on frames, and searches for what stays float."""
+"""Make a calibration: measure the ranges on frames, and search for what stays float."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from detector.core.run.quantize.calibrate import (
     FLOAT_IN_BF16,
     SUFFIX,
     Calibration,
-    Result,
+    Int8Result,
     file_stem,
     model_key,
 )
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 def make_calibration(
     network: Network, asked: CalibrationConfig, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """The calibration on ``--calibrate``'s source, if not kept already; with lines for the user."""
+    """Return the calibration on ``--calibrate``'s source, saved or new; with lines for the user."""
     source = str(asked.calibrate)
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):
-        pass  # a source that cannot be opened is refused before anything is made
+        pass  # refuse a source that cannot be opened before anything is made
     made = store.build_once(
         folder,
         file_stem(network),
@@ -71,7 +71,6 @@ def make_calibration(
 
 
 def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
-    """What two calibrations must have in common to be the same file."""
     import onnxruntime
 
     top = weight_top(KINDS[0])
@@ -90,7 +89,7 @@ def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
 
 
 def _stoppable(progress: BuildProgress) -> Progress:
-    """Reports progress, and raises EngineError where the caller wants to stop."""
+    """Return a function that reports progress, and raises EngineError if it is to stop."""
 
     def report(doing: str, done: int, of: int) -> None:
         if not progress(doing, done, of):
@@ -102,7 +101,6 @@ def _stoppable(progress: BuildProgress) -> Progress:
 def _make_file(
     network: Network, asked: CalibrationConfig, target: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Writes the file; returns facts for its manifest."""
     frames = read_frames(str(asked.calibrate), network.input, asked.calibrate_frames)
     calibration = calibrate(network, frames, asked, progress)
     target.write_text(calibration.to_json(), encoding="utf-8")
@@ -115,7 +113,7 @@ def _make_file(
 def calibrate(
     network: Network, frames: Frames, asked: CalibrationConfig, progress: Progress = lambda *_: None
 ) -> Calibration:
-    """Measures the ranges and, unless the weights are random, searches for what stays float."""
+    """Measure the ranges and, unless the weights are random, search for what stays float."""
     ranges = measure_ranges(
         network.graph,
         tensors_to_measure(network.graph),
@@ -126,7 +124,7 @@ def calibrate(
     )
     reference = Reference.of(network, frames.held_out)
     searched = network.random_seed is None
-    budget = asked.budget if searched else 0.0  # a budget of 0 is reached without a search
+    budget = asked.budget if searched else 0.0  # a budget of 0 needs no search
     search = partial(_search_kinds, network, frames, ranges, budget=budget, progress=progress)
     result, of_openvino = search(KINDS[:2], reference), KINDS[0]
     if engines.is_installed(OPENVINO):
@@ -159,11 +157,14 @@ def bf16_can_be_measured() -> bool:
 
 
 def float_in_bf16(
-    network: Network, ranges: Mapping[str, Range], kind: str, found: Result, reference: Reference
-) -> Result | None:
-    """What a result becomes by OpenVINO with its float layers in bf16; None where OpenVINO does not
-    run the graph, which other engines may.
-    """
+    network: Network,
+    ranges: Mapping[str, Range],
+    kind: str,
+    found: Int8Result,
+    reference: Reference,
+) -> Int8Result | None:
+    """Measure a result with OpenVINO and its float layers in bf16; None if OpenVINO cannot run the
+    graph (other engines may)."""
     graph = quantised_graph(network.graph, ranges, set(found.kept), kind, weight_top(kind))
     share = _agreement_if_it_runs(reference.by_openvino(kind, "bf16"), graph)
     return None if share is None else replace(found, agreement=share, runs=1)
@@ -184,10 +185,10 @@ def _search_kinds(
     reference: Reference,
     budget: float,
     progress: Progress,
-) -> dict[str, Result]:
-    """Each keeps the nodes of the one before float, and more where its coarser steps need it."""
+) -> dict[str, Int8Result]:
+    """Search each kind, which keeps at least the float nodes of the one before."""
     units = int8_units(Wiring(network.graph))
-    results: dict[str, Result] = {}
+    results: dict[str, Int8Result] = {}
     ranking: list[Unit] | None = None
     kept: list[Unit] = []
     for kind in kinds:
@@ -218,7 +219,7 @@ def _few_frames(frames: Frames) -> NDArray[np.uint8]:
 def _graph_maker(
     network: Network, ranges: Mapping[str, Range], kind: str, always: Sequence[Unit]
 ) -> MakeGraph:
-    """A function from units that stay float to the graph; those in ``always`` stay float too."""
+    """Return a function from float units to the graph; those in ``always`` stay float too."""
     return lambda kept: quantised_graph(
         network.graph,
         ranges,
@@ -230,7 +231,7 @@ def _graph_maker(
 
 def _result(
     network: Network, kept: Sequence[Unit], plain: float, reached: float, runs: int
-) -> Result:
+) -> Int8Result:
     nodes = tuple(name for unit in kept for name in unit.nodes)
     share = float_share(network.graph, nodes)
-    return Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)
+    return Int8Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
 TRIALS = 16  # units that step 3 tries at most
 SMALLEST_SHARE = 1e-3  # of all MACs: the least that any unit counts as when units are ranked
-ENGINE = "ort"  # runs the graphs that are compared
-OPENVINO = "openvino"  # runs those that ONNX Runtime refuses, and mixes int8 and bf16
-# The default thresholds, whatever a run asks for: one calibration serves many runs.
+ENGINE = "ort"  # runs the compared graphs
+OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
+# The default thresholds, independent of a run's options: one calibration serves many runs.
 SELECTION = SelectionConfig()
 
 Outputs = list[NDArray[np.float32]]  # of one picture, each with a leading axis of 1
@@ -59,10 +59,10 @@ def raw_outputs(
     engine: str = ENGINE,
     **options: Any,
 ) -> list[Outputs]:
-    """Runs ``graph`` in place of the network's own and returns each frame's raw outputs.
+    """Run ``graph`` in place of the network's own and return each frame's raw outputs.
 
-    ``slots``: u8 RGB [N, H, W, 3]; the engine fills up a last batch that is not full.
-    ``options``: further fields of ``EngineOptions``.
+    ``slots``: u8 RGB [N, H, W, 3]; the engine pads the last batch. ``options``: further fields of
+    ``EngineOptions``.
     """
     variant = replace(network, graph=graph, path=None)
     results: list[Outputs] = []
@@ -81,7 +81,7 @@ def raw_outputs(
 def detections(
     network: Network, outputs: Sequence[Outputs], conf: float = SELECTION.conf
 ) -> list[Detections]:
-    """The detections of each frame, in network pixels."""
+    """Return the detections of each frame, in network pixels."""
     limits = {
         "iou": SELECTION.iou if network.needs_nms else None,
         "max_det": SELECTION.max_det,
@@ -92,7 +92,7 @@ def detections(
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the fp32 graph answers on some frames; other graphs are compared with it."""
+    """The fp32 graph's results on some frames; other graphs are compared with it."""
 
     network: Network
     slots: NDArray[np.uint8]  # RGB [N, H, W, 3]
@@ -107,12 +107,12 @@ class Reference:
         return Reference(network, slots, outputs, detections(network, outputs))
 
     def on(self, slots: NDArray[np.uint8]) -> Reference:
-        """The same for other frames. Runs the network's own graph."""
+        """Return a reference for other frames. Runs the network's own graph."""
         own = raw_outputs(self.network, self.network.graph, slots)
         return replace(self, slots=slots, outputs=own, detections=detections(self.network, own))
 
     def by_openvino(self, kind: str, float_type: str) -> Reference:
-        """The same for int8 graphs of a kind by OpenVINO, with float layers in ``float_type``."""
+        """Return a reference for int8 graphs by OpenVINO, with float layers in ``float_type``."""
         options = {"precision": "int8", "concurrency": 1, "own": {"float": float_type}}
         network = replace(self.network, precision=kind)
         return replace(self, network=network, engine=OPENVINO, options=options)
@@ -121,16 +121,15 @@ class Reference:
         return raw_outputs(self.network, graph, self.slots, self.engine, **self.options)
 
     def agreement(self, graph: onnx.ModelProto) -> float:
-        """2 x matched / (A + B) of the graph's detections with the reference's, 0..1."""
+        """Return 2 x matched / (A + B) of the graph's detections and the reference's, 0..1."""
         return agreement(self.detections, detections(self.network, self.run(graph))).share
 
     def error(self, graph: onnx.ModelProto) -> float:
-        """Noise over signal of each raw output, summed over the outputs."""
         return sum(noise_over_signal(self.outputs, self.run(graph)))
 
 
 def noise_over_signal(expected: Sequence[Outputs], found: Sequence[Outputs]) -> list[float]:
-    """Of each raw output, over all frames; noise alone where there is no signal."""
+    """Return noise over signal of each output, over all frames; noise if there is no signal."""
     shares = []
     for at in range(len(expected[0])):
         signal = sum(float(np.square(one[at], dtype=np.float64).sum()) for one in expected)
@@ -148,7 +147,7 @@ def noise_over_signal(expected: Sequence[Outputs], found: Sequence[Outputs]) -> 
 def rank_units(
     units: Sequence[Unit], make_graph: MakeGraph, error: Score, progress: Progress = lambda *_: None
 ) -> list[Unit]:
-    """The units, those that hurt most for their cost first."""
+    """Return the units, those that hurt most for their cost first."""
     all_macs = sum(unit.macs for unit in units) or 1
     harm = {}
     for done, unit in enumerate(units, 1):
@@ -160,11 +159,10 @@ def rank_units(
 
 
 @dataclass(slots=True)
-class Choice:
-    """``kept``: the units that stay float. ``plain``: the agreement with none of them kept;
-    ``reached``: that with all of them kept. ``agreements``: every choice that was measured, in
-    order, as the number of float units and the agreement.
-    """
+class FloatChoice:
+    """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement with
+    none of them kept; ``reached``: with all of them. ``agreements``: every measured choice in
+    order, as number of float units and agreement."""
 
     kept: list[Unit]
     plain: float
@@ -178,10 +176,9 @@ def choose_float_units(
     agreement: Score,
     budget: float,
     progress: Progress = lambda *_: None,
-) -> Choice:
-    """The units to keep float for an ``agreement`` of at least ``budget``. ``ranking``: the worst
-    first."""
-    choice = Choice([], 0.0, 0.0)
+) -> FloatChoice:
+    """Return the units to keep float for an agreement of ``budget``. ``ranking``: worst first."""
+    choice = FloatChoice([], 0.0, 0.0)
     runs = 1 + len(ranking).bit_length() + TRIALS
 
     def measure(kept: Sequence[Unit]) -> float:
@@ -201,7 +198,7 @@ def choose_float_units(
 def _bisect(
     ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> tuple[list[Unit], float]:
-    """The shortest head of the ranking that reaches the budget, found by halving."""
+    """Return the shortest head of the ranking that reaches the budget, found by halving."""
     low, high, best = 0, len(ranking), 1.0
     while high - low > 1:
         middle = (low + high) // 2
@@ -214,9 +211,9 @@ def _bisect(
 
 
 def _return_expensive_units(
-    choice: Choice, measure: Callable[[Sequence[Unit]], float], budget: float
+    choice: FloatChoice, measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> None:
-    """Tries the most expensive kept units in int8 again, and leaves them so within the budget."""
+    """Try the most expensive kept units in int8 again, and leave them so within the budget."""
     for unit in sorted(choice.kept, key=lambda unit: -unit.macs)[:TRIALS]:
         fewer = [other for other in choice.kept if other is not unit]
         share = measure(fewer)

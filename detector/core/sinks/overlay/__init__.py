@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from detector.core.sinks.overlay.packets import Copying, Scan, SourceCopy
     from detector.core.stages.annotate import Style
 
-MS = Fraction(1, 1000)  # what Matroska counts time in
-CHECKED_FIRST = 250  # packets, before a model is loaded; all of them when the run begins
+MS = Fraction(1, 1000)  # unit of time in Matroska
+CHECKED_FIRST = 250  # packets checked before a model is loaded; all of them when the run begins
 CURE = "use --save video, which draws the boxes into the picture"
 
 
@@ -31,7 +31,7 @@ class OverlaySink(Sink):
     suffixes = (".mkv",)
     ending = "-overlay"
     kinds = ("video",)
-    # Behind the video, whose .mkv is that of an -o without --save overlay.
+    # After the video, to which -o FILE.mkv without --save overlay belongs.
     order = 5
     options = ("style", "remark", "program", "only_detections")
     imports = tuple(f"{__name__}.{name}" for name in ("ass", "carried", "fonts", "packets"))
@@ -51,7 +51,7 @@ class OverlaySink(Sink):
 
         try:
             with closing(SourceCopy(spec)) as source:
-                if source.videos == 1:  # else the video read is unknown here
+                if source.videos == 1:  # otherwise it is unknown here which video is read
                     source.scan(CHECKED_FIRST)
         except UnreadableError:
             return
@@ -67,14 +67,14 @@ class OverlaySink(Sink):
         program: str = "detect-video",
         only_detections: bool = False,
     ) -> None:
-        """``style``: how boxes and labels look; it has its own ``remark``."""
+        """Create the sink. ``style``: how boxes and labels look; it has its own ``remark``."""
         super().__init__(path)
         if self.path.suffix.lower() not in self.suffixes:
             raise UsageError(f"an overlay must be a .mkv, not {self.path.name}")
         self.check_options(self.path.suffix, {"only_detections": only_detections})
         self._style, self._remark, self._program = style, remark, program
         self._partial: Partial | None = None  # None before open, and after close or abort
-        self._file: _File | None = None
+        self._file: _OverlayFile | None = None
         self._source: SourceCopy | None = None
 
     def open(self, info: SourceInfo) -> None:
@@ -110,14 +110,14 @@ class OverlaySink(Sink):
                 self._file = self._start(frame, detections)
             self._file.add(frame, detections)
 
-    def _start(self, frame: Frame, detections: Detections) -> _File:
+    def _start(self, frame: Frame, detections: Detections) -> _OverlayFile:
         from detector.core.sinks.overlay.packets import UnfitError
         from detector.core.stages.annotate import Style
 
         assert self._partial is not None
         assert self._source is not None
         try:
-            return _File(
+            return _OverlayFile(
                 self._partial.path,
                 self._info,
                 self._source,
@@ -186,7 +186,7 @@ def _count_packets(path: Path) -> int:
         return sum(1 for packet in container.demux(video=0) if packet.size)
 
 
-class _File:
+class _OverlayFile:
     def __init__(
         self,
         path: Path,
@@ -199,7 +199,6 @@ class _File:
         program: str,
         notes: list[str],
     ) -> None:
-        """Raise UnfitError, and what PyAV raises."""
         import av
 
         from detector.core.sinks._about import tags_from
@@ -237,7 +236,7 @@ class _File:
         self._copying: Copying = Copying(source, self._container, streams, self._shift)
         self._copying.start(packets)
         self._first_pts = first.pts
-        self._lines: list[str] = []  # of the last picture, whose end the next one tells
+        self._lines: list[str] = []  # of the last picture, whose end time the next one tells
         self._last_pts: int | None = None
         self._last_ms = self._step = 0
         self._written = 0
@@ -247,7 +246,7 @@ class _File:
         return self._copying.copied
 
     def _add_track(self, header: str) -> Any:
-        """PyAV makes a track of subtitles from one that it reads; so it reads one."""
+        """Add a subtitle track. PyAV only makes one from a track that it reads, so it reads one."""
         import av
 
         from detector.core.sinks._about import DETECTIONS
@@ -260,10 +259,10 @@ class _File:
         return track
 
     def _describe(self, names: tuple[str, ...]) -> Any:
-        from detector.core.sinks.overlay.carried import Description
+        from detector.core.sinks.overlay.carried import OverlayHeader
 
         style = self._style
-        return Description(
+        return OverlayHeader(
             source=Path(self._info.path).name,
             time_base=(self._base.numerator, self._base.denominator),
             fps=(self._info.fps.numerator, self._info.fps.denominator),
@@ -323,7 +322,7 @@ class _File:
         self._lines = []
 
     def finish(self) -> None:
-        """The rest of the source where its end was reached, and the trailer."""
+        """Copy the rest of the source if its end was reached, and write the trailer."""
         assert self._last_pts is not None
         nominal = max(1, round(1 / (self._info.fps * self._base)))
         step = max(nominal, self._step)

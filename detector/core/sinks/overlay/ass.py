@@ -1,12 +1,12 @@
 """Boxes and labels of one picture as lines of ASS subtitles, for players to draw.
 
 A picture has one line of boxes, and mostly one or two of labels. A line for each box would be
-simpler, but VLC drops all of them where there are many. Two properties of libass make that
-possible, and tests hold them:
+simpler, but VLC drops all of them if there are many. Two properties of libass make that
+possible, and tests check them:
 
-- Drawings in one line stand side by side. Each of ours is as wide as the picture, and the k-th is
-  drawn k widths to the left, so that they lie over each other, each in its own colour. Nothing
-  may leave the picture.
+- Drawings in one line are placed side by side. Each of ours is as wide as the picture, and the k-th
+  is drawn k widths to the left, so that they overlap, each in its own colour. Nothing may leave
+  the picture.
 - An invisible drawing with a given part below the baseline fixes the height of a row of text, and
   its width where the text begins, whatever font the player has.
 """
@@ -19,30 +19,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from detector.core.stages.annotate import INKS, PALETTE, Layout, PlacedLabel, dashes
+from detector.core.stages.annotate import INKS, PALETTE, DrawnLayout, PlacedLabel, dashes
 from detector.core.stages.labels import FONT_HEIGHT, MANY_SCRIPTS, Color
 from detector.core.types import Detections
 
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-FAMILY = "sans-serif"  # where no font is attached: the player takes its own
-# Pixels of a capital at scale 1.0. In pictures they are 14 with OpenCV 5; more fits on the plates
-# in DejaVu Sans, and that is a wide font.
+FAMILY = "sans-serif"  # without an attached font, the player uses its own
+# Pixels of a capital at scale 1.0. OpenCV 5 draws 14; DejaVu Sans, a wide font, still fits the
+# plates with more.
 CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
-# Fontsize is a font's ascent and descent together: 1.2 em in most fonts, with capitals of 0.72 em.
+# Fontsize is ascent plus descent: 1.2 em in most fonts, with capitals of 0.72 em.
 CAPITAL_OF_EM = 0.72
 PER_CAPITAL = 1.2 / CAPITAL_OF_EM
 BELOW = 0.34  # of Fontsize: kept free below the baseline, more than any descent
-ROW = 1.3  # of Fontsize: from one baseline to the next in one line, at least
-BOXES, LABELS = "Boxes", "Labels"  # the styles
+ROW = 1.3  # of Fontsize: least distance between baselines in one line
+BOXES, LABELS = "Boxes", "Labels"  # names of the styles
 LONGEST_NAME = 200  # characters of a class name
 
 _UNSAFE = str.maketrans({"{": "(", "}": ")", "\\": "/", "\n": " ", "\r": " ", "\t": " "})
 
 
 def header(width: int, height: int, family: str, style: str, size: float) -> str:
-    """The script's header: one ASS pixel is one picture pixel. ``family``, ``style``: the font."""
+    """Return the header; an ASS pixel is a picture's. ``family``, ``style``: the font."""
     bold, italic = (-int(word in style.lower()) for word in ("bold", "italic"))
     family = plain(family).replace(",", " ").strip() or FAMILY
     colors, rest = "&H00FFFFFF,&H00FFFFFF,&H00000000,&HFF000000", "100,100,0,0,1,0,0,7,0,0,0,1"
@@ -70,16 +70,16 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
 
 
-@lru_cache(maxsize=1024)  # frames repeat their labels: a class name and one of a hundred scores
+@lru_cache(maxsize=1024)  # frames repeat their labels: a class name with one of a hundred scores
 def plain(text: str) -> str:
-    """A text that ASS takes for text: nothing in it is an override or ends the line."""
+    """Escape a text so that nothing in it is an ASS override or ends the line."""
     text = text[:LONGEST_NAME].translate(_UNSAFE)
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def boxes_text(layout: Layout, width: int, height: int) -> str:
+def boxes_text(layout: DrawnLayout, width: int, height: int) -> str:
     """Return outlines, dots and label backgrounds; "" if there are none."""
-    upwards = range(len(layout.boxes) - 1, -1, -1)  # the best score's box is drawn last
+    upwards = range(len(layout.boxes) - 1, -1, -1)  # so that the best score's box is drawn last
     groups = [
         [(layout.shades[i], _drawn(layout, i)) for i in upwards],
         [
@@ -92,10 +92,10 @@ def boxes_text(layout: Layout, width: int, height: int) -> str:
     shapes = [drawing for group in groups for drawing in _by_color(group)]
     if not shapes:
         return ""
-    # All at once: one call of numpy for a picture, and one format for each colour.
+    # All at once: one numpy call per picture, and one format per colour.
     points = np.array([at for _, points in shapes for at in points], np.int64).reshape(-1, 2)
     lefts = np.repeat(np.arange(len(shapes)) * width, [len(points) // 2 for _, points in shapes])
-    # None leaves the picture: it would widen the drawing and move all that follow to the right.
+    # Clip to the picture: more would widen the drawing and move all that follow to the right.
     points[:, 0] = points[:, 0].clip(0, width) - lefts
     points[:, 1] = points[:, 1].clip(0, height)
     numbers, parts, at = points.ravel().tolist(), [], 0
@@ -107,7 +107,7 @@ def boxes_text(layout: Layout, width: int, height: int) -> str:
     return "{\\pos(0,0)}" + "".join(parts)
 
 
-Points = tuple[int, ...]  # x, y of the four corners of each rectangle in turn
+Points = tuple[int, ...]  # x, y of each rectangle's four corners in turn
 POLYGON = " m %d %d l %d %d %d %d %d %d"
 
 
@@ -121,7 +121,7 @@ def _by_color(shapes: Sequence[tuple[int, Points]]) -> list[tuple[int, list[int]
     return list(together.items())
 
 
-def _drawn(layout: Layout, i: int) -> Points:
+def _drawn(layout: DrawnLayout, i: int) -> Points:
     if i not in layout.dashed:
         return _outline(layout.boxes[i], layout.line)
     parts = dashes(layout.boxes[i], layout.line)
@@ -129,7 +129,7 @@ def _drawn(layout: Layout, i: int) -> Points:
 
 
 def _outline(box: Sequence[int], line: int) -> Points:
-    """A ring whose inner side runs the other way, with edges as OpenCV draws them (odd widths)."""
+    """Return a ring with a reversed inner side, with edges like OpenCV's (odd widths)."""
     x1, y1 = box[0], box[1]
     x2, y2 = max(x1 + 1, box[2]), max(y1 + 1, box[3])
     half = 0 if line == 1 else (line + 1) // 2
@@ -150,7 +150,7 @@ def _plate(placed: PlacedLabel, width: int, height: int) -> Points:
     return _corners(placed.x, placed.y, right, bottom)
 
 
-def _dot(layout: Layout, i: int) -> Points:
+def _dot(layout: DrawnLayout, i: int) -> Points:
     side = 2 * layout.line + 3
     x, y = layout.boxes[i][:2]
     return _corners(x, y, x + side, y + side)
@@ -161,7 +161,7 @@ def _color(bgr: Color) -> str:
     return "&H{:02X}{:02X}{:02X}&".format(*bgr)
 
 
-def label_texts(layout: Layout, detections: Detections, per_scale: float) -> Iterator[str]:
+def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
     """Yield the lines of labels; their rows never overlap. ``per_scale``: Fontsize at scale 1.0."""
     apart = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
@@ -189,7 +189,6 @@ def font_size(font: Font | None) -> float:
 
 
 def _baseline(placed: PlacedLabel, per_scale: float) -> int:
-    """Capitals stand in the middle of their plate."""
     capital = placed.scale * per_scale / PER_CAPITAL
     return int(placed.y + round((placed.label.height + capital) / 2))
 
@@ -198,12 +197,12 @@ def _label_line(
     line: Sequence[tuple[int, PlacedLabel]], detections: Detections, per_scale: float, apart: float
 ) -> str:
     below = round(BELOW / ROW * apart)
-    # Where the first row is too near to the top for its height, the line begins above the picture.
+    # If the first row is too close to the top for its height, the line begins above the picture.
     above = max(0, round(apart) - line[0][0] - below)
     texts, end, look = [], 0, ""
     for base, placed in line:
         bottom = base + below + above
-        left = placed.x + max(1, round(FONT_HEIGHT * placed.scale / 5))  # as in pictures
+        left = placed.x + max(1, round(FONT_HEIGHT * placed.scale / 5))  # as in drawn pictures
         fill, ink = _color(PALETTE[placed.shade]), _color(INKS[placed.shade])
         before, look = look, f"\\fs{placed.scale * per_scale:.1f}\\1c{ink}\\3c{fill}"
         texts.append(
@@ -215,7 +214,7 @@ def _label_line(
 
 
 def _words(placed: PlacedLabel, detections: Detections) -> str:
-    """The true name, which a player's font may have letters for where ours has none."""
+    """Return the true name: a player's font may have letters that ours lacks."""
     text = placed.text
     if text and placed.number is not None:
         text = detections.name(placed.number)

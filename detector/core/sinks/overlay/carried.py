@@ -1,13 +1,13 @@
-"""The detections that an overlay carries, exactly: ``burn`` draws them later without a model.
+"""The exact detections stored in an overlay, so that ``burn`` can draw them later without a model.
 
-A line of subtitles begins with a comment, which players leave out:
+A line of subtitles begins with a comment, which players ignore:
 
     {detect-video 1 FRAME PTS CUT BASE64}
 
 FRAME and PTS are the source's, CUT is what ``--max-det`` dropped, and BASE64 holds little-endian
 int32 class ids [M], float32 scores [M] and float32 boxes [M, 4]. Rows in an attachment would be
 simpler, but a Matroska file has its attachments in front, where nothing is known yet, and a killed
-run would lose them all. What holds for the whole file is in front, as one JSON document (``NAME``).
+run would lose them all. Facts about the whole file are in front, as one JSON document (``NAME``).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from detector.core.errors.holding import bad_tags, name_to_open
 from detector.core.sinks._about import is_of_an_overlay
 from detector.core.types import Detections
 
-NAME = "detect-video.json"  # of the attachment
+NAME = "detect-video.json"  # name of the attachment
 SCHEMA = 1
 LARGEST_DESCRIPTION = 1 << 24  # bytes of the document
-LONGEST_ROW = 1 << 24  # characters; --max-det ends at 100,000 boxes of 32 characters
+LONGEST_ROW = 1 << 24  # characters; --max-det allows 100,000 boxes of 32 characters
 LARGEST_SIDE = 1 << 16  # pixels
 LARGEST_TICKS = 1 << 62
-BYTES_EACH = 24  # of a detection
+BYTES_EACH = 24  # per detection
 ROW = re.compile(rb"\{detect-video 1 (\d{1,18}) (-?\d{1,18}) (\d{1,9}) ([A-Za-z0-9+/=]*)\}")
-FIELDS_IN_FRONT = 8  # of a line: ReadOrder, Layer, Style, Name, three margins, Effect
+FIELDS_IN_FRONT = 8  # before a line's text: ReadOrder, Layer, Style, Name, three margins, Effect
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """``shift``: ticks of the source's ``time_base`` that its times are earlier here. ``drawing``:
-    how the run drew it, by name of ``Style``'s fields."""
+class OverlayHeader:
+    """Facts about the whole file. ``shift``: ticks of the source's ``time_base`` by which its times
+    are earlier here. ``drawing``: how the run drew it, by names of ``Style``'s fields."""
 
     source: str
     time_base: tuple[int, int]
@@ -61,7 +61,7 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OverlayRow:
     """The detections of one picture. ``ms``: its time in the overlay."""
 
     ms: int
@@ -80,8 +80,8 @@ def encode_row(index: int, pts: int, detections: Detections) -> str:
     return f"{{detect-video 1 {index} {pts} {detections.cut} {packed}}}"
 
 
-def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
-    """The row in a subtitle line as Matroska stores it, or None. Raises ValueError if damaged."""
+def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> OverlayRow | None:
+    """Return the row in a subtitle line of Matroska, or None. Raises ValueError if damaged."""
     text = line.split(b",", FIELDS_IN_FRONT)[-1]
     if not text.startswith(b"{detect-video ") or len(text) > LONGEST_ROW:
         return None
@@ -102,11 +102,11 @@ def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
         raise ValueError("invalid numbers")
     if count and not 0 <= boxes.min() <= boxes.max() <= LARGEST_SIDE:
         raise ValueError("a box outside the picture")
-    return Row(ms, index, pts, Detections(boxes, scores, ids, names, cut))
+    return OverlayRow(ms, index, pts, Detections(boxes, scores, ids, names, cut))
 
 
 class Overlay:
-    """Reads an overlay; ``damaged`` counts unreadable rows. Raises SourceError if it is not one."""
+    """An open overlay; ``damaged`` counts unreadable rows. Raises SourceError if it is not one."""
 
     def __init__(self, path: str | Path) -> None:
         import av
@@ -128,7 +128,7 @@ class Overlay:
     def _refusal(self, why: str) -> SourceError:
         return SourceError(f"{self.path}: {why}; make one with: detect-video in.mp4 --save overlay")
 
-    def _read_description(self) -> Description:
+    def _read_description(self) -> OverlayHeader:
         found = [
             stream
             for stream in self._container.streams
@@ -150,8 +150,8 @@ class Overlay:
                 return stream
         raise self._refusal("its track of detections is missing")
 
-    def rows(self) -> Iterator[Row]:
-        """All rows, in the order of time. Read to the end, however damaged the rest is."""
+    def rows(self) -> Iterator[OverlayRow]:
+        """Yield all rows in order of time. Reads to the end, however damaged the rest is."""
         import av
 
         names, base = self.description.names, Fraction(self._stream.time_base)
@@ -173,8 +173,8 @@ class Overlay:
         self._container.close()
 
 
-def _describe(document: Any) -> Description:
-    """Raises ValueError, TypeError and KeyError for anything that is not a description."""
+def _describe(document: Any) -> OverlayHeader:
+    """Parse the description. Raises ValueError, TypeError or KeyError if it is not one."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']}, but this version reads {SCHEMA}")
     names, drawing = document["names"], document["drawing"]
@@ -183,7 +183,7 @@ def _describe(document: Any) -> Description:
     size, shift = (int(document["width"]), int(document["height"])), int(document["shift"])
     if not 0 < min(size) <= max(size) <= LARGEST_SIDE or abs(shift) > LARGEST_TICKS:
         raise ValueError("its size or its times are invalid")
-    return Description(
+    return OverlayHeader(
         source=str(document["source"]),
         time_base=_ratio(document["time_base"]),
         fps=_ratio(document["fps"]),

@@ -1,5 +1,5 @@
-"""The font that an overlay carries: that of ``--font``, else Lato if the package ``font-lato``
-is installed (SIL Open Font License). Without one, players take their own sans-serif font."""
+"""The font attached to an overlay: that of ``--font``, or Lato if the package ``font-lato`` is
+installed (SIL Open Font License). Without one, players use their own sans-serif font."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Attachment(NamedTuple):
 
 
 class Typeface(NamedTuple):
-    """``family``, ``style``: what players look for. ``larger``: than is right for a wide font."""
+    """A font. ``family``, ``style``: for players. ``larger``: its scale against wide fonts."""
 
     family: str
     files: tuple[Attachment, ...]
@@ -44,7 +44,6 @@ class Typeface(NamedTuple):
 
 
 def choose(font: Font | None) -> Typeface:
-    """Return the font of the labels, with the files that have to be attached for it."""
     if font is not None:
         if len(font.data) > LARGEST:
             note = f"the font is not attached: it has more than {LARGEST >> 20} MB"
@@ -60,7 +59,7 @@ def choose(font: Font | None) -> Typeface:
 
 
 def _installed() -> Typeface:
-    """Raises ImportError or OSError where the package is not there whole."""
+    """Return Lato. Raises ImportError or OSError if the package is missing or incomplete."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise ImportError(PACKAGE)

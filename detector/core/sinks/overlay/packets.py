@@ -1,5 +1,5 @@
-"""A source's own packets, copied into Matroska: video, sound and subtitles, nothing decoded. All
-streams are moved by the same time, so that the first picture is at 0, then rounded to ms."""
+"""Copy a source's packets into Matroska: video, sound and subtitles, without decoding. All streams
+are shifted by the same time so that the first picture is at 0, then rounded to ms."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from detector.core.sinks._about import (
     is_of_an_overlay,
 )
 
-MOST_STREAMS = 64  # that may appear while a file is read
+MOST_STREAMS = 64  # limit on streams that appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # what PyAV raises for a stream it cannot copy
 COPIED = ("video", "audio", "subtitle")
-# Undated packets of a Matroska file get stamps of storing from here on: below all that it tells.
+# Undated packets of a Matroska file get storage stamps from here on, below all that it states.
 BEFORE_S = 10
-REORDERED_S = 2  # between when a picture is stored and shown, at most
-# The muxer waits so long for streams that say nothing, such as sparse subtitles.
+REORDERED_S = 2  # longest time between storing and showing a picture
+# How long the muxer waits for silent streams, such as sparse subtitles.
 OPTIONS = {"max_interleave_delta": "1000000"}  # microseconds
 
 
@@ -40,11 +40,11 @@ class UnfitError(Exception):
 
 
 class UnreadableError(UnfitError):
-    """The source cannot be read at all; the decoder reports why."""
+    """The source cannot be read; the decoder reports why."""
 
 
 class Scan(NamedTuple):
-    """Of the video's packets: ticks of its time base."""
+    """Positions of the video's packets, in ticks of its time base."""
 
     first_pts: int  # the earliest
     last_pts: int  # the latest that is shown
@@ -52,8 +52,8 @@ class Scan(NamedTuple):
 
 
 def to_ms(ticks: int, base: Fraction) -> int:
-    """Convert as the muxer does: to the nearest, halves up. Times must not be negative."""
-    # In whole numbers: a fraction costs microseconds, and every frame comes here.
+    """Convert like the muxer: to the nearest, halves up. Times must not be negative."""
+    # Integers: a Fraction costs microseconds, and this runs for every frame.
     per_second = base.denominator
     return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
 
@@ -64,15 +64,15 @@ def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
         try:
             yield from (packet for packet in container.demux(*streams) if packet.size)
             return
-        except IndexError:  # a stream appeared: PyAV lists it on the next demux
+        except IndexError:  # a new stream appeared: PyAV lists it on the next demux
             continue
 
 
 class SourceCopy:
-    """A file open for copying. Raises UnfitError by its beginning; ``scan`` reads the rest."""
+    """A file open for copying, checked at its beginning (UnfitError); ``scan`` reads the rest."""
 
     def __init__(self, path: str, stream: int | None = None) -> None:
-        """``stream``: number of the video among all streams; None: the first."""
+        """Open the file. ``stream``: index of the video among all streams; None: the first."""
         self.notes: list[str] = []
         try:
             self.container = av.open(name_to_open(path), **bad_tags())
@@ -101,7 +101,7 @@ class SourceCopy:
         return stream
 
     def _others(self) -> list[Any]:
-        """Sound and subtitles that Matroska can hold; the rest is noted."""
+        """Return the sound and subtitle streams that Matroska can hold, and note the rest."""
         kept = []
         for stream in (*self.container.streams.audio, *self.container.streams.subtitles):
             if is_of_an_overlay(stream):
@@ -116,11 +116,11 @@ class SourceCopy:
         return kept
 
     def scan(self, most: int | None = None, longest_gap_s: float = math.inf) -> Scan:
-        """Read all packets of the video once, or ``most`` of them. Raises UnfitError."""
+        """Read all packets of the video once, or at most ``most``. Raises UnfitError."""
         with self._again() as container:
             stream = container.streams[self.video.index]
             checked = _Checked(self.base, longest_gap_s)
-            with suppress(*REFUSED):  # the data stops before its end: so does the copy
+            with suppress(*REFUSED):  # the data ends early, and so does the copy
                 for packet in islice(demux(container, [stream]), most):
                     checked.add(packet)
         checked.check_hidden()
@@ -132,7 +132,7 @@ class SourceCopy:
         return av.open(self.container.name, **bad_tags())
 
     def add_to(self, output: Any) -> dict[int, Any]:
-        """Streams of ``output`` like these, by index; subtitles are not shown unless asked for."""
+        """Add such streams to ``output``; return them by index. Subtitles are off by default."""
         made = {}
         for stream in self.streams:
             copied = made[stream.index] = add_like(output, stream)
@@ -147,12 +147,12 @@ class SourceCopy:
 
 
 def add_like(output: Any, stream: Any) -> Any:
-    """A stream like another. "Opaque" asks for no encoder of the decoder's name: AV1's has none."""
+    """Add a stream like another. "Opaque" opens no encoder of that name: AV1's has none."""
     return output.add_stream_from_template(stream, opaque=True)
 
 
 def _refusal(stream: Any) -> str | None:
-    """Why Matroska cannot hold a stream; None where it can. The muxer itself is asked."""
+    """Return why Matroska cannot hold a stream; None if it can. Tries it with the muxer."""
     try:
         with av.open(BytesIO(), "w", format="matroska") as output:
             add_like(output, stream)
@@ -218,9 +218,9 @@ class Copying:
     def __init__(
         self, source: SourceCopy, output: Any, streams: dict[int, Any], shift: int
     ) -> None:
-        """``shift``: ticks of the video's time base that all times are moved back."""
+        """Start copying. ``shift``: ticks of the video's time base subtracted from all times."""
         self.copied = 0  # packets of the video
-        self.refused = 0  # of them, by the muxer: they are damaged
+        self.refused = 0  # of them, refused by the muxer as damaged
         self.ended = False
         self.broken = ""
         self._source, self._output, self._streams = source, output, streams
@@ -238,7 +238,7 @@ class Copying:
         self._packets = packets
 
     def up_to(self, pts: int) -> None:
-        """All that pictures up to this one need, in ticks of the source."""
+        """Copy everything needed for pictures up to this one, in ticks of the source."""
         needed = 0
         for number, packet in enumerate(self._held, 1):
             if self._is_due(packet, pts):
@@ -280,19 +280,19 @@ class Copying:
         index = packet.stream.index
         is_video = index == self._source.video.index
         if packet.pts is None or packet.pts < self._shift[index]:
-            return  # before the first picture; none of the video is
+            return  # before the first picture, the video has no packets
         packet.pts -= self._shift[index]
         packet.dts = self._stored(packet, index)
         packet.stream = self._streams[index]
         try:
             self._output.mux_one(packet)
-        except (av.error.ArgumentError, av.error.InvalidDataError):  # a damaged one is a gap
+        except (av.error.ArgumentError, av.error.InvalidDataError):  # a damaged packet leaves a gap
             self.refused += is_video
             return
         self.copied += is_video
 
     def _stored(self, packet: Any, index: int) -> int:
-        """When it is stored, rising in each stream: Matroska knows only when it is shown."""
+        """Return its storage time, ascending per stream: Matroska only states when it is shown."""
         last = self._dts.get(index)
         if packet.dts is not None:
             dts = packet.dts - self._shift[index]
@@ -306,15 +306,15 @@ class Copying:
 
 
 def _stored_at(packet: Any) -> int:
-    """Its dts, or what it is later than: no picture waits so long for others to be shown."""
+    """Return its dts, or a time that is safely earlier: no picture waits that long for others."""
     if packet.dts is not None:
         return int(packet.dts)
     return int(packet.pts - REORDERED_S / packet.time_base)
 
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
-    """Yield the packets from the last key frame at or before a picture, and its pts; None: all.
-    Read from the start, because the index may be wrong."""
+    """Return the packets from the last key frame at or before a picture, and its pts; None: all.
+    Reads from the start, because the index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets

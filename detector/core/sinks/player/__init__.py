@@ -1,5 +1,5 @@
-"""A page that plays the source's own video and draws the detections over it: one file, no network.
-The rows are inside, at the end: a run that was killed leaves a page that shows what it had."""
+"""An HTML page that plays the source's video and draws the detections over it: one file, no
+network. The rows are at its end, so a killed run leaves a page that shows the rows so far."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class PlayerSink(RowsSink):
     ending = "-player"
     kinds = ("video",)
     order = 1
-    # All rows are in it, also with --only-detections: a row says when the last one ends.
+    # It has all rows, also with --only-detections: each row ends the previous one.
     options = ("remark", "only_detections")
     untouched = True
 
     def __init__(self, path: Path, *, remark: str = "", only_detections: bool = False) -> None:
-        """``remark`` stands above the video."""
+        """Create the sink. ``remark`` is shown above the video."""
         super().__init__(path)
         self._remark, self._time_base = remark, ""
 
@@ -61,17 +61,17 @@ class PlayerSink(RowsSink):
 
 
 def _in_script(text: str) -> str:
-    """JSON inside a script element: no name in it ends the element, or opens a comment."""
+    """Escape JSON for a script element, so that no name ends it or opens a comment."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _address(video: str, page: Path) -> str:
-    """Return the video's address relative to the page: both may be moved together."""
+    """Return the video's address relative to the page, so that both can be moved together."""
     try:
         path = os.path.relpath(os.path.realpath(video), os.path.dirname(os.path.realpath(page)))
     except ValueError:  # on another drive
         path = os.path.abspath(video)
-    # "./": a name with a colon would be taken for an address of its own.
+    # "./": otherwise a name with a colon would be read as an address.
     return quote(os.fsencode(path if os.path.isabs(path) else f"./{path}"))
 
 

@@ -16,13 +16,13 @@ from detector.core.sinks.base import Sink
 from detector.core.types import Detections, Frame, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.sinks.video.clips import Clips
+    from detector.core.sinks.video.clips import ClipFilter
     from detector.core.sinks.video.file import VideoFile
 
 
-class Format(NamedTuple):
-    """``file``: the class that writes it, as module and name. ``muxer``: FFmpeg's name.
-    ``largest``: pixels a side. ``worst_crf``: the end of --crf; None: neither crf nor presets."""
+class VideoFormat(NamedTuple):
+    """A format. ``file``: module and class that writes it. ``muxer``: FFmpeg's name. ``largest``:
+    pixels a side. ``worst_crf``: the highest --crf; None: neither crf nor presets."""
 
     name: str
     file: tuple[str, str]
@@ -34,7 +34,7 @@ class Format(NamedTuple):
 
 WORST_CRF_AV1 = 63
 _IN_CHIPS = ("x264", "nvenc", "qsv")
-_H264 = Format("H.264", ("h264", "H264File"), "mp4", 16384, 51, (*_IN_CHIPS, "svtav1"))
+_H264 = VideoFormat("H.264", ("h264", "H264File"), "mp4", 16384, 51, (*_IN_CHIPS, "svtav1"))
 FORMATS = {
     ".mp4": _H264,
     ".m4v": _H264,
@@ -42,24 +42,24 @@ FORMATS = {
     ".mkv": _H264._replace(muxer="matroska"),
     ".ts": _H264._replace(muxer="mpegts", encoders=_IN_CHIPS),
     ".flv": _H264._replace(muxer="flv", encoders=_IN_CHIPS),
-    ".webm": Format("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
-    ".avi": Format("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
-    ".gif": Format("GIF", ("gif", "GifFile"), "gif", 65535),
+    ".webm": VideoFormat("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
+    ".avi": VideoFormat("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
+    ".gif": VideoFormat("GIF", ("gif", "GifFile"), "gif", 65535),
 }
 LEAD_S = 2.0  # default of --lead
 
 
 class VideoSink(Sink):
-    """One video file. ``close`` counts the frames in it before it gives it its final name."""
+    """A video file. ``close`` counts its frames before it gets its final name."""
 
     name = "video"
     suffixes = tuple(FORMATS)
-    pictures = "yuv420p"  # or BGR, where the source has nothing else
+    pictures = "yuv420p"  # or BGR if the source gives no planes
     kinds = ("video",)
     alone = False
     order = 4
     options = ("quality", "preset", "crf", "encoder", "only_detections", "lead")
-    imports = (f"{__name__}.clips", f"{__name__}.h264")
+    imports = (f"{__name__}.h264",)
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
@@ -95,8 +95,8 @@ class VideoSink(Sink):
         lead: float | None = None,
         audio: bool = True,
     ) -> None:
-        """None is the default; ``lead``: seconds. Raises UsageError for what does not go together,
-        and OutputError for an encoder that does not run here."""
+        """Create the sink. None means the default; ``lead``: seconds. Raises UsageError for
+        conflicting options, and OutputError for an encoder that does not run here."""
         super().__init__(path)
         if self.path.suffix.lower() not in FORMATS:
             raise UsageError(
@@ -108,17 +108,17 @@ class VideoSink(Sink):
         self._encoding, self._encoder = given, encoder
         self._audio = audio
         self._lead = Fraction(str(LEAD_S if lead is None else lead)) if only_detections else None
-        self._clips: Clips | None = None
+        self._clips: ClipFilter | None = None
         self._partial: Partial | None = None  # None before open, and after close or abort
         self._file: VideoFile
 
     def open(self, info: SourceInfo) -> None:
-        from detector.core.sinks.video.clips import Clips
-
         kind = self._choose_file()
         self._partial = Partial(self.path, info.path)
         if self._lead is not None:
-            self._clips = Clips(self._lead, info.time_base)
+            from detector.core.sinks.video.clips import ClipFilter
+
+            self._clips = ClipFilter(self._lead, info.time_base)
         self._file = kind(
             self._partial.path, self._format.muxer, info, **self._encoding, audio=self._audio
         )
@@ -194,7 +194,7 @@ class VideoSink(Sink):
         return None
 
 
-def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> None:
+def _check_encoder(suffix: str, format: VideoFormat, options: Mapping[str, Any]) -> None:
     """Raise UsageError if --encoder contradicts format or --preset, OutputError if it fails."""
     name = options.get("encoder")
     if name is None:

@@ -1,53 +1,29 @@
-"""A track of the source's sound, cut to the frames that are written: copied, else re-encoded."""
+"""A track of the source's sound, cut to the written frames: copied, or re-encoded."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import av
 
 from detector.core.sinks._about import copy_about
+from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.types import BACK_S
 
-# Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
-# Vorbis.) QuickTime has no Opus and no FLAC.
-COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
-COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
-COPIED_IN_FLV = ("aac",)  # and MP3, but only at three rates
-COPIED = (*COPIED_IN_MOV, "opus", "flac")
 _NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
-USUAL_RATE = 48000  # samples/s, where the source's own cannot be
-LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs
+USUAL_RATE = 48000  # samples/s, if the source's own rate is not possible
+LONGEST_SLIP_S = Fraction(1, 50)  # tolerated offset of sound without stamps
 SILENCE_S = 1  # of a block
-# How often the source's clock was set back before, and seconds on it.
-Moment = tuple[int, Fraction]
 NEVER = Fraction(-(10**9)), Fraction(0)
-BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or missing audio raises
-
-
-@dataclass(frozen=True, slots=True)
-class SoundRules:
-    """``copied``: codecs that stay; others are encoded by ``encoder``. ``rates``: samples/s.
-    ``gapless``: no stamps, so that gaps are filled with silence. ``most``: tracks, if limited."""
-
-    copied: tuple[str, ...]
-    encoder: str
-    bits_per_s: int
-    rates: range
-    gapless: bool = False
-    most: int | None = None
-    subtitles: tuple[str, ...] = ()
-    data: tuple[str, ...] = ()
 
 
 class CarriedTrack:
     """Takes the packets of one track of the source, and makes packets for ``output``.
 
-    All times are exact fractions of a second on the source's clock. A broken track ends or leaves a
+    All times are exact fractions of a second on the source's clock. A broken track ends or has a
     gap, and ``notes`` say so. ``preroll`` also keeps the packet that spans ``start`` or ends on it,
     with a negative stamp, which MP4 hides with an edit list; without it the sound begins later.
     """
@@ -62,18 +38,18 @@ class CarriedTrack:
         rules: SoundRules,
         preroll: bool,
     ) -> None:
-        """``packets`` of ``source``, in order; None among them: not read yet. Raises ``BROKEN``
-        where nothing here can decode or encode it; ``output`` has no stream of it then."""
-        self.refused = 0  # packets that the decoder or the muxer did not take
+        """``packets``: of ``source``, in order; None if the next is not read yet. Raises ``BROKEN``
+        if the track cannot be decoded or encoded; ``output`` then has no stream of it."""
+        self.refused = 0  # packets refused by the decoder or the muxer
         self._ended = ""  # why the sound ends before the frames do
         self._held: Any = None  # packet or decoded frame that begins after the video frames so far
         self._last_pts: int | None = None
         self._rewinds = 0  # before ``_held``
         self._left_s = Fraction(0)  # when the last packet before such a rewind begins
-        # By number of rewinds: how far the frames have come, and how much earlier they are written.
+        # By number of rewinds: the position of the frames, and how much earlier they are written.
         self._reached: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
-        self._filled_s = Fraction(0)  # of the output, where gaps are filled
+        self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled
         self._source, self._packets = source, packets
         self.copied = source.type != "audio"
         if not self.copied:
@@ -117,25 +93,25 @@ class CarriedTrack:
                 self.refused += 1
 
     def _items(self) -> Iterator[tuple[Any, Fraction]]:
-        """Packets to copy, or decoded frames to encode, each with its duration in seconds."""
+        """Yield packets to copy, or decoded frames to encode, each with its duration in seconds."""
         for packet in self._packets:
             if packet is None:
                 yield None, Fraction(0)
                 continue
             if self.copied:
-                if packet.size:  # the last one is empty: flush the decoder
+                if packet.size:  # the last one is empty and flushes the decoder
                     yield packet, (packet.duration or 0) * packet.time_base
                 continue
             try:
                 frames = packet.decode()
-            except av.InvalidDataError:  # a packet that does not decode is a gap in the sound
+            except av.InvalidDataError:  # an undecodable packet leaves a gap
                 self.refused += 1
                 continue
             for frame in frames:
                 yield frame, Fraction(frame.samples, frame.sample_rate)
 
     def packets(self, until: Moment, shift_s: Fraction) -> Iterator[Any]:
-        """Packets not yet handed out that begin before ``until``, moved ``shift_s`` earlier."""
+        """Yield pending packets that begin before ``until``, moved ``shift_s`` earlier."""
         self._reached[until[0]] = until[1], shift_s
         while (item := self._peek()) is not None:
             begin_s = item.pts * item.time_base
@@ -143,7 +119,7 @@ class CarriedTrack:
                 break
             self._held = None
             reached_s, earlier_s = self._reached.get(self._rewinds, NEVER)
-            if begin_s < reached_s:  # not sound after a recording's last frame
+            if begin_s < reached_s:  # no sound after a recording's last frame
                 yield from self._move(item, earlier_s)
 
     def _peek(self) -> Any:
@@ -161,12 +137,12 @@ class CarriedTrack:
         self._last_pts = item.pts = item.pts - ticks
         if not self.copied:
             return [*self._silence_before(item), *self._encode(item)]
-        item.dts = item.pts  # audio is never reordered; some containers leave dts out
+        item.dts = item.pts  # audio is never reordered; some containers omit dts
         item.stream = self.stream
         return [item]
 
     def _silence_before(self, frame: Any) -> list[Any]:
-        """Packets that fill the gap in front of a decoded frame, if the container needs that."""
+        """Return packets that fill the gap before a decoded frame, if the container needs that."""
         if not self._rules.gapless:
             return []
         begin_s, packets = frame.pts * frame.time_base, []
@@ -183,7 +159,7 @@ class CarriedTrack:
         return packets
 
     def _encode(self, frame: Any) -> list[Any]:
-        """Packets of a decoded frame; None flushes. A failed resampler is not used again."""
+        """Return packets of a decoded frame; None flushes. A failed resampler is not used again."""
         try:
             return list(self.stream.encode(frame))
         except BROKEN as error:
@@ -195,7 +171,6 @@ class CarriedTrack:
         return self._encode(None) if self._encodes else []
 
     def end(self, why: str) -> None:
-        """End the sound here and note why."""
         self._ended = self._ended or f"the {_NAMES[self._source.type]} ends early: {why}"
         self._held, self._reader = None, iter(())
 
@@ -211,14 +186,12 @@ class CarriedTrack:
 
 
 def count_channels(source: Any) -> int:
-    """Number of channels to decode. Raises ValueError for an unnamed channel order."""
+    """Return the number of channels to decode. Raises ValueError for an unnamed channel order."""
     layout = source.codec_context.layout
     # PyAV 18.1 frees an unnamed list of channels once for every object that shares it, and the
-    # process crashes. So this object is never freed, and frames, which have such objects too, are
-    # not decoded.
+    # process crashes. So we never free this object, and decode no frames, which have such objects.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(layout))
-    # Named orders are "7.1" or "5.1(side)"; unnamed "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)", some
-    # 7.1.
+    # Named orders are "7.1" or "5.1(side)"; unnamed "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)".
     if " channels (" in layout.name:
         raise ValueError(
             f"{layout.name} cannot be mixed down; make a copy in stereo: ffmpeg -i IN -ac 2 COPY"

@@ -1,4 +1,4 @@
-"""Pictures into the one YUV picture that the encoder reads."""
+"""Convert pictures into the one YUV picture that the encoder reads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from detector.core.types import Image, Picture, Planes
 class Canvas:
     """One YUV 4:2:0 picture for all frames, which x264 copies. BGR becomes BT.601, limited range.
 
-    ``size`` is the [h, w] of the pictures that come in. ``even`` is the [h, w] of what is encoded;
-    the last column and row are repeated to fill it. ``lent``: the encoder may read a decoder's
-    picture in place if nothing was drawn.
+    ``size`` is the [h, w] of the incoming pictures. ``even`` is the [h, w] of what is encoded; the
+    last column and row are repeated to fill it. ``lent``: the encoder may read a decoder's picture
+    in place if nothing was drawn.
 
-    The planes of what is converted are copied, which takes 0.04 ms at 1280x720, because cv2 writes
-    them without gaps and the encoder's lines have some. (PyAV 18's ``from_numpy_buffer`` would
-    avoid the copy, but misplaces the planes unless the height divides by 4.)
+    Converted planes are copied, which takes 0.04 ms at 1280x720, because cv2 writes them without
+    gaps and the encoder's lines have some. (PyAV 18's ``from_numpy_buffer`` would avoid the copy,
+    but misplaces the planes unless the height divides by 4.)
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Canvas:
         self._picture = av.VideoFrame(width, height, "yuv420p")
         self._picture.time_base = time_base
         self._planes = [_pixels(plane) for plane in self._picture.planes]
-        # Y, then U, then V, each without gaps: what cv2 writes.
+        # Y, then U, then V, each without gaps, as cv2 writes them.
         self.yuv: Image | None = None
 
     def fill(self, picture: Picture) -> Any:
-        """The encoder's picture of u8 BGR [h, w, 3], the same one each time; or of planes."""
+        """Return the encoder's picture of u8 BGR [h, w, 3], always the same; or of planes."""
         if not isinstance(picture, Planes):
             self._convert(picture)
             return self._picture
@@ -59,7 +59,7 @@ class Canvas:
         kind = picture.format.name, picture.height, picture.width
         if not self._lent or kind != ("yuv420p", *self._even):
             return False
-        # It says which kind of picture it was in its own stream, and an encoder would obey.
+        # It states its picture type in the source, which an encoder would follow.
         picture.pict_type = PictureType.NONE
         return True
 
@@ -83,12 +83,12 @@ class Canvas:
 
 
 def _pixels(plane: Any) -> Image:
-    """A writable view [h, w] of a plane, without the gap at the end of its lines."""
+    """Return a writable view [h, w] of a plane, without the gap at the end of its lines."""
     return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
 
 
 def fit_inside(image: Image, height: int, width: int) -> Image:
-    """A picture of another size, scaled to fit whole and centred in [height, width], on black."""
+    """Scale a picture to fit whole and centred in [height, width], on black."""
     scale = min(height / image.shape[0], width / image.shape[1])
     inner_height = max(1, round(image.shape[0] * scale))
     inner_width = max(1, round(image.shape[1] * scale))

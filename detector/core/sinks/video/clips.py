@@ -1,4 +1,4 @@
-"""Which frames a video of clips holds: those near a detection, with a lead before and after it."""
+"""Choose the frames of a video of clips: those near a detection, with a lead on both sides."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fractions import Fraction
 
 from detector.core.types import Frame
 
-MOST_WAITING = 512 << 20  # bytes of pictures: 2 s of 1920x1080 at 40 a second
+MOST_WAITING = 512 << 20  # bytes of pictures: 2 s of 1920x1080 at 40 FPS
 
 
-class Clips:
+class ClipFilter:
     """Holds frames back until a detection follows within ``lead_s``, or none does."""
 
     def __init__(self, lead_s: Fraction, time_base: Fraction) -> None:
@@ -21,12 +21,11 @@ class Clips:
         self._waiting: deque[tuple[Fraction, Frame]] = deque()
         self._bytes = 0
         self._dropped_for_memory = False
-        self._until_s: Fraction | None = None  # the end of the clip that is being written
+        self._until_s: Fraction | None = None  # the end of the clip being written
         self._gap = False  # a frame was omitted after the last one written
 
     def take(self, frame: Frame, found: bool) -> Iterator[tuple[Frame, bool]]:
-        """Yield the frames to be written now, in order; and of each whether a gap precedes it. A
-        frame that waits is copied."""
+        """Yield the frames to write now (copies), in order, and whether a gap precedes each."""
         at_s = frame.pts * self._time_base
         self._forget_before(at_s)
         if found:
@@ -60,7 +59,7 @@ class Clips:
             self._dropped_for_memory = True
 
     def _forget_before(self, at_s: Fraction) -> None:
-        """Drop what no detection from now on can be near."""
+        """Drop frames that no later detection can be near."""
         while self._waiting and at_s - self._waiting[0][0] > self._lead_s:
             self._drop_first()
 

@@ -1,5 +1,5 @@
 """Encoders other than x264, used on request: SVT-AV1, NVIDIA's and Intel's. NVENC and Quick Sync
-follow FFmpeg's documentation and have not run here: docs/gpu.md."""
+follow FFmpeg's documentation and have not been run here: docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import av.logging
 from detector.core.errors.machine import usable_cores
 from detector.core.sinks.video.h264 import H264File
 
-# SVT-AV1 prints what it does on standard error, unless told before it starts: errors alone.
+# SVT-AV1 prints its progress on standard error unless this limits it to errors.
 os.environ.setdefault("SVT_LOG", "1")
-PROBE = 256  # pixels a side of a picture that every encoder takes; NVENC's least is 160
+PROBE = 256  # pixels per side of a picture that every encoder accepts; NVENC's minimum is 160
 CURES = {
     "nvenc": "it needs an NVIDIA GPU and its driver",
     "qsv": "it needs an Intel GPU and its driver (intel-media-va-driver, libvpl)",
@@ -35,13 +35,12 @@ NVENC_CURES = {
 
 
 def cure_of(name: str, reason: str) -> str | None:
-    """Return what to do about the reason that ``why_not`` gave."""
     known = NVENC_CURES if name == "nvenc" else {}
     return next((cure for said, cure in known.items() if said in reason), CURES.get(name))
 
 
 class SvtAv1File(H264File):
-    """AV1 by SVT-AV1. Its levels of speed go from 0 (best) to 13; the scale of crf to 63."""
+    """AV1 by SVT-AV1. Its speed levels go from 0 (best) to 13, its crf to 63."""
 
     encoder = "libsvtav1"
     lent = False
@@ -116,21 +115,21 @@ FILES: dict[str, type[H264File]] = {
 
 @contextmanager
 def ordinary_priority() -> Iterator[None]:
-    """Undoes what SVT-AV1 does as root: it makes the calling thread and its own real-time ones
+    """Undo what SVT-AV1 does as root: it makes the calling thread and its own threads real-time
     (SCHED_FIFO, 99), which would starve every other process."""
     ours = os.sched_getscheduler(0)
     try:
         yield
     finally:
         for thread in os.listdir("/proc/self/task"):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # the thread has just ended
                 if os.sched_getscheduler(int(thread)) != ours:
                     os.sched_setscheduler(int(thread), ours, os.sched_param(0))
 
 
 @cache
 def why_not(name: str) -> str | None:
-    """Why an encoder cannot be used here; None where it encodes. It encodes one grey picture."""
+    """Return why an encoder cannot be used here; None if it works. Encodes one grey picture."""
     kind = FILES[name]
     try:
         context: Any = av.CodecContext.create(kind.encoder, "w")
@@ -150,7 +149,7 @@ def why_not(name: str) -> str | None:
             context.open()
         packets = [*context.encode(picture), *context.encode(None)]
     except (av.FFmpegError, OSError, ValueError) as error:
-        # The error itself is "Operation not permitted", whatever the driver said.
+        # The error itself is "Operation not permitted", whatever the driver reported.
         lines = dict.fromkeys(" ".join(text.split()) for _, _, text in said)
         why = "; ".join(lines) or getattr(error, "strerror", None) or error
         return f"FFmpeg cannot open {kind.encoder} ({why})"

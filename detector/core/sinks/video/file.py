@@ -1,4 +1,4 @@
-"""What all video files share: muxer, sound, and how they end. A subclass is one format."""
+"""What all video files share: muxer, sound, and how they end. Each subclass is one format."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 
 from detector.core.sinks._about import is_timecode, tags_from
-from detector.core.sinks.video.audio import BROKEN, Moment, SoundRules
+from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.sinks.video.stamps import Stamps
-from detector.core.sinks.video.tracks import Tracks
 from detector.core.types import Colours, Frame, Planes, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.sinks.video.tracks import CarriedTracks
 
 REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
 INT32 = 2**31 - 1
 
 
 class VideoFile:
-    """The file ``path`` in the making. The first frame gives the size and opens the encoder."""
+    """A video file at ``path``. The first frame gives the size and opens the encoder."""
 
-    errors = (av.FFmpegError, OSError)  # what PyAV raises; only some of its errors are OSErrors
+    errors = (av.FFmpegError, OSError)  # PyAV's errors; only some of them are OSErrors
     sound: SoundRules | None = None  # None: the format has none
-    tags: tuple[str, ...] | None = None  # of a container that the format holds; None: any
+    tags: tuple[str, ...] | None = None  # tags that the format can hold; None: any
 
     def __init__(
         self,
@@ -39,60 +41,63 @@ class VideoFile:
         crf: int | None,
         audio: bool,
     ) -> None:
-        """``quality``, ``preset``, ``crf``: as the user gave them; None: the format's own."""
+        """Prepare it. ``quality``, ``preset``, ``crf``: as the user gave them, or None."""
         self.sent = 0  # frames given to the encoder
         self.notes: list[str] = []
         self.muxer_options: dict[str, str] = {}
         self._path, self.format, self.info = path, format, info
         self.quality, self.preset, self.crf = quality, preset, crf
         has_tracks = info.has_audio or info.has_subtitles or info.has_data
-        self._wants_tracks = audio and has_tracks and info.kind == "video"
-        if self._wants_tracks and self.sound is None:
-            self._wants_tracks = False
+        wants_tracks = audio and has_tracks and info.kind == "video"
+        self._carry: type[CarriedTracks] | None = None
+        if wants_tracks and self.sound is None:
             what = "sound" if info.has_audio else "subtitles" if info.has_subtitles else "data"
             self.notes.append(f"{path.suffix} cannot hold {what}: it was omitted")
-        if self._wants_tracks:
+        elif wants_tracks:
+            from detector.core.sinks.video.tracks import CarriedTracks
+
+            self._carry = CarriedTracks
             for track in info.tracks:
                 track.want()
-        # A tick of more than a second (a damaged AVI) makes a timescale below 1, which MP4 lacks.
+        # A tick of more than a second (a damaged AVI) gives a timescale below 1, which MP4 lacks.
         sane_base = 0 < info.time_base <= 1 and info.time_base.denominator <= INT32
         sane_rate = Fraction(1, 1000) < info.fps < 1000
         self.fps = info.fps.limit_denominator(100_000) if sane_rate else Fraction(25)
         self.time_base = self.choose_time_base(info.time_base if sane_base else Fraction(1, 90000))
         self.stamps = self.make_stamps(info.longest_gap_s)
-        self.colours: Colours | None = None  # of the source's planes; None: its pictures are BGR
+        self.colours: Colours | None = None  # of the source's planes; None if its pictures are BGR
         self._container: Any = None
         self._said_tags = False
         self._rewinds = self._behind = 0  # of the last frame
         self._stream: Any = None
-        self._tracks: Tracks | None = None
+        self._tracks: CarriedTracks | None = None
 
-    # ---- what a format says
+    # ---- To override for a format
 
     def choose_time_base(self, of_source: Fraction) -> Fraction:
-        """Seconds per tick of the stamps that are written."""
+        """Return the seconds per tick of the written stamps."""
         return of_source
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:
-        """Stamps that the container can hold. It may set ``muxer_options``."""
+        """Return stamps that the container can hold. May set ``muxer_options``."""
         return Stamps(self.fps, self.time_base, longest_gap_s)
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
-        """Return the video stream, its encoder set up for pictures of this size."""
+        """Add and return the video stream, its encoder set up for pictures of this size."""
         raise NotImplementedError
 
     def fill(self, frame: Frame) -> Any:
-        """Return the picture of a frame as the one that the encoder reads."""
+        """Convert a frame's picture to the one that the encoder reads."""
         raise NotImplementedError
 
     def leaves_out(self, ticks: int) -> bool:
-        """Return whether a frame at this time comes too soon after the last for the format."""
+        """Return whether a frame at this time follows the last too soon for the format."""
         return False
 
-    # ---- frames
+    # ---- Frames
 
     def add(self, frame: Frame, joined: bool = False) -> None:
-        """Encode a frame and its sound. ``joined``: no gap to the last one. Raises ``errors``."""
+        """Encode a frame and its sound. ``joined``: without a gap before. Raises ``errors``."""
         ticks = self._to_ticks(frame.pts)
         if not joined and self.leaves_out(ticks):
             return
@@ -120,8 +125,8 @@ class VideoFile:
         return round(pts * self.info.time_base / self.time_base)
 
     def _start(self, frame: Frame) -> None:
-        """Open encoder, muxer and tracks; if the tracks are what fails, with one, then without."""
-        tries: list[int | None] = [None, 1, 0] if self._wants_tracks else [0]
+        """Open encoder, muxer and tracks; if the tracks fail, retry with one, then without."""
+        tries: list[int | None] = [None, 1, 0] if self._carry else [0]
         for most in tries:
             try:
                 self._begin_file(frame, most)
@@ -136,7 +141,7 @@ class VideoFile:
                     self.notes.append(f"the audio could not be copied: {error}")
 
     def _begin_file(self, frame: Frame, most: int | None) -> None:
-        """``most``: tracks of sound and subtitles beside the video; None: all."""
+        """Begin the file. ``most``: tracks of sound and subtitles besides the video; None: all."""
         self._container = av.open(
             str(self._path), "w", format=self.format, options=self.muxer_options
         )
@@ -144,13 +149,13 @@ class VideoFile:
         if isinstance(frame.picture, Planes):
             self.colours = frame.picture.colours
         self._stream = self.add_stream(self._container, *frame.size)
-        if most != 0 and self.sound is not None:
-            self._tracks = Tracks(
+        if most != 0 and self.sound is not None and self._carry is not None:
+            self._tracks = self._carry(
                 self.info,
                 self._container,
                 self._moment(self._to_ticks(frame.pts)),
                 rules=self.sound,
-                # Without an edit list a negative stamp of the sound would shift all frames.
+                # Without an edit list a negative sound stamp would shift all frames.
                 preroll=self.format in ("mp4", "mov"),
                 suffix=self._path.suffix,
                 most=most,
@@ -160,7 +165,7 @@ class VideoFile:
             self.notes += self._tracks.notes
 
     def _write_tags(self, first: Frame) -> None:
-        """The source's tags. A note names those for which the format has no place."""
+        """Write the source's tags, and note those that the format cannot hold."""
         tags = tags_from(self.info, first.pts)
         held = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
         if self.format in ("mp4", "mov") and not is_timecode(held.get("timecode"), self.info.fps):
@@ -173,7 +178,6 @@ class VideoFile:
             )
 
     def _mux_tracks(self) -> None:
-        """Muxes sound and subtitles up to the end of the last frame."""
         stamps = self.stamps
         if self._tracks is None or stamps.last is None:
             return
@@ -181,11 +185,10 @@ class VideoFile:
         self._tracks.mux(self._container, self._moment(end + stamps.shift), shift_s, REFUSED)
 
     def _moment(self, ticks: int) -> Moment:
-        """Convert to the source's own clock, which sound and subtitles follow."""
         return self._rewinds, ticks * self.time_base + self._behind * self.info.time_base
 
     def finish(self) -> None:
-        """Flushes the encoders and writes the trailer, after which the file is playable."""
+        """Flush the encoders and write the trailer, which makes the file playable."""
         if self._container is None:
             return
         self._mux(self._flush())

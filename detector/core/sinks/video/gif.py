@@ -1,4 +1,4 @@
-"""GIF that loops, each frame in the 256 colours that suit it."""
+"""Looping GIF, each frame with its own 256 colours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Frame
 
 HUNDREDTH = Fraction(1, 100)
-SHORTEST = 2  # hundredths of a second that a frame stands; browsers slow down what is shorter
+SHORTEST = 2  # hundredths of a second per frame; browsers slow down shorter ones
 LONGEST_S = 600.0  # between two frames; the format has 16 bits of hundredths
 
 
@@ -28,6 +28,7 @@ class GifFile(VideoFile):
         self.muxer_options["loop"] = "0"  # for ever
         self._last: int | None = None  # hundredths of the source's clock
         self._left_out = 0
+        self._first_colours = self._colours = b""  # palettes of the first and of the last picture
         return Stamps(self.fps, self.time_base, min(longest_gap_s, LONGEST_S))
 
     def leaves_out(self, ticks: int) -> bool:
@@ -53,7 +54,15 @@ class GifFile(VideoFile):
         picture = av.VideoFrame.from_ndarray(image, "bgr24")
         picture.pts, picture.time_base = self.sent, HUNDREDTH
         self._graph.push(picture)
-        return self._graph.pull()
+        picture = self._graph.pull()
+        colours = bytes(picture.planes[1])
+        self._first_colours = self._first_colours or colours
+        if colours == self._first_colours and self._colours not in (b"", colours):
+            # FFmpeg would compare the indices of this picture with those of the one before, which
+            # stand for other colours there. So the palette differs: in its transparent entry.
+            picture.planes[1].update(colours[:-4] + b"\1" + colours[-3:])
+        self._colours = colours
+        return picture
 
     def finish(self) -> None:
         super().finish()
@@ -65,7 +74,7 @@ class GifFile(VideoFile):
 
 
 def _palette_graph(height: int, width: int) -> Any:
-    """A picture in, the same in its 256 colours out. Ordered dither keeps the file small."""
+    """Return a filter that reduces a picture to 256 colours; ordered dither keeps it small."""
     graph = av.filter.Graph()
     source = graph.add_buffer(width=width, height=height, format="bgr24", time_base=HUNDREDTH)
     split = graph.add("split")

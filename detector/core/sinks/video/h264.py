@@ -9,35 +9,35 @@ from typing import Any
 import av
 
 from detector.core.errors.machine import usable_cores
-from detector.core.sinks.video.audio import (
+from detector.core.sinks.video.canvas import Canvas
+from detector.core.sinks.video.file import INT32, VideoFile
+from detector.core.sinks.video.sound_rules import (
     COPIED,
     COPIED_IN_FLV,
     COPIED_IN_MOV,
     COPIED_IN_TS,
     SoundRules,
 )
-from detector.core.sinks.video.canvas import Canvas
-from detector.core.sinks.video.file import INT32, VideoFile
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.stages.planes import planes_of
 from detector.core.types import Frame, Planes
 
 # ITU-T H.273: matrix smpte170m; primaries and transfer bt709. FFmpeg's ranges.
 BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
-# MP4 holds 31 bits for the time between two frames, and for how far a frame is stored from where it
-# is shown. Its muxer doubles the ticks of a time base until there are so many in a second.
+# MP4 has 31 bits for the time between two frames, and for the offset between storing and showing
+# one. Its muxer doubles the ticks of a time base until a second has this many.
 MP4_TICKS_PER_S = 10_000
-# In a file that lasts longer, pauses matter more than size: B-frames, each stored several pauses
-# away from its place, are not used.
+# In longer files, pauses matter more than size: we use no B-frames, each of which is stored several
+# pauses away from its place.
 SPARSE_S = 7 * 24 * 3600
-REORDERED = 8  # frames in a row, over which x264 reorders with its three B-frames, and some more
-HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of frames
+REORDERED = 8  # frames in a row over which x264 reorders with its three B-frames, with a margin
+HUGE_PIXELS = 4096 * 4096  # for larger pictures x264's look-ahead would hold gigabytes of frames
 MOST_THREADS = 16  # each holds a frame or two
-# x264 settings of --quality. Its presets have none that suits "balanced". On clips of 360p to 720p
-# it takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.5 to 1.2 of
-# the bytes (docs/settings.md; `scripts/bench qualities`). Omitted are the most costly tools: motion
-# to parts of a pixel, the look-ahead, adaptive quantisation. The cheapest for their bytes stay:
-# B-frames in a fixed pattern, CABAC, the deblocking filter, transforms of 8x8.
+# x264 settings of --quality. None of its presets suits "balanced". On clips of 360p to 720p it
+# takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, with equal PSNR and SSIM and 0.5 to 1.2 of
+# the bytes (docs/settings.md; `scripts/bench qualities`). It omits the most costly tools: sub-pixel
+# motion, the look-ahead, adaptive quantisation. It keeps those that are cheap for their bytes:
+# B-frames in a fixed pattern, CABAC, the deblocking filter, 8x8 transforms.
 QUALITIES = {
     "fast": {"preset": "ultrafast", "crf": "23"},
     "balanced": {
@@ -45,13 +45,13 @@ QUALITIES = {
         "crf": "22.5",
         "bf": "3",
         "b_strategy": "0",
-        # Without a look-ahead, its thread only delays by four frames.
+        # Its thread only adds a delay of four frames if there is no look-ahead.
         "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4:sync-lookahead=0",
     },
     "small": {"preset": "veryfast", "crf": "23"},
 }
-CRF = "23"  # with a preset that is named
-# Muxer -> the one tick that it counts in, whatever the source's is.
+CRF = "23"  # with a named preset
+# Muxer -> its only time base, whatever the source's.
 TICKS = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}
 # FFmpeg does not recognise some files of fewer packets as MPEG-TS.
 TS_LEAST, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
@@ -75,12 +75,12 @@ TAGS = {"mpegts": (), "flv": ("timecode", "title")}
 
 
 class YuvFile(VideoFile):
-    """Pictures as YUV 4:2:0. cv2 converts BGR in 0.25 ms for 1280x720, swscale, through PyAV, in
-    1.5 ms (`scripts/bench stages`); cv2 knows only BT.601, so the file is tagged so."""
+    """Pictures as YUV 4:2:0. cv2 converts BGR in 0.25 ms for 1280x720, swscale through PyAV in 1.5
+    ms (`scripts/bench stages`); cv2 only has BT.601, so the file is tagged as such."""
 
     encoder: str
     options: dict[str, str]
-    lent = False  # see ``Canvas``; an encoder that reads nothing but the pixels
+    lent = False  # see ``Canvas``; True for an encoder that reads nothing but the pixels
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
         # 4:2:0 has one colour for 2x2 pixels.
@@ -91,11 +91,12 @@ class YuvFile(VideoFile):
         context = stream.codec_context
         context.width, context.height, context.pix_fmt = even_width, even_height, "yuv420p"
         context.time_base = self.time_base
-        context.flags |= av.codec.context.Flags.frame_duration  # else the last frame lasts one tick
+        # otherwise the last frame would last one tick
+        context.flags |= av.codec.context.Flags.frame_duration
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
         if (colours := self.colours) is not None:
-            # Also where it says nothing: players then guess the same of both files.
+            # Also if unspecified: players then guess the same for both files.
             context.colorspace, context.color_primaries = colours.matrix, colours.primaries
             context.color_trc = colours.transfer
             context.color_range = FULL if colours.full_range else LIMITED
@@ -108,7 +109,7 @@ class YuvFile(VideoFile):
         picture, own = frame.picture, self.colours
         if own is None:
             return self._canvas.fill(frame.image)
-        # The file states the range and matrix of its first picture; others are brought to them.
+        # The file states the range and matrix of its first picture; others are converted to them.
         if not isinstance(picture, Planes) or picture.colours[3:] != own[3:]:
             picture = planes_of(frame.image, own)
         return self._canvas.fill(picture)
@@ -147,7 +148,7 @@ class H264File(YuvFile):
         reach = int((INT32 - 1) / (ticks_per_s * self.time_base))
         if sparse:
             return Stamps(self.fps, self.time_base, longest_gap_s, reach)
-        # With B-frames, some ticks more: the encoder stores the first frames before their time.
+        # Some more ticks with B-frames: the encoder stores the first frames before their time.
         return Stamps(self.fps, self.time_base, longest_gap_s, reach * 15 // 16, REORDERED)
 
     def _choose_options(self) -> dict[str, str]:
@@ -157,7 +158,7 @@ class H264File(YuvFile):
             options = {"preset": self.preset, "crf": CRF}
         if self.crf is not None:
             options["crf"] = str(self.crf)
-        # Captions lie in pictures that are read where the decoder left them, and in no others.
+        # Planes from the decoder carry captions and others do not, so we drop them all.
         options["a53cc"] = "0"
         return options
 
@@ -168,14 +169,13 @@ class H264File(YuvFile):
                 f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
             )
         if self.colours is None:
-            # 2 is "top left", where cv2 samples the chroma. Planes are mostly at the left, which is
-            # also the default.
+            # 2 is "top left", where cv2 samples the chroma. Planes mostly have the default, left.
             own = self.options.get("x264-params")
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
         stream = self.add_plain_stream(container, height, width)
         if height * width <= HUGE_PIXELS:
-            # A thread for each frame: ``encode`` returns while the picture is encoded. PyAV's own
-            # choice is slices, for whose end it waits: 0.75 to 0.85 of the FPS.
+            # One thread per frame: ``encode`` returns while the picture is encoded. PyAV's default,
+            # slices, waits for their end: 0.75 to 0.85 of the FPS.
             stream.codec_context.thread_type = "FRAME"
             stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
         return stream

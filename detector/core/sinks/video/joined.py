@@ -1,10 +1,9 @@
-"""One H.264 video made of separately encoded parts: nothing is encoded again.
+"""One H.264 video made of separately encoded parts, without re-encoding.
 
 The parts give packets and their order, but no times: the source's time stamps place each picture,
-as in a video of one run, and the sound, which is copied from the source once. Packets are stored as
-x264 would: a picture at the time of the one that is shown ``delay`` places earlier. A part begins
-with an IDR picture, so no decoder needs to know where one ends, as long as all have the same
-parameter sets.
+as in a video of one run, and the sound is copied from the source once. Packets are stored as x264
+would: a picture at the time of the one that is shown ``delay`` places earlier. A part begins with
+an IDR picture, so decoders need not know where one ends, if all have the same parameter sets.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".ts", ".flv")
 
 
 class UnjoinableError(Exception):
-    """Why parts make no one video; the message is a part of a sentence."""
+    """Why parts cannot form one video; the message is a part of a sentence."""
 
 
 class JoinedVideoSink(VideoSink):
-    """One of ``SUFFIXES``. ``join`` takes the place of ``write``."""
+    """A video with one of ``SUFFIXES``, filled with ``join`` instead of ``write``."""
 
     def _choose_file(self) -> Callable[..., VideoFile]:
         return JoinedFile
@@ -45,8 +44,8 @@ class JoinedVideoSink(VideoSink):
         size: tuple[int, int],
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """``frames``: [n, 2], number and pts in the source. ``size``: height and width. ``watch``
-        is called for each packet. Raises UnjoinableError and OutputError."""
+        """Join the parts. ``frames``: [n, 2], number and pts in the source. ``size``: height and
+        width. ``watch`` is called for each packet. Raises UnjoinableError and OutputError."""
         assert isinstance(self._file, JoinedFile)
         with output_errors(self.path, self._file.errors):
             self._file.join(parts, frames, size, watch)
@@ -62,7 +61,6 @@ class JoinedFile(H264File):
         size: tuple[int, int],
         watch: Callable[[], None],
     ) -> None:
-        """Muxes all of it. Raises UnjoinableError, and ``errors``."""
         orders = _read_orders(parts, watch)
         if (held := sum(map(len, orders))) != len(frames):
             raise UnjoinableError(f"the parts hold {counted(held, 'picture')} of {len(frames)}")
@@ -70,7 +68,7 @@ class JoinedFile(H264File):
         self._template = parts[0]
         packets = _packets_of(parts, orders)
         rank, packet = next(packets)
-        # Ticks of the file, for each picture in the order of showing.
+        # Ticks of the file, for each picture in display order.
         places, durations = array("q"), array("q")
         for at in range(len(frames)):
             watch()
@@ -105,7 +103,7 @@ class JoinedFile(H264File):
 
 
 def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[int]]:
-    """Read for each part, packet by packet as stored, the picture's place in display order."""
+    """Return each picture's place in display order, for each part, by packet as stored."""
     orders, parameters = [], set()
     for path in parts:
         with av.open(str(path)) as container:
@@ -130,7 +128,7 @@ def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[
 def _packets_of(
     parts: Sequence[Path], orders: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, Any]]:
-    """(place in the order of showing, packet) of all parts, in the order of storing."""
+    """Yield (place in display order, packet) of all parts, in storage order."""
     before = 0
     for path, order in zip(parts, orders, strict=True):
         with av.open(str(path)) as container:

@@ -1,4 +1,4 @@
-"""Motion JPEG and PCM in AVI, at a constant rate: what old and simple programs read."""
+"""Motion JPEG and PCM in AVI at a constant rate, for old and simple programs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import av
 from av.video.reformatter import VideoReformatter
 
-from detector.core.sinks.video.audio import SoundRules
 from detector.core.sinks.video.canvas import fit_inside
 from detector.core.sinks.video.file import VideoFile
+from detector.core.sinks.video.sound_rules import SoundRules
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Frame
 
-QUALITY = "3"  # of 2 (best) to 31
-MOST_REPEATED = 30_000  # places in a row without a frame; FFmpeg's muxer refuses 60,000
+QUALITY = "3"  # from 2 (best) to 31
+MOST_REPEATED = 30_000  # empty places in a row; FFmpeg's muxer refuses 60,000
 
 
 class MjpegFile(VideoFile):

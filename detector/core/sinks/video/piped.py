@@ -1,4 +1,4 @@
-"""The annotated video of a run in a pipe, as Matroska: what reads it need not seek."""
+"""The annotated video of a run in a pipe, as Matroska, which can be read without seeking."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from detector.core.errors import OutputError
 from detector.core.sinks._stream import GONE, RowStream
 from detector.core.sinks.video import VideoSink
-from detector.core.sinks.video.clips import Clips
+from detector.core.sinks.video.clips import ClipFilter
 from detector.core.types import Detections, Frame, SourceInfo
 
-NAME = Path("-.mkv")  # says the format
+NAME = Path("-.mkv")  # its suffix selects the format
 
 
 class PipedVideo(VideoSink):
-    """One source's video to an open descriptor. After its reader leaves, the rest is discarded."""
+    """One source's video to an open descriptor. Once its reader is gone, the rest is discarded."""
 
     def __init__(self, stream: RowStream, **options: Any) -> None:
         super().__init__(NAME, **options)
@@ -25,7 +25,7 @@ class PipedVideo(VideoSink):
 
     def open(self, info: SourceInfo) -> None:
         if self._lead is not None:
-            self._clips = Clips(self._lead, info.time_base)
+            self._clips = ClipFilter(self._lead, info.time_base)
         self._file = self._choose_file()(
             Path(f"pipe:{self._stream.descriptor}"),
             self._format.muxer,

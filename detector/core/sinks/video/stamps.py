@@ -7,7 +7,7 @@ from fractions import Fraction
 
 
 class Stamps:
-    """Turns each frame's pts into the pts that is written, both in ticks of the source's time base.
+    """Turns each frame's pts into the pts to write, both in ticks of the source's time base.
 
     A frame whose pts is not later than the last one, or more than ``longest_gap_s`` later, is
     placed one nominal duration after it (``replaced``).
@@ -36,7 +36,7 @@ class Stamps:
         self.shortened = 0
 
     def place(self, pts: int, index: int, joined: bool = False) -> int:
-        """The pts to write for frame ``index``. ``joined``: what lies before it was cut out."""
+        """Return frame ``index``'s pts to write. ``joined``: frames before it were cut out."""
         if self.last is None:
             self.shift = pts
             self.last = 0

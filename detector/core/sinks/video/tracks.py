@@ -1,4 +1,4 @@
-"""All sound and subtitles of a source, carried into a file beside its frames."""
+"""Carry all sound and subtitles of a source into a file next to its frames."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from detector.core.sinks._about import (
     is_of_an_overlay,
     title_of,
 )
-from detector.core.sinks.video.audio import BROKEN, CarriedTrack, Moment, SoundRules
+from detector.core.sinks.video.audio import CarriedTrack
+from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.types import BACK_S, PipedTrack, SourceInfo
 
-FAR_S = 10  # a first frame so far from the beginning is gone to, by the index
-BEFORE_S = 5  # of it, where reading begins then
-STYLED = ("ass", "ssa")  # subtitles that are drawn in fonts of the file
-LAG_S = 2  # how far after its pictures sound may be stored
+FAR_S = 10  # if the first frame is later than this, seek to it with the index
+BEFORE_S = 5  # start reading this long before it
+STYLED = ("ass", "ssa")  # subtitle formats that use fonts of the file
+LAG_S = 2  # how long after its pictures sound may be stored
 
 
-class Tracks:
-    """``carried``: tracks in the output. ``notes`` name the omitted ones."""
+class CarriedTracks:
+    """The carried tracks of an output. ``notes`` name the omitted ones."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Tracks:
         suffix: str,
         most: int | None = None,
     ) -> None:
-        """``most``: tracks at most. Raises ``BROKEN`` where the source cannot be opened again."""
+        """Add at most ``most`` tracks. Raises ``BROKEN`` if the source cannot be reopened."""
         self.notes: list[str] = []
         self.carried: list[CarriedTrack] = []
         self._container: Any = None
@@ -138,7 +139,7 @@ class Tracks:
             copy_fonts(self._container, output)
 
     def mux(self, output: Any, until: Moment, shift_s: Fraction, refused: Any) -> None:
-        """Muxes all that begins before ``until``, ``shift_s`` earlier; ``refused``: gaps."""
+        """Mux all that begins before ``until``, ``shift_s`` earlier. Refused packets leave gaps."""
         if self._shared is not None:
             self._shared.read_to(until)
         for track in self.carried:
@@ -161,16 +162,17 @@ class Tracks:
 
 
 class _Shared:
-    """One opening of a file for several tracks: packets wait here until they are due."""
+    """One opening of a file for several tracks, which keeps their packets until they are due."""
 
     def __init__(self, container: Any, video: Any, streams: Sequence[Any]) -> None:
         self.tracks = [_Waiting(stream) for stream in streams]
         self._video = video
         self._packets = container.demux(video, *streams)
-        self._read: Moment = 0, Fraction(-(10**9))  # of the video: how far the file is read
+        # position in the video up to which the file was read
+        self._read: Moment = 0, Fraction(-(10**9))
 
     def read_to(self, until: Moment) -> None:
-        """Read packets until all of this time must have arrived."""
+        """Read packets until all before this time must have arrived."""
         by_index = {track.stream.index: track for track in self.tracks}
         while self._read < (until[0], until[1] + LAG_S):
             try:
@@ -208,12 +210,12 @@ def _take_all(track: PipedTrack) -> Iterator[Any]:
     """Yield its packets; None if the next one has not been read yet."""
     while (packet := track.take()) is not None or not track.ended:
         yield packet
-    while (packet := track.take()) is not None:  # came just before it ended
+    while (packet := track.take()) is not None:  # packets that came just before the end
         yield packet
 
 
 def _is_known(data: Any) -> bool:
-    """Return whether FFmpeg knows it: in MP4 unknown data would be labelled as GoPro's."""
+    """Return whether FFmpeg knows this data: in MP4 it labels unknown data as GoPro's."""
     return data.name != "bin_data" or "GoPro" in data.metadata.get("handler_name", "")
 
 

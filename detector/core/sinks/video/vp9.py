@@ -1,15 +1,15 @@
-"""VP9 by libvpx, in WebM: what browsers play everywhere."""
+"""VP9 by libvpx, in WebM, which browsers play everywhere."""
 
 from __future__ import annotations
 
 from detector.core.errors.machine import usable_cores
-from detector.core.sinks.video.audio import SoundRules
 from detector.core.sinks.video.h264 import YuvFile
+from detector.core.sinks.video.sound_rules import SoundRules
 from detector.core.sinks.video.stamps import Stamps
 
-CRF = 32  # of 0 to 63: looks like 23 of H.264
+CRF = 32  # from 0 to 63; looks like 23 in H.264
 QUALITIES = {"fast": "ultrafast", "balanced": "superfast", "small": "fast"}
-# libvpx's deadline and speed for what x264 calls so.
+# libvpx's deadline and speed for each x264 preset.
 SPEEDS = {
     "ultrafast": ("realtime", "8"),
     "superfast": ("realtime", "7"),
@@ -24,7 +24,7 @@ SPEEDS = {
 
 
 class Vp9File(YuvFile):
-    """Sound is Opus or Vorbis, the only ones that WebM holds."""
+    """A VP9 video. Sound is Opus or Vorbis, the only codecs that WebM allows."""
 
     encoder = "libvpx-vp9"
     sound = SoundRules(

@@ -1,1 +1,1 @@
-"""How FFmpeg opens an address, what it keeps from other hosts, and what its errors mean."""
+"""How FFmpeg opens an address, what it must not send to other hosts, and what its errors mean."""

@@ -1,5 +1,5 @@
-"""How each kind of address is opened: its options, and which protocols may be opened from it: no
-file, no ``concat:``, no ``data:``."""
+"""Options to open each kind of address, and which protocols may be opened from it: no file, no
+``concat:``, no ``data:``."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from detector.core.errors import SourceError
 from detector.core.errors.secrets import HIDDEN, Address
 from detector.core.sources._addresses import STORES
 
-# Never with fflags=nobuffer: it throws away what was read meanwhile, which is the first key frame.
+# Never use fflags=nobuffer: it discards what was read meanwhile, which is the first key frame.
 FAST = {"probesize": "32", "analyzeduration": "0"}
-# For streams that do not say beforehand what they hold: a second, or half a megabyte.
+# For streams that do not announce their content: a second, or half a megabyte.
 SHORT = {"probesize": "500000", "analyzeduration": "1000000"}
-SOUND = {"probesize": "5000000", "analyzeduration": "5000000"}  # FFmpeg's own, where that failed
+# FFmpeg's defaults, after that failed
+SOUND = {"probesize": "5000000", "analyzeduration": "5000000"}
 
 HTTP = "http,https,httpproxy,tcp,tls,crypto"
-# What a stream from the network may turn out to be. No sdp, concat, image2, lavfi...
+# Formats that we accept from the network. No sdp, concat, image2, lavfi...
 FORMATS = "mpjpeg,mjpeg,jpeg_pipe,hls,mpegts,flv,live_flv,mov,matroska,webm,h264,hevc,mp3,aac,ogg"
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class FFmpegOptions:
     protocols: str
     formats: str = ""
     options: dict[str, str] = field(default_factory=dict)
     probing: dict[str, str] = field(default_factory=lambda: SHORT)
 
 
-RTSP = Opening(
+RTSP = FFmpegOptions(
     "rtsp,rtsps,rtp,rtcp,srtp,udp,tcp,tls,http,https",
     "rtsp,rtp,sdp",
-    # TCP first: lost UDP packets damage pictures, often without a sign of it.
+    # TCP first: lost UDP packets damage pictures, often without any sign.
     {"rtsp_flags": "prefer_tcp"},
     FAST,
 )
-RTMP = Opening("rtmp,rtmps,rtmpt,rtmpts,rtmpe,rtmpte,tcp,tls,http,https", "flv,live_flv")
+RTMP = FFmpegOptions("rtmp,rtmps,rtmpt,rtmpts,rtmpe,rtmpte,tcp,tls,http,https", "flv,live_flv")
 OPENINGS = {
     "rtsp": RTSP,
     "rtsps": RTSP,
-    "http": Opening(HTTP, FORMATS, {"http_persistent": "0"}),
-    "https": Opening(HTTP, FORMATS, {"http_persistent": "0"}),
-    # The buffer of the system, in bytes, and of FFmpeg, in packets of 188 bytes. A burst that it
-    # cannot take is a loss, not the end of the stream.
-    "udp": Opening(
+    "http": FFmpegOptions(HTTP, FORMATS, {"http_persistent": "0"}),
+    "https": FFmpegOptions(HTTP, FORMATS, {"http_persistent": "0"}),
+    # The system's buffer, in bytes, and FFmpeg's, in packets of 188 bytes. A burst beyond them is a
+    # loss, but does not end the stream.
+    "udp": FFmpegOptions(
         "udp", "mpegts", {"overrun_nonfatal": "1", "fifo_size": "50000", "buffer_size": "1048576"}
     ),
-    "tcp": Opening("tcp", FORMATS),
+    "tcp": FFmpegOptions("tcp", FORMATS),
     "rtmp": RTMP,
     "rtmps": RTMP,
 }
@@ -56,13 +57,13 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 def scheme_of(spec: str) -> str | None:
-    """The scheme of an address, in lower case; None where ``spec`` is none."""
+    """Return the scheme of an address, in lower case; None if ``spec`` is not an address."""
     match = _SCHEME.match(spec)
     return match[1].lower() if match else None
 
 
-def opening_of(spec: str) -> Opening:
-    """Raises SourceError, with the cure, for an address that nobody here can read."""
+def opening_of(spec: str) -> FFmpegOptions:
+    """Return how to open an address. Raises SourceError with a remedy if it cannot be read here."""
     scheme = scheme_of(spec)
     if scheme == "srt":
         raise SourceError(

@@ -1,12 +1,13 @@
-"""What a playlist leads to, opened without what belongs to another host.
+"""Open what a playlist refers to, without secrets that belong to another host.
 
-FFmpeg hands the options of a playlist on to everything that the playlist names: variants, keys,
-``EXT-X-MAP``, segments, at whatever host, again at every refresh. So PyAV asks here for each of
-these addresses (``io_open``). Its bytes are read by FFmpeg's demuxer ``data``, which gives out what
-it gets, with options that are chosen for this one address.
+FFmpeg passes a playlist's options on to everything that it names: variants, keys, ``EXT-X-MAP``,
+segments, on any host, at every refresh. So PyAV asks here for each of these addresses
+(``io_open``). FFmpeg's demuxer ``data``, which passes bytes on, reads them with options chosen for
+this one address.
 
-An exception in a callback of PyAV is kept until the next call in this thread, which may be another
-container's. So nothing is raised there: what cannot be opened is empty, and ``denied`` says why.
+PyAV stores an exception in a callback until the next call in this thread, which may belong to
+another container. So we raise none there: what cannot be opened is empty, and ``denied`` says
+why.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ RAW = {
 }
 SIGN = b"#EXTM3U"
 NAMES = (".m3u8", ".m3u")
-ASKED_S = 5.0  # at most, where a playlist lies
-# Segments in a row that do not come: ten times what an outage of a minute loses at 6 s a segment.
+ASKED_S = 5.0  # longest wait for a playlist's final address
+# Missing segments in a row: ten times what an outage of a minute loses at 6 s per segment.
 MOST_MISSING = 100
-LONGEST_KEY = 16  # bytes: keys may come where no segment does
-# Strict: FFmpeg and Python read strange addresses differently, and what is strange has no origin.
+LONGEST_KEY = 16  # bytes: keys may arrive when segments do not
+# Strict: FFmpeg and Python parse unusual addresses differently, so those have no origin.
 _ORIGIN = re.compile(
     r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!$-.0->@-~]*@)?"
     r"(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?(?:[/?#][!-~]*)?",
@@ -49,7 +50,7 @@ Origin = tuple[str, str, int]
 
 
 def origin_of(url: str) -> Origin | None:
-    """Scheme, host and port; None for an address that may be read in two ways."""
+    """Return scheme, host and port; None for an ambiguous address."""
     if (match := _ORIGIN.fullmatch(url)) is None or "\\" in url:
         return None
     scheme = match["scheme"].lower()
@@ -57,17 +58,16 @@ def origin_of(url: str) -> Origin | None:
 
 
 def is_named_playlist(url: str) -> bool:
-    """Whether the name of an address says that it is a playlist."""
     return urlsplit(url).path.lower().endswith(NAMES)
 
 
 def is_redirect(error: BaseException) -> bool:
-    """Whether FFmpeg may have failed because it was to follow none (``max_redirects``)."""
+    """Return whether FFmpeg may have failed at a redirect (``max_redirects``)."""
     return getattr(error, "errno", None) == errno.EIO
 
 
 def settle(url: str) -> tuple[str, dict[str, str]]:
-    """The final address of a playlist that ``url``, with a login, leads to, and its cookies."""
+    """Return the final address of a playlist at ``url``, with a login, and its cookies."""
     from detector.core.sources._web import WebPlace, ask
 
     place = WebPlace(url)
@@ -80,20 +80,20 @@ def settle(url: str) -> tuple[str, dict[str, str]]:
         return url, {}
 
 
-class Bytes:
-    """A file for PyAV of the bytes at an address. Playlists are in ASCII with %XX escapes."""
+class NestedFile:
+    """A file for PyAV with the bytes at an address. Playlists are ASCII with %XX escapes."""
 
     def __init__(
         self, container: Any = None, arrived: Callable[[bool], None] = lambda _: None
     ) -> None:
-        """``arrived`` is told once that bytes came, and whether of a segment."""
+        """Open it. ``arrived`` is called when bytes arrive, with whether of a segment."""
         self._container, self._arrived = container, arrived
         self._packets = iter(()) if container is None else container.demux()
         self._rest = b""
         self._is_list: bool | None = None
 
     def is_playlist(self) -> bool:
-        """Looks ahead. Raises FFmpegError where nothing comes."""
+        """Look ahead to see whether it is a playlist. Raises FFmpegError if nothing arrives."""
         if self._is_list is None:
             while len(self._rest) < len(SIGN) and (more := self._next()):
                 self._rest += more
@@ -112,7 +112,7 @@ class Bytes:
         return b"".join(b"%%%02X" % byte if byte > 127 else bytes((byte,)) for byte in data)
 
     def read(self, length: int) -> bytes:
-        """Some of the next bytes; b"" at the end, also where the connection broke."""
+        """Return some of the next bytes; b"" at the end, or if the connection broke."""
         with contextlib.suppress(av.error.FFmpegError, OSError):
             self.is_playlist()
             self._rest = self._rest or self._written(self._next())
@@ -128,11 +128,11 @@ class NestedOpener:
     """PyAV's ``io_open`` for the playlist ``address``: call it with an address, flags of FFmpeg,
     and the options of its demuxer.
 
-    ``options``: of the whole camera. ``denied``: the host, not the camera's own, that refused to
-    let us in; None for none. ``follows``: redirects at the own host, by ``settle``: FFmpeg would
-    take a cookie of that answer along. Not with options that ``settle`` does not send.
-    ``failure``: of what was asked for last; None where it came. ``given_up``: why no more segments
-    are asked for, which FFmpeg would do to the end of the list.
+    ``options``: of the whole camera. ``denied``: another host that denied access; None if none did.
+    ``follows``: whether ``settle`` follows redirects on the camera's host: FFmpeg would keep the
+    response's cookies. Not with options that ``settle`` does not send. ``failure``: of the last
+    request; None if it succeeded. ``given_up``: why no more segments are requested; FFmpeg would go
+    on to the end of the list.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class NestedOpener:
     ) -> None:
         self._address, self._options, self._timeout_s = address, options, timeout_s
         self._own, self._follows = origin_of(address), follows
-        self._first: Bytes | None = None
+        self._first: NestedFile | None = None
         self._containers: list[Any] = []
         self.denied: str | None = None
         self.failure: Exception | None = None
@@ -148,7 +148,7 @@ class NestedOpener:
         self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
-        """The container, kept open: one collected unclosed frees its files first (PyAV 18)."""
+        """Keep a container open: one collected unclosed frees its files first (PyAV 18)."""
         self._containers.append(container)
         return container
 
@@ -156,12 +156,12 @@ class NestedOpener:
         for container in self._containers:
             container.close()
 
-    def open_first(self) -> Bytes:
-        """The address itself, which is then given out for the first call. Raises FFmpegError."""
+    def open_first(self) -> NestedFile:
+        """Return the address itself, which the first call then receives. Raises FFmpegError."""
         self._first = self._open(self._address, self._options)
         return self._first
 
-    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> Bytes | BytesIO:
+    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> NestedFile | BytesIO:
         first, self._first = self._first, None
         if first is not None and url == self._address:
             return first
@@ -171,7 +171,7 @@ class NestedOpener:
                 f"{self._missing} segments in a row did not come ({why}); check its server"
             )
         if self.given_up:
-            return BytesIO()  # the fastest: FFmpeg asks on to the end of the list
+            return BytesIO()  # the fastest way: FFmpeg goes on to the end of the list
         self._missing += 1  # until it comes
         try:
             return self._open(url, self.options_for(url, options))
@@ -184,29 +184,29 @@ class NestedOpener:
             self.failure = error
             if self._follows and is_redirect(error) and self._is_own(url):
                 return self._follow(url, options)
-            # FFmpeg goes on with the next segment, as without us.
-        return Bytes()
+            # FFmpeg continues with the next segment, as it would on its own.
+        return NestedFile()
 
     def _note_arrival(self, is_segment: bool) -> None:
         self._missing, self.failure = 0 if is_segment else max(0, self._missing - 1), None
 
-    def _follow(self, url: str, options: Mapping[str, str]) -> Bytes:
+    def _follow(self, url: str, options: Mapping[str, str]) -> NestedFile:
         plain = re.sub(r"^crypto[+:]", "", url)
         led, _ = settle(plain)
         with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):
             led = url.removesuffix(plain) + led
             return self._open(led, self.options_for(led, options))
-        return Bytes()
+        return NestedFile()
 
     def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
-        """What FFmpeg is given for ``url``. ``options``: of the demuxer that asks for it."""
+        """Return FFmpeg's options for ``url``. ``options``: of the demuxer that asks for it."""
         is_own = self._is_own(url)
         personal = PERSONAL & self._options.keys() if is_own else frozenset()
         return {
             "protocol_whitelist": self._options["protocol_whitelist"],
             **{name: self._options[name] for name in HANDED_ON & self._options.keys()},
             **{name: self._options[name] for name in personal},
-            # All of it would go with a redirect.
+            # A redirect would pass all of them on.
             **({"max_redirects": "0"} if is_own and self._is_secret else {}),
             **{name: options[name] for name in OF_DEMUXER & options.keys()},
         }
@@ -214,7 +214,7 @@ class NestedOpener:
     def _is_own(self, url: str) -> bool:
         return url == self._address or (self._own is not None and origin_of(url) == self._own)
 
-    def _open(self, url: str, options: Mapping[str, str]) -> Bytes:
+    def _open(self, url: str, options: Mapping[str, str]) -> NestedFile:
         limits = (self._timeout_s, self._timeout_s)
         container = av.open(url, format="data", options={**options, **RAW}, timeout=limits)
-        return Bytes(container, self._note_arrival)
+        return NestedFile(container, self._note_arrival)

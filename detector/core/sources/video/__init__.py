@@ -1,4 +1,4 @@
-"""A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers."""
+"""A video file. Each file here is one decoder, selected with ``--decoder``."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from typing import Unpack
 from detector.core import wings
 from detector.core.errors.holding import hold
 from detector.core.sources._contents import PICTURE, kind_of_name
-from detector.core.sources.base import How, Source, check_file
+from detector.core.sources.base import OpenOptions, Source, check_file
 
 
 def decoders() -> list[str]:
-    """The decoders there are, sorted: the files of this folder."""
+    """Return the names of the decoders, sorted: the files of this folder."""
     return list(wings.list_files(*__path__))
 
 
 class VideoSource(Source):
-    """Every file that no other source claims; the decoder says if it is no video."""
+    """Reads every file that no other source claims; the decoder reports one that is not a video."""
 
     order = 100
     gives = ("bgr", "yuv420p")
     has_tracks = True
-    imports = (f"{__name__}.auto",)
+    imports = (f"{__name__}.auto", f"{__name__}._threaded")
 
     @classmethod
     def claims(cls, spec: str) -> bool:
         return os.path.exists(spec) and not os.path.isdir(spec)
 
     @classmethod
-    def open(cls, spec: str, **how: Unpack[How]) -> Source:
+    def open(cls, spec: str, **how: Unpack[OpenOptions]) -> Source:
         check_file(spec)
         module = importlib.import_module(f"{__name__}.{how.pop('decoder', 'auto')}")
         if kind_of_name(spec) != PICTURE or spec.lower().endswith(".avif"):
             source: Source = module.open(spec, **how)
             return source
         with ExitStack() as stack:
-            # By such a suffix FFmpeg would take some for one picture.
+            # FFmpeg would take some files for one picture by their suffix.
             stack.enter_context(hold(spec, suffix=""))
             source = module.open(spec, **how)
             weakref.finalize(source, stack.pop_all().close)

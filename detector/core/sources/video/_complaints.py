@@ -1,10 +1,10 @@
-"""What FFmpeg complains about while it reads: the only sign of a picture that it patched up.
+"""Catch what FFmpeg logs while it reads: the only sign of a picture that it patched up.
 
-A decoder that meets damage often guesses the rest of the picture and hands it out as if nothing had
-happened. It only writes an error to its log, which is what ``ffmpeg`` shows on stderr. PyAV can
-catch the log of its own FFmpeg. cv2 has another copy of FFmpeg inside and cannot be asked, so that
-copy is made to log into PyAV's: its log callback becomes ``av_vlog`` of PyAV's library, which has
-the same signature. What is no error is dropped there in C, without the interpreter's lock, so
+A damaged decoder input often makes FFmpeg guess the rest of the picture and return it as if nothing
+had happened. It only logs an error, which ``ffmpeg`` prints on stderr. PyAV can catch the log of
+its own FFmpeg. cv2 contains another copy of FFmpeg without such a function, so we make that copy
+log into PyAV's: its log callback becomes ``av_vlog`` of PyAV's library, which has the same
+signature. Messages below errors are dropped there in C, without the interpreter's lock, so
 listening costs a whole file nothing.
 """
 
@@ -36,31 +36,31 @@ class Complaints:
         _log.join(self)
 
     def heard(self) -> bool:
-        """Whether anything was said since the last ``take``. Cheap: it is asked for every frame."""
+        """Return whether anything was logged since ``take``. Cheap: called for every frame."""
         if _log.records:
             _log.hand_out()
         return bool(self._heard)
 
     def take(self) -> list[tuple[str, str]]:
-        """(name of decoder or demuxer, message) of all that was said since the last call."""
+        """Return (name of decoder or demuxer, message) of everything logged since the last call."""
         if not self.heard():
             return []
         heard, self._heard = self._heard, []
         return heard
 
     def listen_to_cv2(self) -> bool:
-        """To be called behind each opening of a cv2.VideoCapture. False where cv2 cannot be
-        listened to: its FFmpeg is hidden or another version, or is to log."""
+        """Redirect cv2's log. Call it after each opening of a cv2.VideoCapture. Returns False if
+        that is impossible: its FFmpeg is hidden or another version, or the user wants its log."""
         return _log.redirect_cv2()
 
     def note(self, record: tuple[int, str, str]) -> None:
-        """Keeps a record of the log if it is ours."""
+        """Keep a record of the log if it is ours."""
         _, name, message = record
         if not self._names or name in self._names:
             self._heard.append((name, message.strip()))
 
     def close(self) -> None:
-        """Stops listening. May be called twice, and by the garbage collector."""
+        """Stop listening. May be called twice, and by the garbage collector."""
         self.is_closed = True
         _log.sweep()
 
@@ -72,11 +72,11 @@ class Complaints:
 
 
 class _Log:
-    """PyAV's log: set while somebody listens, then put back. The garbage collector may close a
-    listener at any moment, so ``sweep`` never waits for the lock."""
+    """PyAV's log: caught while there are listeners, then restored. The garbage collector may close
+    a listener at any moment, so ``sweep`` never waits for the lock."""
 
     def __init__(self) -> None:
-        self.records: list[tuple[int, str, str]] = []  # (level, name, message), not handed out yet
+        self.records: list[tuple[int, str, str]] = []  # (level, name, message), not yet delivered
         self._listeners: list[Complaints] = []
         self._lock = threading.Lock()
         self._level: int | None = None  # the user's own; None: nothing is logged
@@ -88,19 +88,18 @@ class _Log:
         with self._lock:
             if not self._listeners:
                 self._open()
-            self._listen()  # whoever else sets PyAV's level may have done so since the first
-            self._hand_out()  # what was said before is for those who listened then
+            self._listen()  # other code may have set PyAV's level since the first
+            self._hand_out()  # earlier messages are for earlier listeners
             self._listeners.append(listener)
         self.sweep()
 
     def sweep(self) -> None:
-        """Removes those that are closed, and puts the log back behind the last."""
+        """Remove closed listeners, and restore the log after the last one."""
         while any(listener.is_closed for listener in list(self._listeners)):
             if not self._lock.acquire(blocking=False):
                 return
             try:
-                # Since we looked, another thread or the garbage collector may have swept, and have
-                # put the log back.
+                # Another thread or the garbage collector may have swept and restored the log.
                 before = self._listeners
                 self._listeners = [one for one in before if not one.is_closed]
                 if before and not self._listeners:
@@ -160,18 +159,18 @@ _log = _Log()
 
 
 def _pass_on(level: int, name: str, message: str) -> None:
-    """What PyAV would do with a record if we did not catch it, for a user who asked for its log."""
+    """Print a record as PyAV would if we did not catch it, for a user who requested its log."""
     logger = logging.getLogger(f"libav.{name or 'generic'}")
     logger.log(av.logging.adapt_level(level), message.strip())
 
 
 @functools.cache
 def _find_libraries() -> tuple[Any, Any] | None:
-    """The FFmpeg inside cv2 and PyAV's own; None where the one cannot log into the other."""
+    """Return the FFmpeg inside cv2 and PyAV's own; None if one cannot log into the other."""
     found = glob.glob(os.path.join(os.path.dirname(cv2.__file__), "cv2*.so"))
     try:
         of_cv2, of_av = ctypes.CDLL(found[0]), ctypes.CDLL(av._core.__file__)
-        # What a message is about is a C struct, which only changes with the major version.
+        # A message refers to a C struct that only changes with the major version.
         same_version = of_cv2.avutil_version() >> 16 == of_av.avutil_version() >> 16
     except (IndexError, OSError, AttributeError):
         return None

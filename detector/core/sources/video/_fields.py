@@ -1,7 +1,7 @@
-"""Which packets hold one field of an interlaced picture. Two of them make one frame.
+"""Find packets that hold one field of an interlaced picture. Two of them make one frame.
 
-FFmpeg drops a field without a partner, or fills in half of it, without a word. Only H.264 and
-MPEG-2 have fields in packets of their own.
+FFmpeg silently drops a field without a partner, or fills in half of it. Only H.264 and MPEG-2 have
+fields in separate packets.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-HEAD = 4096  # bytes of a packet in which its first slice is looked for
-SLICE_HEAD = 32  # bytes: what is read of a slice lies in fewer
+HEAD = 4096  # bytes of a packet searched for its first slice
+SLICE_HEAD = 32  # bytes: enough for what is read of a slice
 SLICES, SPS = (1, 2, 5), 7
-# Profiles whose parameter set has chroma, depths and scaling lists in it.
+# Profiles whose parameter set contains chroma, depths and scaling lists.
 HIGH = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
 
 
 class Field(NamedTuple):
-    """``picture``: a number that both fields of a frame share, and its neighbours mostly do not."""
+    """A field. ``picture``: a number shared by both fields of a frame, rarely by neighbours."""
 
     bottom: bool
     picture: int
@@ -27,19 +27,18 @@ class Field(NamedTuple):
 
 
 class FieldReader:
-    """Says of a stream's packets, in order, which field each holds."""
+    """Returns which field each packet of a stream holds. Call it for all packets in order."""
 
     def __init__(self, codec: str, extradata: bytes, length_bytes: int) -> None:
-        """``length_bytes``: of the size in front of each NAL unit; 0: start codes stand there."""
+        """Create it. ``length_bytes``: of the size before each NAL unit; 0 for start codes."""
         self._read = {"h264": self._h264, "mpeg1video": _mpeg2, "mpeg2video": _mpeg2}.get(codec)
         self._length_bytes = length_bytes
         self._sequence: _Sequence | None = None
-        self.knows = codec != "h264"  # False as long as nothing says how pictures are coded
+        self.knows = codec != "h264"  # False until the coding of pictures is known
         if codec == "h264":
             self._look_into(_set_of(extradata) if length_bytes else _behind_start_codes(extradata))
 
     def read(self, packet: Any) -> Field | None:
-        """The field; None for a whole frame, and where nobody knows."""
         return self._read(packet) if self._read is not None else None
 
     def _h264(self, packet: Any) -> Field | None:
@@ -59,11 +58,10 @@ class FieldReader:
                 try:
                     self._sequence = _Sequence.read(unit)
                     self.knows = True
-                except (IndexError, ValueError):  # damaged: the one before it goes on
+                except (IndexError, ValueError):  # damaged: keep the previous one
                     continue
 
     def units(self, packet: Any) -> Iterator[bytes]:
-        """The beginning of each NAL unit."""
         data = memoryview(packet)
         if not self._length_bytes:
             yield from _behind_start_codes(bytes(data[:HEAD]))
@@ -76,7 +74,7 @@ class FieldReader:
 
 
 class _Sequence(NamedTuple):
-    """What a sequence parameter set says of the slices that use it."""
+    """The part of a sequence parameter set that slices depend on."""
 
     frames_only: bool
     number_bits: int  # of frame_num
@@ -84,7 +82,7 @@ class _Sequence(NamedTuple):
 
     @staticmethod
     def read(unit: bytes) -> _Sequence:
-        """Raises IndexError where the set ends too early, ValueError where it cannot be one."""
+        """Parse the set. Raises IndexError if it ends too early, ValueError if it cannot be one."""
         bits = BitReader(unit[1:])
         profile = bits.take(8)
         bits.take(16)  # constraints, level
@@ -141,7 +139,7 @@ def _field_of(unit: bytes, sequence: _Sequence) -> Field | None:
 
 
 def _mpeg2(packet: Any) -> Field | None:
-    """FFmpeg's parser joins two fields into one packet; some containers keep them apart."""
+    """Return an MPEG-2 packet's field. Containers may keep two fields of a picture apart."""
     data = bytes(packet)
     at = data.find(b"\0\0\1\0")  # of a picture
     if at < 0 or data.find(b"\0\0\1\0", at + 4) >= 0 or len(data) < at + 6:
@@ -157,7 +155,7 @@ def _mpeg2(packet: Any) -> Field | None:
 
 
 def _set_of(extradata: bytes) -> Iterator[bytes]:
-    """The sequence parameter sets of an MP4's ``avcC``."""
+    """Yield the sequence parameter sets of an MP4's ``avcC``."""
     at = 6
     for _ in range(extradata[5] & 31 if len(extradata) > 5 else 0):
         length = int.from_bytes(extradata[at : at + 2], "big")
@@ -174,7 +172,7 @@ def _behind_start_codes(data: bytes) -> Iterator[bytes]:
 
 
 class BitReader:
-    """Bits of a NAL unit's payload, from the first. Raises IndexError behind the last."""
+    """Bits of a NAL unit's payload, from the first. Raises IndexError past the last."""
 
     def __init__(self, data: bytes) -> None:
         plain = data.replace(b"\0\0\3", b"\0\0")  # emulation prevention
@@ -187,7 +185,7 @@ class BitReader:
         return self._value >> self._left & (1 << count) - 1
 
     def golomb(self) -> int:
-        """An unsigned Exp-Golomb number."""
+        """Read an unsigned Exp-Golomb number."""
         zeros = 0
         while not self.take(1):
             zeros += 1

@@ -1,9 +1,9 @@
-"""What a packet that is marked as a key frame promises to a decoder that begins with it.
+"""What a packet marked as a key frame promises to a decoder that starts there.
 
-A container marks packets at which one may begin to play, and means several things by it: an IDR
-picture, behind which nothing refers to what was before; an I picture of an open GOP, whose leading
-pictures (stored behind it, shown before it) do; or the beginning of a periodic refresh, after which
-the picture is whole some frames later. The packet's own bytes tell them apart. Nothing is decoded.
+Containers mark packets where playback may start, and mean several things by it: an IDR picture,
+after which nothing refers to earlier pictures; an I picture of an open GOP, whose leading pictures
+(stored after it, shown before it) do; or the start of a periodic refresh, after which the picture
+is complete some frames later. The packet's own bytes tell them apart. Nothing is decoded.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class KeyReader:
         }.get(codec, _no_parameters)
 
     def promise(self, packet: Any) -> Promise:
-        """Of a packet marked as a key frame. MPEG's CLEAN is OPEN if leading pictures follow."""
+        """Return a key frame packet's promise. MPEG's CLEAN is OPEN if leading pictures follow."""
         return self._promise(packet)
 
     def changes_parameters(self, packet: Any) -> bool:
-        """Whether it brings parameter sets (picture size, ...) that no packet before it had."""
+        """Return whether it contains parameter sets (picture size, ...) new in this stream."""
         if packet.has_sidedata("new_extradata"):
             return True
         found = {unit for unit in self._find_parameters(packet) if unit not in self._extradata}
@@ -62,7 +62,7 @@ class KeyReader:
         return not found <= self._parameters
 
     def is_spare(self, packet: Any) -> bool:
-        """Whether nothing refers to the slices of an H.264 packet. False where nothing tells."""
+        """Return whether nothing refers to the slices of an H.264 packet. False if unknown."""
         if self._codec != "h264":
             return False
         slices = [first for first in self._rule.nal_units(packet) if first & 31 in H264_SLICES]
@@ -98,12 +98,12 @@ class KeyReader:
 
 
 def _is_exact_recovery(unit: bytes) -> bool:
-    """Whether a SEI unit is a recovery point of 0 frames, exact and with whole links."""
+    """Return whether a SEI unit is a recovery point of 0 frames, exact and without broken links."""
     data = unit[1:].replace(b"\0\0\3", b"\0\0")
     at = 0
     while at + 2 < len(data):
         numbers = []
-        for _ in range(2):  # payload type and size: bytes of 255, and one less
+        for _ in range(2):  # payload type and size: bytes of 255, and a smaller one
             number = 0
             while at < len(data) and data[at] == 255:
                 number, at = number + 255, at + 1
@@ -131,7 +131,7 @@ def _no_parameters(packet: Any) -> Iterator[bytes]:
 
 def _vp9(packet: Any) -> Promise:
     bits = int.from_bytes(memoryview(packet)[:2], "big")
-    at = 12 if bits >> 12 & 3 != 3 else 11  # behind marker and profile, as in ``_packets``
+    at = 12 if bits >> 12 & 3 != 3 else 11  # after marker and profile, as in ``_packets``
     shows_existing, is_no_key = bits >> at - 1 & 1, bits >> at - 2 & 1
     return Promise.NONE if shows_existing or is_no_key else Promise.CLEAN
 
@@ -151,7 +151,6 @@ def _av1_parameters(packet: Any) -> Iterator[bytes]:
 
 
 def _open_bitstream_units(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, content) of each OBU."""
     at = 0
     while at < len(data):
         header = data[at]

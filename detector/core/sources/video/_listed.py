@@ -1,5 +1,5 @@
-"""A video whose parts a finished playlist of HLS names. FFmpeg leaves out a part that does not
-come, so the length is compared with the playlist's."""
+"""A video whose parts are listed in a finished HLS playlist. FFmpeg skips parts that do not arrive,
+so the length is compared with the playlist's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from detector.core.sources._network.addresses import opening_of
 from detector.core.sources._network.meanings import explain
 from detector.core.sources._network.nested import NestedOpener, settle
 from detector.core.sources._web import SILENT_S, WebPlace
-from detector.core.sources.video._container import Video, no_frame, probe
+from detector.core.sources.video._container import VideoInfo, no_frame, probe
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
 
-MAY_LACK_S = 1.0  # of the stated length: players round it to whole seconds
+MAY_LACK_S = 1.0  # of the stated length: recorders round it to whole seconds
 
 
 def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -> ListedSource:
-    """Raises SourceError where it cannot be read, or not one frame can be decoded."""
+    """Open the playlist. Raises SourceError if it cannot be read, or no frame can be decoded."""
     opening = opening_of(place.whole)
     options = {
         **opening.options,
@@ -52,12 +52,12 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
 
 
 def _authorities() -> dict[str, str]:
-    """Who may sign certificates: as Python is told, since FFmpeg knows none by itself."""
+    """Return options with Python's certificate authorities: FFmpeg has none of its own."""
     paths = ssl.get_default_verify_paths()
     return {"tls_verify": "1", **({"ca_file": paths.cafile} if paths.cafile else {})}
 
 
-def _probe(name: str, opener: NestedOpener) -> Video:
+def _probe(name: str, opener: NestedOpener) -> VideoInfo:
     try:
         return probe(name)
     except SourceError as error:
@@ -68,7 +68,7 @@ def _probe(name: str, opener: NestedOpener) -> Video:
 
 
 class ListedSource(AvSource):
-    """PyAV, packet by packet."""
+    """PyAV reading packet by packet."""
 
     kept: ExitStack
     opener: NestedOpener

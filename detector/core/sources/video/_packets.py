@@ -1,42 +1,45 @@
-"""Which packets must show a picture, by their first bytes. Nothing is decoded.
+"""Decide by their first bytes which packets must show a picture. Nothing is decoded.
 
-VP8 and VP9 store hidden pictures, an encoder may say "as before" in a few bytes, and a recording
-that begins with an open GOP has leading pictures whose references are not there.
+VP8 and VP9 store hidden pictures, an encoder may repeat a picture with a few bytes, and a recording
+that begins with an open GOP has leading pictures whose references are missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import av
 
 from detector.core.errors.text import counted
-from detector.core.sources.video._container import Video, demux, open_container
-from detector.core.sources.video._fields import FieldReader
+from detector.core.sources.video._container import VideoInfo, demux, open_container
 from detector.core.sources.video._structure import Demuxed, find_damage
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._fields import FieldReader
 
 # MPEG-4 part 2: a VOP that is not coded. FFmpeg takes packets up to this size for one, too.
 LARGEST_N_VOP = 19  # bytes
 H264_SLICES = range(1, 6)
 HEVC_SLICES, HEVC_SKIPPED_LEADING = range(32), (8, 9)  # the latter: RASL pictures
 MOST_REFERENCES = 16  # pictures that one may refer to, in H.264 and HEVC
-HEAD = 4096  # bytes of a packet in which the first slice is looked for before all are
+HEAD = 4096  # bytes of a packet searched for the first slice, before all are
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a file holds, compared with the frames that came out of it."""
+    """A file's packets compared with the frames decoded from it."""
 
-    lost: int  # packets that must show a picture, beyond the frames that came
-    behind: int  # packets behind the last frame
-    error: str = ""  # of the demuxer, where it gave up
+    lost: int  # packets that must show a picture, minus the frames decoded
+    behind: int  # packets after the last frame
+    error: str = ""  # of the demuxer, if it gave up
     damage: str = ""  # of the file's structure
 
     @property
     def reason(self) -> str:
-        """Why the file should be decoded once more, with care; "" where that would find nothing."""
+        """Why the file should be decoded again packet by packet; "" if that would find nothing."""
         if self.error:
             return self.error
         if self.behind:
@@ -44,7 +47,7 @@ class Check:
         return f"{counted(self.lost, 'packet')} gave no frame" if self.lost else ""
 
 
-def check_packets(video: Video, frames: int, last_pts: int | None) -> Check:
+def check_packets(video: VideoInfo, frames: int, last_pts: int | None) -> Check:
     """Demux the file again and check the packets after the last of ``frames``, at ``last_pts``."""
     demuxed, must_show, later, undated, error = Demuxed(), 0, 0, 0, ""
     with open_container(video.path) as container:
@@ -73,10 +76,10 @@ def check_packets(video: Video, frames: int, last_pts: int | None) -> Check:
 
 
 class PictureRule:
-    """Says of a stream's packets, in order, whether each must show a picture."""
+    """Returns for a stream's packets, in order, whether each must show a picture."""
 
     def __init__(self, codec: str, extradata: bytes | None, *, at_open_gop: bool = False) -> None:
-        """``at_open_gop``: the first packet is a key frame that pictures behind it look past."""
+        """``at_open_gop``: pictures after the first packet, a key frame, refer to earlier ones."""
         self._says = {
             "h264": self._h264,
             "hevc": self._hevc,
@@ -88,25 +91,32 @@ class PictureRule:
             "av1": _always,
             "mjpeg": _always,
         }.get(codec)
-        # Of the size in front of each NAL unit, bytes; 0: start codes stand between them.
+        # Bytes of the size before each NAL unit; 0 for start codes.
         self._length_bytes = _length_bytes(codec, extradata or b"")
-        self.fields = FieldReader(codec, extradata or b"", self._length_bytes)
+        self._stated = codec, extradata or b""
         self._first_key: int | None = None  # its pts
         self._at_start = True
         self._packets_of_open_gop = int(at_open_gop)
 
+    @cached_property
+    def fields(self) -> FieldReader:
+        """Asked by who follows each packet, or looks into it."""
+        from detector.core.sources.video._fields import FieldReader
+
+        return FieldReader(*self._stated, self._length_bytes)
+
     @property
     def knows(self) -> bool:
-        """False for a codec of which a packet without a picture says nothing."""
+        """Whether packets without a picture can be recognised in this codec."""
         return self._says is not None
 
     @property
     def at_open_gop(self) -> bool:
-        """Whether the packet of the last ``must_show`` may refer to what was cut off in front."""
+        """Whether the packet of the last ``must_show`` may refer to what was cut off before it."""
         return 0 < self._packets_of_open_gop <= MOST_REFERENCES
 
     def must_show(self, packet: Any) -> bool:
-        """Whether a decoder that gives no picture for this packet has lost one."""
+        """Return whether a decoder that gives no picture for this packet has lost one."""
         is_leading = self._is_leading(packet)
         self._packets_of_open_gop += is_leading or self._packets_of_open_gop > 0
         if is_leading:
@@ -114,7 +124,7 @@ class PictureRule:
         return self._says is not None and self._says(packet)
 
     def _is_leading(self, packet: Any) -> bool:
-        """Whether a packet is shown before the first key frame but stored after it."""
+        """Return whether a packet is shown before the first key frame but stored after it."""
         if not self._at_start or packet.pts is None:
             return False
         if self._first_key is None:
@@ -134,7 +144,7 @@ class PictureRule:
         return False
 
     def is_sound(self, packet: Any) -> bool:
-        """Whether sizes in an H.264 or HEVC packet fill it exactly; after damage they rarely do."""
+        """Return whether sizes in an H.264 or HEVC packet fill it exactly: damage breaks that."""
         if not self._length_bytes:
             return True
         data, at, size = memoryview(packet), 0, self._length_bytes
@@ -145,7 +155,6 @@ class PictureRule:
         return at == len(data)
 
     def nal_units(self, packet: Any) -> Iterator[int]:
-        """The first byte of each NAL unit."""
         data = memoryview(packet)
         if not self._length_bytes:
             head = bytes(data[:HEAD])
@@ -190,8 +199,9 @@ def _vp8(packet: Any) -> bool:
 def _vp9(packet: Any) -> bool:
     data = memoryview(packet)
     if data[-1] & 0xE0 == 0xC0:
-        return True  # a superframe: hidden pictures, and the one that is shown behind them
-    bits = int.from_bytes(data[:2], "big")  # of the frame header, the first 2 are a marker
-    at = 12 if bits >> 12 & 3 != 3 else 11  # behind the profile; profile 3 has a bit more
-    shows_existing, shows = bits >> at - 1 & 1, bits >> at - 3 & 1  # between them: is it no key
+        return True  # a superframe: hidden pictures, then one that is shown
+    bits = int.from_bytes(data[:2], "big")  # of the frame header, starting with a marker of 2 bits
+    at = 12 if bits >> 12 & 3 != 3 else 11  # after the profile; profile 3 has one bit more
+    # between them: whether it is not a key frame
+    shows_existing, shows = bits >> at - 1 & 1, bits >> at - 3 & 1
     return bool(shows_existing or shows)

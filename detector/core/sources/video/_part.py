@@ -1,5 +1,5 @@
-"""The frames of one part of a file, numbered and timed as in the whole, for runs that share it. Two
-parts meet at a picture that both decode, bit for bit."""
+"""The frames of one part of a file, numbered and timed as in the whole, for runs that share a file.
+Adjacent parts overlap by one picture, which both decode, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from detector.core.types import Frame, Image, Picture, Planes
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """From ``start_pts`` to before ``end_pts`` (None: the end), in ticks of the source's time base.
-    ``landing``: where to begin decoding; None: at the beginning."""
+    """A range from ``start_pts`` to before ``end_pts`` (None: the end), in ticks of the source's
+    time base. ``landing``: where to start decoding; None: at the beginning."""
 
     start_pts: int
     end_pts: int | None
@@ -27,10 +27,10 @@ class Stretch:
 
 
 class PartSource(Source):
-    """``first_digest`` is of the first picture handed out, ``behind_digest`` of the one behind."""
+    """One part. ``first_digest``: of its first picture; ``behind_digest``: of the one after."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
-        """``source`` is fresh, and closed with this one. Raises SourceError without such frames."""
+        """Take over ``source``, unread. Raises SourceError if the part has no frames."""
         if not isinstance(source, OpenCVSource | AvSource):
             raise SourceError(f"{source.info.path}: is not a video file, so it has no parts")
         self._source = source
@@ -42,7 +42,7 @@ class PartSource(Source):
         said = list(self.notes)
         begin_s = (start - self.info.start_pts) * base
         source.restrict(begin_s, None if end is None else (end - start) * base)
-        self.notes[:] = said  # nobody typed this start
+        self.notes[:] = said  # the user did not type this start
 
     def read(self, into: Image | None = None) -> Frame | None:
         frame = self._source.read(into)
@@ -60,7 +60,7 @@ class PartSource(Source):
 
 
 def digest(picture: Picture) -> str:
-    """Of a picture's size and all its pixels: u8 BGR [h, w, 3], or planes of YUV."""
+    """Return the digest of a picture's size and pixels: u8 BGR [h, w, 3], or planes of YUV."""
     arrays = (picture.y, picture.u, picture.v) if isinstance(picture, Planes) else (picture,)
     found = hashlib.sha256(repr([array.shape for array in arrays]).encode())
     for array in arrays:

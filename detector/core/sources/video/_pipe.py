@@ -1,4 +1,4 @@
-"""A video from a pipe: one opening for its frames and its sound, and no way back."""
+"""A video from a pipe: one opening for its frames and its sound, without seeking."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from fractions import Fraction
 from typing import Any
 
 from detector.core.errors.text import counted
-from detector.core.sources._standard_input import SPEC, standard_input
+from detector.core.sources._forms import STANDARD_INPUT
+from detector.core.sources._standard_input import standard_input
 from detector.core.sources.base import ANY, Choice
 from detector.core.sources.video._container import demux, no_frame, probe
 from detector.core.sources.video._tracks import data_tracks
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
 
-MOST_SOUND = 64 << 20  # bytes of packets that wait: five minutes of a CD's, an hour of AAC
-# Sound may lie so far behind its pictures, so it is read on for so long after the last frame.
+MOST_SOUND = 64 << 20  # bytes of waiting packets: five minutes of CD sound, an hour of AAC
+# Sound may be stored this long after its pictures, so we read on after the last frame.
 SOUND_LAG_S = 2
 
 
-class PipedTrack:
-    """The packets of a track of sound or subtitles, between reader and writer thread."""
+class TrackBuffer:
+    """The packets of a sound or subtitle track, from the reader's to the writer's thread."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -34,11 +35,11 @@ class PipedTrack:
         self._begun = False
 
     def want(self) -> None:
-        """Somebody will take the packets. Said before the second frame is read."""
+        """Announce that the packets will be taken. Call it before the second frame is read."""
         self.wanted = True
 
     def begin(self) -> None:
-        """Frames are handed out from now on: who has not said that he wants the track gets none."""
+        """Start delivering frames: a track that was not requested until now gets no packets."""
         self._begun = True
         if not self.wanted:
             self._packets.clear()
@@ -46,15 +47,15 @@ class PipedTrack:
     def put(self, packet: Any) -> None:
         if packet.pts is not None:
             self.newest_s = packet.pts * packet.time_base
-        if self.wanted or not self._begun:  # an empty one at the end empties the decoder
+        if self.wanted or not self._begun:  # an empty one at the end flushes the decoder
             self._packets.append(packet)
             self._bytes += packet.size
         while self._bytes > MOST_SOUND and self._packets:
             self._bytes -= self._packets.popleft().size
-            self.lost += self._begun  # before, it was sound in front of --start
+            self.lost += self._begun  # before that, it was sound before --start
 
     def take(self) -> Any:
-        """The next packet; None where there is none yet, and behind the last."""
+        """Return the next packet; None if none has arrived yet, and after the last."""
         try:
             packet = self._packets.popleft()
         except IndexError:
@@ -69,10 +70,10 @@ class PipedSource(AvSource):
     def __init__(
         self, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
     ) -> None:
-        super().__init__(probe(SPEC, choice), stride, frames, pixels=pixels)
+        super().__init__(probe(STANDARD_INPUT, choice), stride, frames, pixels=pixels)
         streams = self._container.streams
         others = (*streams.audio, *streams.subtitles, *data_tracks(self._container))
-        self._tracks = tuple(map(PipedTrack, others))
+        self._tracks = tuple(map(TrackBuffer, others))
         self.info.tracks = self._tracks
         self._demuxing = self._demux_all()
         self._read_on = False
@@ -85,7 +86,7 @@ class PipedSource(AvSource):
     def open_first(
         cls, stride: int, frames: int | None, pixels: str, choice: Choice = ANY
     ) -> PipedSource:
-        """Raises SourceError where not one frame can be decoded."""
+        """Open standard input. Raises SourceError if no frame can be decoded."""
         source = cls(stride, frames, pixels, choice)
         if source.hold_first():
             return source
@@ -97,7 +98,7 @@ class PipedSource(AvSource):
         return self._demuxing
 
     def _demux_all(self) -> Iterator[Any]:
-        """The video's packets. Those of the other tracks go to whoever wants them."""
+        """Yield the video's packets; pass those of other tracks to their consumers."""
         others = {track.stream.index: track for track in self._tracks}
         streams = (self._stream, *(track.stream for track in self._tracks))
         for packet in demux(self._container, *streams):
@@ -126,7 +127,7 @@ class PipedSource(AvSource):
         return frame
 
     def at_limit(self) -> None:
-        """The sound of the last frames may stand behind them."""
+        """Read on for the sound of the last frames, which may be stored after them."""
         super().at_limit()
         heard = [one for one in self._tracks if one.wanted and one.stream.type == "audio"]
         if self._read_on or not heard:
@@ -141,7 +142,7 @@ class PipedSource(AvSource):
                 break
 
     def note_damage(self, what: str) -> None:
-        if not standard_input().stopped():  # a run that is stopped ends wherever it is
+        if not standard_input().stopped():  # a stopped run ends wherever it is
             super().note_damage(what)
 
     def close(self) -> None:

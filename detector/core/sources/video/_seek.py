@@ -1,8 +1,8 @@
-"""Where to begin so that frames from a time on are those of a whole run, found without decoding.
+"""Find where to start decoding so that frames from a given time on equal those of a whole run.
 
-Where the last key frame before a time is that of an open GOP, the one before it will do. The number
-of a frame is the number of pictures that are shown before it, and packets tell that. Wherever a
-packet leaves a doubt, the file is decoded from its beginning.
+If the last key frame before the time starts an open GOP, an earlier one is used. A frame's number
+is the number of pictures shown before it, which packets tell. If a packet leaves a doubt, the file
+is decoded from its beginning.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from typing import Any
 import av
 
 from detector.core.sources.video._complaints import Complaints
-from detector.core.sources.video._container import Video, demux, open_container
+from detector.core.sources.video._container import VideoInfo, demux, open_container
 from detector.core.sources.video._keys import HEVC_BREAKS, KeyReader, Promise
 from detector.core.sources.video._packets import HEVC_SKIPPED_LEADING, PictureRule
 from detector.core.sources.video._structure import Demuxed, find_damage, find_damaged_bytes
 
-CONTAINERS = ("mov", "matroska")  # in the demuxer's name: those that store pts and find a time
-REORDERING = ("mpeg1video", "mpeg2video", "mpeg4")  # whose I pictures may have leading ones
-KEYS_BEFORE = 16  # of a landing, beside the one that is aimed at
+# demuxers' names for containers that store pts and can seek by time
+CONTAINERS = ("mov", "matroska")
+REORDERING = ("mpeg1video", "mpeg2video", "mpeg4")  # codecs whose I pictures may have leading ones
+KEYS_BEFORE = 16  # key frames before the target of a landing
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """A key frame that will do, whether it is that of an open GOP, and what lies before it."""
+class LandingKey:
+    """A usable key frame, whether it starts an open GOP, and what precedes it."""
 
     pts: int
     is_open: bool
@@ -40,11 +41,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """A key frame to begin at. pts and dts in ticks of the source's time base.
+    """A key frame to start at. pts and dts in ticks of the source's time base.
 
-    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: key frames,
-    any of which will do. ``safe_pts``: if a decoder's first picture is before this, it has begun at
-    one of them.
+    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
+    frames. ``safe_pts``: if a decoder's first picture is before this, it started at one of them.
     """
 
     key_pts: int
@@ -53,25 +53,24 @@ class Landing:
     safe_pts: int
     first: int
     shown: tuple[int, ...]
-    fits: tuple[Fit, ...]
+    fits: tuple[LandingKey, ...]
 
     def count_before(self, pts: int) -> int:
-        """Frames of ``shown`` before this time."""
         return bisect_left(self.shown, pts)
 
     def number(self, pts: int) -> int | None:
-        """Of the frame at this time; None where there is none, or it is not known here."""
+        """Return the frame's number at this time; None if there is none, or unknown here."""
         at = self.count_before(pts)
         return self.first + at if self.shown[at : at + 1] == (pts,) else None
 
-    def find(self, pts: int) -> Fit | None:
-        """The key frame of this time; None where it will not do."""
+    def find(self, pts: int) -> LandingKey | None:
+        """Return the key frame at this time; None if it is not usable."""
         return next((fit for fit in self.fits if fit.pts == pts), None)
 
 
 @dataclass(slots=True)
 class Key:
-    """``leads``: the first pts of all stored behind it. ``at``: pictures stored before it."""
+    """A key frame. ``leads``: first pts of all stored after it. ``at``: pictures stored before."""
 
     pts: int
     dts: int
@@ -82,15 +81,14 @@ class Key:
 
 
 class DoubtError(Exception):
-    """Something that only a decoder can tell. The message says what, as a part of a sentence."""
+    """Something that only a decoder can tell. The message names it, as a part of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the packets of a file say of its pictures: their pts, rising, and its key frames.
+    """The pictures of a file according to its packets: rising pts, and key frames.
 
-    ``stored``: the same pts in the order of the file, and ``spare`` 1 where no other picture refers
-    to this one.
+    ``stored``: the same pts in the file's order, ``spare`` 1 if no other refers to it.
     """
 
     shown: Sequence[int]
@@ -100,11 +98,10 @@ class Survey:
     packets: int
 
     def number(self, pts: int) -> int:
-        """How many pictures are shown before this time."""
         return bisect_left(self.shown, pts)
 
     def find_landing(self, wanted: int, most: int = KEYS_BEFORE) -> Landing | None:
-        """Where to begin for this pts, with up to ``most`` earlier key frames; or None."""
+        """Return where to start for this pts, with up to ``most`` earlier key frames; or None."""
         usable = [key for key in self.keys if key.promise is not Promise.NONE and key.pts <= wanted]
         if usable and usable[-1].promise is Promise.OPEN:
             usable.pop()
@@ -124,12 +121,12 @@ class Survey:
             min(unsafe, default=wanted + 1),
             first,
             tuple(self.shown[first : last + 1]),
-            tuple(Fit(one.pts, one.promise is Promise.OPEN, one.demuxed) for one in before),
+            tuple(LandingKey(one.pts, one.promise is Promise.OPEN, one.demuxed) for one in before),
         )
 
 
-def find_landing(video: Video, start_s: Fraction) -> Landing | None:
-    """The last key frame before ``start_s`` that will do; None for the file's beginning."""
+def find_landing(video: VideoInfo, start_s: Fraction) -> Landing | None:
+    """Return the last usable key frame before ``start_s``; None for the file's beginning."""
     start = start_s / video.info.time_base
     try:
         survey = survey_packets(video, start)
@@ -142,10 +139,10 @@ def find_landing(video: Video, start_s: Fraction) -> Landing | None:
 
 
 def survey_packets(
-    video: Video, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
+    video: VideoInfo, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
 ) -> Survey:
-    """Reads the packets of a file, up to this time in ticks (None: all), with ``watch`` for each.
-    Raises DoubtError where packets do not tell, and what PyAV raises."""
+    """Read the packets of a file, up to this time in ticks (None: all), calling ``watch`` for each.
+    Raises DoubtError if packets do not tell, and what PyAV raises."""
     demuxer = video.names_in_log[0]
     if not any(name in demuxer for name in CONTAINERS):
         raise DoubtError(f"its container cannot seek by time ({demuxer.split(',')[0]})")
@@ -159,7 +156,7 @@ def survey_packets(
         if damage := find_damaged_bytes(container):
             raise DoubtError(damage)
         stream = container.streams[video.stream]
-        seen, demuxed = _Seen(video.info.codec, stream.codec_context), Demuxed()
+        seen, demuxed = _PacketIndex(video.info.codec, stream.codec_context), Demuxed()
         for packet in demux(container, stream):
             if not packet.size:
                 break
@@ -178,7 +175,7 @@ def survey_packets(
     return Survey(shown, seen.keys, seen.shown, bytes(seen.spare), seen.packets)
 
 
-class _Seen:
+class _PacketIndex:
     """The pictures that packets show, and the key frames among them. Raises DoubtError."""
 
     def __init__(self, codec: str, context: Any) -> None:
@@ -194,11 +191,11 @@ class _Seen:
         self._latest: int | None = None
 
     def reaches(self, dts: int, until: Fraction) -> bool:
-        """Whether all pictures up to ``until`` were there before the packet with this dts."""
+        """Return whether all pictures up to ``until`` come before the packet with this dts."""
         return dts >= until and self._latest is not None and self._latest >= until
 
     def add(self, packet: Any, demuxed: Demuxed) -> None:
-        """``demuxed``: what was before the packet."""
+        """Add a packet. ``demuxed``: what came before it."""
         pts, latest = packet.pts, self._latest
         self.packets += 1
         if pts is None:
@@ -225,7 +222,7 @@ class _Seen:
         self._latest = pts if latest is None else max(latest, pts)
 
     def _lead(self, pts: int) -> None:
-        """A leading picture: shown before the key frame that it is stored behind."""
+        """Add a leading picture: shown before the key frame after which it is stored."""
         key, earlier = self.keys[-1], self.keys[:-1]
         if key.promise is Promise.CLEAN and self._codec in REORDERING:
             key.promise = Promise.OPEN
@@ -236,12 +233,12 @@ class _Seen:
     def _shows(self, packet: Any) -> bool:
         must_show = self._rule.must_show(packet)
         if packet.is_discard:
-            return False  # hidden by an edit list: decoded, and not shown
+            return False  # hidden by an edit list: decoded but not shown
         if self._codec == "hevc":
             kinds = [first >> 1 & 63 for first in self._rule.nal_units(packet)]
             if any(kind in HEVC_BREAKS for kind in kinds):
                 raise DoubtError("its video stream ends and starts again midway")
-            # Behind the first key frame of a file these are lost; behind a later one, shown.
+            # After the first key frame of a file these are lost; after a later one, shown.
             if len(self.keys) > 1 and any(kind in HEVC_SKIPPED_LEADING for kind in kinds):
                 return True
         if not must_show and self._codec not in ("vp8", "vp9"):

@@ -1,8 +1,8 @@
-"""Which packets of a file need no decoding: no frame that a stride hands out is made with them.
+"""Find packets that need no decoding because no frame selected by the stride depends on them.
 
-Between two key frames that nothing looks past, packets are needed up to the last one of a wanted
-frame. An H.264 picture that no other refers to (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is needed
-only if it is wanted itself.
+Between two key frames that isolate their pictures, packets are needed up to the last one of a
+wanted frame. An H.264 picture that no other refers to (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is
+needed only if it is wanted itself.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from detector.core.sources.video._keys import Promise
 from detector.core.sources.video._seek import DoubtError, Survey, survey_packets
 
 if TYPE_CHECKING:
-    from detector.core.sources.video._container import Video
+    from detector.core.sources.video._container import VideoInfo
 
-LEAST_STRIDE = 2
 MOST_DECODED = 0.9  # share of the frames from which the plan is not worth it
 
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """``shown``: pts, rising. ``fed``: packets, as stored; ``decoded``: frames, as shown."""
+    """A plan. ``shown``: pts, rising. ``fed``: packets to decode, as stored. ``decoded``:
+    frames."""
 
     stride: int
     shown: Sequence[int]
@@ -36,7 +36,6 @@ class Sparse:
 
     @property
     def share(self) -> float:
-        """Of the frames, those that are decoded."""
         return float(self.decoded.mean())
 
     @property
@@ -47,10 +46,8 @@ class Sparse:
         )
 
 
-def plan_sparse(video: Video, stride: int) -> Sparse | None:
-    """What is to be decoded for every ``stride``-th frame; None: everything."""
-    if stride < LEAST_STRIDE:
-        return None
+def plan_sparse(video: VideoInfo, stride: int) -> Sparse | None:
+    """What is to be decoded for every ``stride``-th frame, 2 or more; None: everything."""
     try:
         return choose_packets(survey_packets(video), stride)
     except (DoubtError, av.error.FFmpegError):
@@ -58,11 +55,10 @@ def plan_sparse(video: Video, stride: int) -> Sparse | None:
 
 
 def choose_packets(survey: Survey, stride: int) -> Sparse | None:
-    """``plan_sparse``, of what the packets of a file say."""
     stored = np.asarray(survey.stored, np.int64)
     if not len(stored) or survey.packets != len(stored):
-        return None  # hidden pictures: which of them are needed, only a decoder knows
-    numbers = np.empty(len(stored), np.int64)  # of the frame of each packet
+        return None  # hidden pictures: only a decoder knows which of them are needed
+    numbers = np.empty(len(stored), np.int64)  # frame number of each packet
     numbers[np.argsort(stored, kind="stable")] = np.arange(len(stored))
     wanted = numbers % stride == 0
     at = [key.at for key in survey.keys if key.promise is Promise.CLEAN]

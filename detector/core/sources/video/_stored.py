@@ -1,5 +1,5 @@
-"""A video of an object store or a web server, read by ranges with PyAV. In a batch job a lost
-connection is an error in the end, never a shorter video (``RangedObject.keeps_part``)."""
+"""A video in an object store or on a web server, read by ranges with PyAV. In a batch job a lost
+connection ends in an error, never in a shorter video (``RangedObject.keeps_part``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from detector.core.errors import SourceError
 from detector.core.sources._ranges import RangedObject, holding
 from detector.core.sources.base import ANY, Choice, SteppingSource
-from detector.core.sources.video._container import Video, no_frame, probe
+from detector.core.sources.video._container import VideoInfo, no_frame, probe
 from detector.core.sources.video._threaded import ThreadedSource
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
@@ -22,16 +22,16 @@ def open_stored(
     pixels: str = "bgr",
     choice: Choice = ANY,
 ) -> StoredStepping:
-    """Raises SourceError where it cannot be read, or not one frame can be decoded."""
+    """Open the video. Raises SourceError if it cannot be read, or no frame can be decoded."""
     source: StoredStepping
     with ExitStack() as stack:
         name = stack.enter_context(holding(stored))
         try:
             video = probe(name, choice)
         except SourceError:
-            stored.raise_error()  # why so little of it came
+            stored.raise_error()  # why so little of it arrived
             raise
-        # For planes, and parts of the size, the fastest is PyAV on all cores, as for files.
+        # For planes and reduced sizes, the fastest is PyAV on all cores, as for files.
         as_planes = pixels != "bgr" and not video.not_for_planes
         if decoder == "auto" and video.decodable and (as_planes or video.factor > 1):
             source = StoredThreaded(video, stride, frames, pixels)
@@ -49,14 +49,13 @@ def open_stored(
 
 
 class StoredStepping(SteppingSource):
-    """Stands before a reader among the bases: holds the object as long as it is read."""
+    """A mixin placed before a reader among the bases, which holds the object while it is read."""
 
     _read_from: RangedObject
     _kept: ExitStack
-    video: Video
+    video: VideoInfo
 
     def keep(self, stored: RangedObject, kept: ExitStack) -> None:
-        """``kept`` is closed with this source."""
         self._read_from, self._kept = stored, kept
 
     def read(self, into: Image | None = None) -> Frame | None:
@@ -77,8 +76,8 @@ class StoredStepping(SteppingSource):
 
 
 class StoredAv(StoredStepping, AvSource):
-    """PyAV, packet by packet."""
+    """PyAV reading packet by packet."""
 
 
 class StoredThreaded(StoredStepping, ThreadedSource):
-    """PyAV on all cores, then packet by packet where that is in trouble."""
+    """PyAV on all cores, then packet by packet after the first trouble."""

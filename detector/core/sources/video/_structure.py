@@ -1,5 +1,5 @@
-"""Whether a video file is as long as its own structure says, and whether that structure is whole:
-sizes and the index count, not the durations in headers."""
+"""Check whether a video file is as long as its own structure says, and whether that structure is
+intact: sizes and the index count, not the durations in headers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ CUT_OFF = "the file is shorter than its structure says: its end is missing"
 BROKEN = "the structure of the file is damaged"
 
 READ_BYTES = 1 << 16
-JOINT = 2  # packets, at most, from the one that the demuxer blames to the one behind the gap
+JOINT = 2  # packets, at most, from the one that the demuxer reports to the one after the gap
 
 
 class Bytes:
-    """The bytes of a file. A memory map would kill the process if somebody shortened the file."""
+    """The bytes of a file. A memory map would kill the process if the file were shortened."""
 
     def __init__(self, pread: Callable[[int, int], bytes], size: int) -> None:
-        """``pread``: a length and a position -> bytes."""
+        """Read through ``pread``: a length and a position -> bytes."""
         self._pread, self._size = pread, size
-        self._start, self._block = 0, b""  # what was read last
+        self._start, self._block = 0, b""  # the block read last
 
     def __len__(self) -> int:
         return self._size
@@ -43,7 +43,7 @@ class Bytes:
         return self._pread(max(0, stop - start), start)
 
     def every(self, start: int, step: int) -> Iterator[bytes]:
-        """Every ``step``-th byte from ``start``, to the end, many at a time."""
+        """Yield every ``step``-th byte from ``start`` to the end, many at a time."""
         length = READ_BYTES // step * step
         while block := self._pread(length, start):
             yield block[::step]
@@ -52,13 +52,13 @@ class Bytes:
 
 @dataclass(slots=True)
 class Demuxed:
-    """What a demuxer gave of one stream, from its first packet to its last."""
+    """What a demuxer returned of one stream, from its first packet to its last."""
 
     packets: int = 0
     keys: int = 0  # key frames among them
-    gaps: int = 0  # packets behind which data are missing, as the demuxer says
+    gaps: int = 0  # packets after which data is missing, according to the demuxer
     last_gap: int | None = None  # number of the last of those
-    end: int = 0  # behind the last packet, in bytes of the file
+    end: int = 0  # end of the last packet, in bytes of the file
     farthest: int = 0  # between a packet's pts and dts, ticks
     first_dts: int | None = None
     last_dts: int = 0
@@ -70,8 +70,8 @@ class Demuxed:
             self.gaps += 1
             self.last_gap = self.packets
         elif packet.is_keyframe and self.last_gap is not None:
-            # In MPEG-TS a counter breaks where data were lost, but also where two recordings were
-            # joined, and the second one begins with a key frame.
+            # In MPEG-TS a counter breaks where data was lost, but also where two recordings were
+            # joined, in which case the second begins with a key frame.
             self.gaps -= self.packets - self.last_gap <= JOINT
             self.last_gap = None
         if packet.pos is not None:
@@ -84,15 +84,12 @@ class Demuxed:
 
 
 def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
-    """What is missing by the file's own word, behind its last packet; "" for nothing."""
+    """Describe what the file itself shows is missing after the last packet; "" for nothing."""
     is_piped = container.file is not None and open_object(container.name) is None
     if not is_piped and _size_of(container) <= 0:
         return ""
-    found = []
-    if is_piped:
-        pass  # what it has sent is gone, and an index at its end was never read
-    else:
-        found.append(find_damaged_bytes(container, demuxed))
+    # What a pipe has sent is gone, and an index at its end was never read.
+    found = [] if is_piped else [find_damaged_bytes(container, demuxed)]
     if "mov" in container.format.name and _is_disordered(stream, demuxed):
         found.append("its pictures are stored in an impossible order")
     if demuxed.gaps:
@@ -105,7 +102,7 @@ def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
 
 
 def find_damaged_bytes(container: Any, demuxed: Demuxed | None = None) -> str:
-    """What the bytes of a file say of its structure, whatever its packets are."""
+    """Describe structural damage in the bytes of a file, whatever its packets are."""
     check = _CHECKS.get(container.format.name.split(",")[0])
     if check is None:
         return ""
@@ -117,7 +114,7 @@ def find_damaged_bytes(container: Any, demuxed: Demuxed | None = None) -> str:
             data = Bytes(partial(os.pread, file.fileno()), size)
             return check(data, demuxed or Demuxed())
     except IndexError:
-        return CUT_OFF  # in the middle of an element's head, or at this moment
+        return CUT_OFF  # inside an element's header, or truncated just now
 
 
 def _size_of(container: Any) -> int:
@@ -126,13 +123,13 @@ def _size_of(container: Any) -> int:
 
 
 def _is_disordered(stream: Any, demuxed: Demuxed) -> bool:
-    """Whether a picture is shown farther from where it is stored than the whole file is long."""
+    """Return whether a picture is stored farther from its place than the file is long."""
     longest = max(demuxed.last_dts - (demuxed.first_dts or 0), stream.duration or 0)
     return demuxed.packets > 2 and demuxed.farthest > 2 * longest
 
 
 def _count_unread(container: Any, stream: Any, demuxed: Demuxed) -> int:
-    """Entries of the index that no packet came of."""
+    """Return the number of index entries without a packet."""
     name: str = container.format.name
     entries = list(stream.index_entries)
     if "mov" in name:
@@ -141,13 +138,13 @@ def _count_unread(container: Any, stream: Any, demuxed: Demuxed) -> int:
         return max(beyond, sum(1 for entry in entries if entry.size) - demuxed.packets)
     if name == "avi":
         return max(0, sum(1 for entry in entries if entry.size) - demuxed.packets)
-    if "matroska" in name:  # it lists key frames only
+    if "matroska" in name:  # it only lists key frames
         return max(0, sum(1 for entry in entries if entry.is_keyframe) - demuxed.keys)
     return 0
 
 
-# Boxes that reach to the end of a file which was cut. Cameras append data of their own that is no
-# box, so nothing is made of other names.
+# Boxes that reach to the end of a truncated file. Cameras append data that is not a box, so other
+# names are ignored.
 BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"udta", b"sidx", b"mfra")
 
 
@@ -174,7 +171,7 @@ def _avi(data: Bytes, demuxed: Demuxed) -> str:
 
 
 EBML, SEGMENT, VOID = 0x1A45DFA3, 0x18538067, 0xEC
-TOP_LEVEL = {  # of a segment: the only elements that may follow each other there
+TOP_LEVEL = {  # of a segment: the only elements that may follow each other at that level
     0x114D9B74: "SeekHead",
     0x1549A966: "Info",
     0x1654AE6B: "Tracks",
@@ -218,7 +215,7 @@ def _segment(data: Bytes, at: int, end: int) -> str:
 
 
 def _ebml_header(data: Bytes, at: int) -> tuple[int, int, int | None]:
-    """(id, where its content starts, how long that is; None: not known) of an element."""
+    """Return (id, start of its content, length of its content; None if unknown) of an element."""
     id_bytes = 9 - data.at(at).bit_length()
     element = int.from_bytes(data.part(at, at + id_bytes), "big")
     at += id_bytes
@@ -244,7 +241,7 @@ def _flv(data: Bytes, demuxed: Demuxed) -> str:
     return ""
 
 
-TS_PACKET_SIZES = ((188, 0), (192, 4), (204, 0))  # bytes, and where the sync byte stands in them
+TS_PACKET_SIZES = ((188, 0), (192, 4), (204, 0))  # bytes, and the position of the sync byte in them
 TS_SYNC = b"\x47"
 
 

@@ -1,13 +1,15 @@
-"""Which packets became pictures: the count of what a decoder lost or patched up."""
+"""Match packets with pictures, and count what a decoder lost or patched up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detector.core.sources.video._fields import Field
 from detector.core.sources.video._packets import PictureRule
 from detector.core.types import ReadCounts
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._fields import Field
 
 # A decoder holds back at most so many pictures. An older packet has no picture to come.
 LONGEST_DELAY = 64  # packets
@@ -18,17 +20,17 @@ class _Sent:
     number: int
     pts: int | None
     must_show: bool
-    at_open_gop: bool  # the decoder may miss what was cut off before it
+    at_open_gop: bool  # the decoder may lack what was cut off before it
     field: Field | None = None  # whose partner has not come; None for a whole frame, or a pair
     complained: bool = False  # the decoder refused it, or logged an error
 
 
-class Tally:
-    """Follows each packet through the decoder, by a mark that its picture comes back with.
+class DecodeTally:
+    """Follows each packet through the decoder, by a mark that its picture returns with.
 
-    A packet is *bad* if no picture came of it, and it must show one or the decoder complained. A
-    picture with a complaint is *corrupt*. Two packets of one field each are one picture; a lone one
-    is corrupt.
+    A packet is *bad* if it yields no picture although it must show one or the decoder complained. A
+    picture with a complaint is *corrupt*. Two packets with one field each are one picture; a lone
+    one is corrupt.
     """
 
     def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:
@@ -39,7 +41,7 @@ class Tally:
         self._interlaced = False
 
     def send(self, packet: Any) -> None:
-        """To be called for each packet before it is decoded."""
+        """Register a packet. Call it before the packet is decoded."""
         self._number += 1
         must_show = not packet.is_discard and self._rule.must_show(packet)
         field = self._rule.fields.read(packet)
@@ -50,19 +52,18 @@ class Tally:
             return
         sent = _Sent(self._number, packet.pts, must_show, self._rule.at_open_gop, field)
         self._last = sent
-        # An object of its own: PyAV forgets a mark when any packet that has the same is freed.
+        # A separate object: PyAV forgets a mark when any packet that has the same one is freed.
         packet.opaque = self._waiting[self._number] = sent
         oldest = next(iter(self._waiting))
         if oldest < self._number - LONGEST_DELAY:
             self._settle(self._waiting.pop(oldest))
 
     def complain(self, what: str) -> None:
-        """The decoder complained about the packet that was sent last, or refused it."""
+        """Record that the decoder complained about the last packet, or refused it."""
         if self._last is not None:
             self._last.complained = True
 
     def show(self, picture: Any) -> None:
-        """A picture is handed out."""
         self._interlaced |= picture.interlaced_frame
         sent = picture.opaque
         if isinstance(sent, _Sent):
@@ -74,13 +75,13 @@ class Tally:
             self._counts.corrupt += picture.is_corrupt
 
     def end(self, last_pts: int | None = None) -> None:
-        """Counts what has no picture: all, or what should have been shown before ``last_pts``."""
+        """Count packets without a picture: all, or those due before ``last_pts``."""
         for number, sent in list(self._waiting.items()):
             if last_pts is None or (sent.pts is not None and sent.pts < last_pts):
                 self._settle(self._waiting.pop(number))
 
     def _settle(self, sent: _Sent) -> None:
         complained = sent.complained and not sent.at_open_gop
-        # Where nothing tells pairs of fields from frames, only a complaint tells what was lost.
+        # If fields cannot be paired, only complaints show what was lost.
         unknown = self._interlaced and not self._rule.fields.knows
         self._counts.bad += complained or (sent.must_show and not unknown)

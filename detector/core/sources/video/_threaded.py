@@ -1,8 +1,7 @@
-"""PyAV on all cores as long as all is well, then packet by packet: each frame once.
+"""PyAV on all cores until the first trouble, then packet by packet: each frame once.
 
-With a thread for each frame FFmpeg decodes fastest, but which pictures survive an error is a matter
-of luck. So at the first complaint, and where packets do not add up to pictures, ``AvSource`` takes
-over.
+FFmpeg is fastest with a thread per frame, but then chance decides which pictures survive an error.
+So at the first complaint, or if packets do not add up to pictures, ``AvSource`` takes over.
 """
 
 from __future__ import annotations
@@ -10,54 +9,58 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.text import counted
 from detector.core.sources._planes import PlanesReader
-from detector.core.sources.video._container import Video, open_container
-from detector.core.sources.video._handing_over import HandingOver
+from detector.core.sources.video._container import VideoInfo, open_container
 from detector.core.sources.video._packets import PictureRule
-from detector.core.sources.video._sparse import Sparse, plan_sparse
 from detector.core.sources.video._structure import Demuxed
-from detector.core.sources.video._tally import Tally
-from detector.core.sources.video.av import AvSource
+from detector.core.sources.video._tally import DecodeTally
+from detector.core.sources.video.av import AvSource, HandingOver
 from detector.core.types import Picture, ReadCounts
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._sparse import Sparse
 
 MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
 # Each thread goes no further than its own picture. Two more than there are cores find work while
 # our thread preprocesses: 1.1 times the FPS of `--engine null --save overlay`.
 AHEAD = 2
-# With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
+# With a thread per frame, these decoders notice the same damage in some runs only.
 RACING = ("mpeg4",)
 
 
 class TroubleError(Exception):
-    """Something that only a decoder that goes packet by packet can be trusted with."""
+    """Trouble that only decoding packet by packet handles reliably."""
 
 
 class ThreadedSource(HandingOver, AvSource):
-    """Pictures from frame threads, then the rest from ``AvSource`` where these are in trouble."""
+    """Pictures from frame threads, then from ``AvSource`` after the first trouble."""
 
     def __init__(
-        self, video: Video, stride: int = 1, frames: int | None = None, pixels: str = "yuv420p"
+        self, video: VideoInfo, stride: int = 1, frames: int | None = None, pixels: str = "yuv420p"
     ) -> None:
-        self._stored = 0  # packets, as long as some are not decoded
-        self._whole = 0  # frames that came without trouble, up to the one grabbed last
+        self._stored = 0  # packets, while some are not decoded
+        self._whole = 0  # frames without trouble, up to the one grabbed last
         self._release: Callable[[], Any] | None = None
-        # With a limit, more packets would be looked at than decoded.
-        self._sparse = plan_sparse(video, stride) if frames is None else None
+        self._sparse: Sparse | None = None
+        if stride > 1 and frames is None:  # with a limit more packets would be read than decoded
+            from detector.core.sources.video._sparse import plan_sparse
+
+            self._sparse = plan_sparse(video, stride)
         super().__init__(video, stride, frames, pixels=pixels)
         if self._sparse is not None:
             self.notes.append(self._sparse.note)
 
-    def set_up(self, codec: Any) -> Tally:
+    def set_up(self, codec: Any) -> DecodeTally:
         codec.thread_type = "SLICE" if self.info.codec in RACING else "AUTO"
         codec.thread_count = min(MOST_THREADS, usable_cores() + AHEAD)
-        # A thread that logs waits for the interpreter's lock, and whoever frees a decoder waits for
-        # its threads with that lock in hand. This waits for them without it.
+        # A thread that logs waits for the interpreter's lock, and freeing a decoder waits for its
+        # threads while holding that lock. This waits for them without it.
         self._release = weakref.finalize(self, codec.flush_buffers)
-        return Trial(self.picture_rule(codec))
+        return TrialTally(self.picture_rule(codec))
 
     def grab(self) -> bool:
         if self._rest is not None:
@@ -71,7 +74,7 @@ class ThreadedSource(HandingOver, AvSource):
         return found
 
     def _step_sparsely(self, sparse: Sparse) -> bool:
-        """``step``, but frames that need no decoding are only counted. Nobody retrieves them."""
+        """Step, but only count frames that need no decoding. They are never retrieved."""
         number = self._whole
         if number < len(sparse.shown) and not sparse.decoded[number]:
             self.pts = sparse.shown[number]
@@ -96,7 +99,7 @@ class ThreadedSource(HandingOver, AvSource):
             self._sparse = None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """What lies before a start, or behind an end, is looked at too."""
+        """Limit the frames by time; those outside are decoded too."""
         if self._sparse is not None and self._rest is None:
             self._decode_all()
             self.close_container()
@@ -106,7 +109,7 @@ class ThreadedSource(HandingOver, AvSource):
         super().restrict(start_s, duration_s)
 
     def hear_demuxer(self) -> None:
-        """A thread may have complained between two calls of the decoder, too."""
+        """Check complaints: a thread may have complained between two calls of the decoder."""
         demuxer, decoder = self.video.names_in_log
         for who, message in self._complaints.take():
             if who != demuxer or demuxer == decoder:
@@ -114,7 +117,7 @@ class ThreadedSource(HandingOver, AvSource):
             self.note_damage(f"the file's structure is damaged: {message}")
 
     def flush(self) -> list[Any]:
-        """The last pictures are decoded while the decoder is emptied."""
+        """Return the last pictures, decoded while the decoder is flushed."""
         pictures = super().flush()
         self.hear_demuxer()
         return pictures
@@ -142,7 +145,7 @@ class ThreadedSource(HandingOver, AvSource):
         return rest
 
     def _take_over(self, reason: str, last_pts: int) -> bool:
-        """``AvSource`` reads on behind the last frame, at ``last_pts``. False at the end."""
+        """Let ``AvSource`` go on after the last frame, at ``last_pts``. False at the end."""
         whole = self._whole
         self._decode_all()
         self.close_container()
@@ -158,7 +161,7 @@ class ThreadedSource(HandingOver, AvSource):
         return found
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
-        return planes.read(picture)  # as the decoder has it: no damaged picture comes this far
+        return planes.read(picture)  # as the decoder returns it: no damaged picture comes this far
 
     def close_container(self) -> None:
         if self._release is not None:
@@ -167,8 +170,8 @@ class ThreadedSource(HandingOver, AvSource):
         super().close_container()
 
 
-class Trial(Tally):
-    """Counts packets that must show a picture, and pictures. Raises TroubleError for all else."""
+class TrialTally(DecodeTally):
+    """Counts packets that must show a picture, and pictures; raises TroubleError otherwise."""
 
     def __init__(self, rule: PictureRule) -> None:
         super().__init__(rule, ReadCounts())

@@ -1,5 +1,5 @@
-"""Which of a file's video tracks is read, and what is said of it: as in ffmpeg, the default, else
-the one with the largest picture, and no cover picture."""
+"""Choose the video track to read, and describe it. As in ffmpeg it is the default one, else the one
+with the largest picture, and never a cover picture."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from av.stream import Disposition
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.text import counted
 
-# Of a container, what somebody wrote about its content. The rest is about the file itself
-# (major_brand, encoder...), which ours is not.
+# Tags of a container about its content. Others describe the file (major_brand, encoder...).
 TAGS = (
     "album",
     "artist",
@@ -29,14 +28,14 @@ TAGS = (
     "timecode",
     "title",
 )
-APPLE = "com.apple.quicktime."  # phones put theirs in front
+APPLE = "com.apple.quicktime."  # prefix of tags on phones
 AS_OURS = {"location.iso6709": "location", "creationdate": "date"}
-# Further names of one thing, such as "location-eng".
+# Further names of the same tag, such as "location-eng".
 WITH_LANGUAGE = "location-"
 
 
 def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, str]:
-    """The video stream to read, and a sentence on a choice. Raises SourceError, UsageError."""
+    """Return the video stream, and a sentence on a choice. Raises SourceError, UsageError."""
     covers = Disposition.attached_pic
     tracks = [one for one in container.streams.video if not one.disposition & covers]
     if not tracks:
@@ -61,7 +60,7 @@ def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, st
 
 
 def kept_tags(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Of a container's tags, those that belong to its content."""
+    """Return a container's tags that describe its content."""
     kept: dict[str, str] = {}
     for key, value in metadata.items():
         name = key.lower()
@@ -74,14 +73,14 @@ def kept_tags(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_timecode(stream: Any, container: Any) -> dict[str, str]:
-    """QuickTime keeps that of the first frame in a track of its own."""
+    """Return the time code of the first frame, which QuickTime keeps in a separate track."""
     tracks = (stream, *container.streams.data)
     found = [one.metadata["timecode"] for one in tracks if "timecode" in one.metadata]
     return {"timecode": found[0]} if found else {}
 
 
 def data_tracks(container: Any) -> list[Any]:
-    """Measurements and the like. A time code is a tag."""
+    """Return tracks of measurements and the like. A time code is a tag."""
     return [one for one in container.streams.data if "timecode" not in one.metadata]
 
 

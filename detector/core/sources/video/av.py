@@ -1,4 +1,4 @@
-"""Video by PyAV, packet by packet: slower than cv2, but it reads past damage and decodes AV1."""
+"""Read video with PyAV, packet by packet: slower than cv2, but past damage, and it decodes AV1."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator
 from copy import copy
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
@@ -20,7 +20,7 @@ from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._clock import Clock
 from detector.core.sources.video._complaints import Complaints
 from detector.core.sources.video._container import (
-    Video,
+    VideoInfo,
     decode_reduced,
     demux,
     no_frame,
@@ -29,10 +29,12 @@ from detector.core.sources.video._container import (
     reduced_size,
 )
 from detector.core.sources.video._packets import PictureRule
-from detector.core.sources.video._seek import Fit, Landing, find_landing
 from detector.core.sources.video._structure import Demuxed, find_damage
-from detector.core.sources.video._tally import Tally
+from detector.core.sources.video._tally import DecodeTally
 from detector.core.types import Frame, Image, Picture, Reduced
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._seek import Landing, LandingKey
 
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
@@ -40,7 +42,7 @@ MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothi
 def open(
     path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
-    """PyAV alone. Raises SourceError when not one frame can be decoded."""
+    """Open a video with PyAV alone. Raises SourceError if no frame can be decoded."""
     source = AvSource(probe(path, choice), stride, frames, pixels=pixels)
     if source.hold_first():
         return source
@@ -49,21 +51,21 @@ def open(
 
 
 class AvSource(SteppingSource):
-    """Goes on behind a packet that the decoder refuses, and knows what became of each packet."""
+    """Reads on after a packet that the decoder refuses, and knows what became of each packet."""
 
     decoder = "av"
-    landing: Landing | None = None  # of ``seek``, where somebody has found it already
+    landing: Landing | None = None  # result of ``seek``, if already known
 
     def __init__(
         self,
-        video: Video,
+        video: VideoInfo,
         stride: int = 1,
         frames: int | None = None,
         size: tuple[int, int] | None = None,
         pixels: str = "bgr",
         planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height); None: that of the first. ``planes``: made before."""
+        """``size``: displayed (width, height); None: the first picture's. ``planes``: a reader."""
         super().__init__(stride, frames)
         self.video = video
         self.planes = planes
@@ -76,7 +78,7 @@ class AvSource(SteppingSource):
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
         self._said_turned = self._said_size = False
-        # One for all pictures: each would make its tables anew in 2 ms, and HDR's in 1.3 s.
+        # Shared by all pictures: each would rebuild its tables in 2 ms, and HDR's in 1.3 s.
         self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
         self._complaints = Complaints(*video.names_in_log)
@@ -87,7 +89,7 @@ class AvSource(SteppingSource):
             self.note_damage(f"the file's structure is damaged: {video.complaint}")
 
     def _begin(self, container: Any, demuxed: Demuxed, *, at_open_gop: bool = False) -> None:
-        """Decodes from where ``container`` stands; ``demuxed`` is what lies before."""
+        """Start decoding at the position of ``container``; ``demuxed`` is what precedes it."""
         self._container, self._demuxed, self._at_open_gop = container, demuxed, at_open_gop
         self._stream = container.streams[self.video.stream]
         if self.video.factor > 1:
@@ -96,6 +98,8 @@ class AvSource(SteppingSource):
         self._pictures = self._decode()
 
     def seek(self, start_s: Fraction) -> int | None:
+        from detector.core.sources.video._seek import find_landing
+
         landing = self.landing or find_landing(self.video, start_s)
         if landing is None:
             return None
@@ -131,7 +135,7 @@ class AvSource(SteppingSource):
         # AVI stores no pts: with B-frames FFmpeg's guess is out of order, the output's dts is not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
         if self.info.counted:
-            pts = None  # counted: the demuxer's are at 25 frames a second
+            pts = None  # counted: the demuxer's assume 25 FPS
         self.pts = self._clock.place(pts, self.notes)
         size = self._picture.width, self._picture.height
         if not self._said_size and size != reduced_size(self._stored_size(), self.video.factor):
@@ -148,7 +152,7 @@ class AvSource(SteppingSource):
         self._size = (self.info.width, self.info.height)
 
     def _note_turned(self, degrees: int) -> None:
-        """Of a picture that says otherwise than the first, as MJPEG of a camera that was turned."""
+        """Note a picture with another rotation, as in MJPEG of a camera that was turned."""
         if not self._said_turned:
             self._said_turned = True
             self.notes.append(
@@ -163,7 +167,7 @@ class AvSource(SteppingSource):
             self.notes.append(note)
 
     def _note_size(self, width: int, height: int) -> None:
-        """Of a picture of another size than the first, as in recordings of calls and broadcasts."""
+        """Note a picture of another size, as in recordings of calls and broadcasts."""
         self._said_size = True
         since, first = float(self.pts * self.info.time_base), self._stored_size()
         about = "about " if self.video.factor > 1 else ""
@@ -171,18 +175,18 @@ class AvSource(SteppingSource):
             f"from {since:.3f} s on pictures are {about}{width}x{height}, but the first is "
             f"{first[0]}x{first[1]}: all were scaled to that size, in whose pixels boxes are"
         )
-        if note not in self.notes:  # of the reader from which this one takes over
+        if note not in self.notes:  # the reader before the hand-over may have noted it
             self.notes.append(note)
 
     def _decode(self) -> Iterator[Any]:
-        """av.VideoFrame after av.VideoFrame, with what the decoder still held at the end."""
+        """Yield each av.VideoFrame, including those that the decoder still holds at the end."""
         if not self.video.decodable:
             return
         codec = self._stream.codec_context
         self._tally = self.set_up(codec)
         if self.info.codec == "hevc":
-            # What lacks a reference is shown, and counted, instead of left out. (H.264's decoder
-            # would also show what comes before the first picture that it can make.)
+            # Pictures that lack a reference are shown, and counted, instead of omitted. (H.264's
+            # decoder would also show what precedes the first picture that it can decode.)
             codec.flags |= Flags.output_corrupt
         for packet in self._packets():
             yield from self._decode_packet(packet)
@@ -191,31 +195,31 @@ class AvSource(SteppingSource):
         if damage := find_damage(self._container, self._stream, self._demuxed):
             self.note_damage(damage)
 
-    def set_up(self, codec: Any) -> Tally:
-        """Sets the decoder's threads; returns what follows its packets."""
+    def set_up(self, codec: Any) -> DecodeTally:
+        """Set the decoder's threads; return the tally of its packets."""
         # Frame threading would change which pictures survive an error; slices do not.
         self._stream.thread_type = "SLICE"
         codec.flags |= Flags.copy_opaque
-        return Tally(self.picture_rule(codec), self.counts)
+        return DecodeTally(self.picture_rule(codec), self.counts)
 
     def picture_rule(self, codec: Any) -> PictureRule:
         return PictureRule(self.info.codec, codec.extradata, at_open_gop=self._at_open_gop)
 
     def demux(self) -> Iterator[Any]:
-        """The packets of the video, and an empty one at the end."""
+        """Yield the packets of the video, and an empty one at the end."""
         return demux(self._container, self._stream)
 
     def _packets(self) -> Iterator[Any]:
         try:
             for packet in self.demux():
-                if packet.size:  # the empty one at the end is the flush, which is ours
+                if packet.size:  # the empty one at the end is our flush
                     self._demuxed.add(packet)
                     yield packet
         except av.error.FFmpegError as error:
             self.note_damage(f"the data ends early ({error.strerror})")
 
     def note_damage(self, what: str) -> None:
-        """Of the file, not of a picture."""
+        """Note damage of the file rather than of a picture."""
         self.counts.ended_early = True
         if what not in self.notes:
             self.notes.append(what)
@@ -234,7 +238,7 @@ class AvSource(SteppingSource):
         return pictures
 
     def hear_demuxer(self) -> None:
-        """What was said since the last packet was decoded, also by parsers."""
+        """Check what was logged since the last packet was decoded, also by parsers."""
         for who, message in self._complaints.take():
             if who == self._container.format.name:
                 self.note_damage(f"the file's structure is damaged: {message}")
@@ -270,8 +274,8 @@ class AvSource(SteppingSource):
         return frame
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
-        # What a decoder cannot guess of a damaged picture is what was in its memory before. That
-        # must not depend on which pictures are still in use somewhere: so this one is not kept.
+        # What a decoder cannot guess of a damaged picture is the previous content of its memory.
+        # That must not depend on pictures in use elsewhere, so we do not keep this one.
         return planes.read(picture).copy()
 
     def _convert(self, picture: Any) -> Image:
@@ -306,10 +310,10 @@ class AvSource(SteppingSource):
         self._container.close()
 
 
-def _land(container: Any, stream: Any, landing: Landing) -> Fit | None:
-    """Moves a container in front of the key frame, or an earlier one; None if it cannot."""
+def _land(container: Any, stream: Any, landing: Landing) -> LandingKey | None:
+    """Move a container to before the key frame, or an earlier one; None if that fails."""
     reached: dict[int, int] = {}
-    for target in (landing.key_dts, landing.key_pts):  # an index has the one or the other
+    for target in (landing.key_dts, landing.key_pts):  # an index has one or the other
         try:
             container.seek(target, stream=stream)
             first = next(demux(container, stream), None)
@@ -321,3 +325,46 @@ def _land(container: Any, stream: Any, landing: Landing) -> Fit | None:
         return None
     container.seek(reached[max(reached)], stream=stream)
     return landing.find(max(reached))
+
+
+class HandingOver(SteppingSource):
+    """What the fast readers share: when one is in trouble, PyAV goes on packet by packet. Stands
+    before a reader among the bases. ``_rest`` reads once it was handed over."""
+
+    _rest: AvSource | None = None
+
+    def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
+        """Let ``rest`` go on after ``whole`` frames, the last at ``last_pts``. False at the end."""
+        self._rest = rest
+        for _ in range(whole):
+            if not rest.grab():
+                break
+        found = rest.grab()
+        while found and last_pts is not None and rest.pts <= last_pts:
+            self.counts.bad += 1  # left out before, and what is handed out must go on rising
+            found = rest.grab()
+        return found
+
+    def note_handing_over(self, stopped: str, found: bool, how: str = "") -> None:
+        """Note it. ``stopped``: why the first reader ended. ``how``: the way PyAV reads."""
+        if found:
+            self.notes.append(f"{stopped}; PyAV continues from there{how}")
+        else:
+            self.notes.append(f"{stopped}; PyAV found no further frame either")
+
+    def grabbed_pts(self) -> int:
+        return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        if self._rest is None:
+            return super().retrieve(index, into)
+        return self._rest.retrieve(index, into)
+
+    def at_limit(self) -> None:
+        if self._rest is not None:
+            self._rest.at_limit()
+
+    def close(self) -> None:
+        super().close()
+        if self._rest is not None:
+            self._rest.close()

@@ -1,10 +1,11 @@
-"""Video by cv2.VideoCapture: reads whole files where pictures are wanted as BGR."""
+"""Video by cv2.VideoCapture, which reads whole files where pictures are wanted as BGR."""
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from detector.core.errors import SourceError
 from detector.core.errors.holding import name_to_open
@@ -13,10 +14,13 @@ from detector.core.sources._cv2 import cv2, fits, upright
 from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video._clock import Clock
 from detector.core.sources.video._complaints import Complaints
-from detector.core.sources.video._container import Video, probe
+from detector.core.sources.video._container import VideoInfo, probe
 from detector.core.sources.video._packets import Check, check_packets
-from detector.core.sources.video._seek import Landing, find_landing
+from detector.core.sources.video.av import AvSource, HandingOver
 from detector.core.types import Frame, Image
+
+if TYPE_CHECKING:
+    from detector.core.sources.video._seek import Landing
 
 # With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
 RACING = ("mpeg4",)
@@ -26,7 +30,7 @@ CV2_GOES_BACK = 16  # frames, in CvCapture_FFMPEG::seek
 def open(
     path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
-    """cv2 alone, whatever happens. Raises SourceError when cv2 gives no frame."""
+    """Open a video with cv2 alone, whatever happens. Raises SourceError if cv2 gives no frame."""
     source = OpenCVSource(probe(path, replace(choice, reduce=None)), stride, frames)
     if pixels != "bgr":
         source.no_planes = "opencv returns nothing else"
@@ -38,30 +42,30 @@ def open(
 
 
 class OpenCVSource(SteppingSource):
-    """Reads by cv2, which stops silently at a broken packet and returns patched pictures."""
+    """Reads with cv2, which stops silently at a broken packet and returns patched pictures."""
 
     decoder = "opencv"
-    landing: Landing | None = None  # of ``seek``, where somebody has found it already
+    landing: Landing | None = None  # result of ``seek``, if already known
 
-    def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
+    def __init__(self, video: VideoInfo, stride: int = 1, frames: int | None = None) -> None:
         super().__init__(stride, frames)
         self.video = video
         self.info = video.info
         self.notes += video.notes
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self.grabbed = 0
-        self._jumped = not video.dated  # pts are no guide to where in the file we are
+        self._jumped = not video.dated  # pts do not tell the position in the file
         self._ended = False
         self._scratch: Image | None = None  # stored (not yet upright) picture, [h, w, 3] u8
         self._clock = Clock(video)
         self._complaints = Complaints(*video.names_in_log)
-        weakref.finalize(self, self._complaints.close)  # also where what follows fails
-        # cv2 hands out a picture that could not be converted, black or as before.
+        weakref.finalize(self, self._complaints.close)  # also if what follows fails
+        # cv2 returns a picture that could not be converted, black or unchanged.
         self._unconverted = Complaints("swscaler")
         weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
-        # Not left to the garbage collector: it would wait for cv2's threads with the interpreter's
-        # lock in hand, and one that has something to complain about waits for that lock.
+        # Not left to the garbage collector: it would wait for cv2's threads while holding the
+        # interpreter's lock, which a thread with a complaint waits for.
         weakref.finalize(self, _release, self._capture, self._complaints)
         if video.complaint:
             self.counts.ended_early = True
@@ -74,7 +78,7 @@ class OpenCVSource(SteppingSource):
         if self.info.codec in RACING:
             options = [cv2.CAP_PROP_N_THREADS, 1]
         capture = cv2.VideoCapture(name_to_open(self.video.path), cv2.CAP_FFMPEG, options)
-        # cv2's own rotation allocates a picture a frame; ours goes into the buffer.
+        # cv2's own rotation allocates a picture per frame; ours reuses the buffer.
         capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
         self._complaints.listen_to_cv2()
         return capture
@@ -93,13 +97,15 @@ class OpenCVSource(SteppingSource):
         return True
 
     def seek(self, start_s: Fraction) -> int | None:
-        """cv2 goes to a key frame, and grabs up to about the frame that it is asked for."""
+        """Seek to a key frame with cv2, which grabs pictures up to about the requested frame."""
+        from detector.core.sources.video._seek import find_landing
+
         landing = None if self._ended else self.landing or find_landing(self.video, start_s)
         if landing is None:
             return None
         self._capture.set(cv2.CAP_PROP_POS_FRAMES, self._number_for_cv2(landing))
         if self._capture.grab():
-            self._complaints.take()  # about what lies before
+            self._complaints.take()  # about earlier packets
             self._jumped = False
             self.grabbed, self._clock = 1, Clock(self.video)
             self._note_pts()
@@ -110,10 +116,10 @@ class OpenCVSource(SteppingSource):
         return self._begin_anew()
 
     def _number_for_cv2(self, landing: Landing) -> int:
-        """cv2 takes a file for one of constant rate, seeks to some frames before the one it is
-        asked for, and decodes as many as it believes to be missing. So it is sent so far behind a
-        key frame that it begins there and decodes just those, whatever the rate is; the key frame
-        is one that leaves room for them."""
+        """Return the number to seek to. cv2 assumes a constant rate, seeks to some frames before
+        the requested one, and decodes as many as it believes to be missing. So we request a frame
+        far enough after a key frame that it starts there and decodes just those, whatever the rate
+        is; the key frame is one that leaves room for them."""
         rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
         limit = min(landing.wanted_pts, landing.safe_pts)
         before = landing.count_before(limit)
@@ -140,14 +146,14 @@ class OpenCVSource(SteppingSource):
     def _learn_size(self) -> None:
         get = self._capture.get
         size = round(get(cv2.CAP_PROP_FRAME_WIDTH)), round(get(cv2.CAP_PROP_FRAME_HEIGHT))
-        # cv2 knows what the container says, and not what the pictures say of themselves. It states
-        # the angle clockwise, ffprobe and PyAV counter-clockwise.
+        # cv2 knows what the container states, but not what the pictures do. It gives the angle
+        # clockwise, ffprobe and PyAV counter-clockwise.
         said = self.video.rotation
         rotation = -round(get(cv2.CAP_PROP_ORIENTATION_META)) if said is None else said
         self.video.set_displayed(*size, rotation=rotation)
 
     def at_complaint(self) -> bool:
-        """Whether cv2's FFmpeg complained during the last picture or one of the next."""
+        """Handle a complaint of cv2's FFmpeg about the last picture or one of the next."""
         heard = self._complaints.take()
         if not self.counts.damaged:
             self.notes.append(f"opencv's FFmpeg: {heard[0][1]}; --decoder auto gives details")
@@ -157,7 +163,7 @@ class OpenCVSource(SteppingSource):
         return True
 
     def at_end(self) -> bool:
-        """cv2 gives no more. True when there is a next picture all the same."""
+        """Handle cv2's end. Return True if there is a next picture after all."""
         if self._complaints.heard():
             self.at_complaint()
         check = self.check()
@@ -171,7 +177,7 @@ class OpenCVSource(SteppingSource):
         return False
 
     def check(self) -> Check:
-        """What the file holds beside the frames that came. Damage of its structure is noted."""
+        """Compare the file's packets with the frames. Damage of its structure is noted."""
         check = check_packets(self.video, self.grabbed, None if self._jumped else self.pts)
         if check.damage:
             self.counts.ended_early = True
@@ -181,7 +187,7 @@ class OpenCVSource(SteppingSource):
     def _note_pts(self) -> None:
         stated = None
         # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on some
-        # containers. Zero behind the first frame: no timestamp (last frames of AVI and MPEG-PS).
+        # containers. Zero after the first frame: no timestamp (last frames of AVI and MPEG-PS).
         seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
         if self.video.dated and (seconds != 0 or self.grabbed == 0):
             stated = round(seconds / float(self.info.time_base)) + self.info.start_pts
@@ -194,7 +200,7 @@ class OpenCVSource(SteppingSource):
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         if not fits(into, self.info.width, self.info.height):
-            into = None  # cv2 raises on a buffer that it cannot use
+            into = None  # cv2 raises for a buffer that it cannot use
         image = (
             self._turned(into)
             if self.info.rotation or self.info.mirrored
@@ -206,11 +212,11 @@ class OpenCVSource(SteppingSource):
 
     def _retrieved(self, into: Image | None) -> Image | None:
         self._unconverted.take()
-        done, image = self._capture.retrieve(into)  # into itself, where one is given
+        done, image = self._capture.retrieve(into)  # returns ``into`` if it was given
         return image if done and not self._unconverted.heard() else None
 
     def at_unconverted(self, index: int, into: Image | None) -> Frame | None:
-        """cv2 makes no picture of what it grabbed last. Returns one that somebody else made."""
+        """Handle a picture that cv2 could not convert. Return one made by another reader."""
         if not self.counts.bad:
             self.notes.append("opencv could not convert some pictures; use --decoder auto")
         self.counts.bad += 1
@@ -232,3 +238,56 @@ class OpenCVSource(SteppingSource):
 def _release(capture: cv2.VideoCapture, complaints: Complaints) -> None:
     capture.release()
     complaints.close()
+
+
+class CheckedSource(HandingOver, OpenCVSource):
+    """cv2's frames as long as all is well, then the rest from PyAV.
+
+    cv2 gives no reason when it stops, be it at the end of the file or at the first packet that it
+    cannot decode, and says nothing of a picture that its FFmpeg patched up or could not convert.
+    PyAV knows what becomes of each packet. It takes over in two cases: at once when cv2's FFmpeg
+    logs an error, and at cv2's end when the packets of the file do not add up. It decodes from the
+    start and drops as many frames as cv2 handed out. A false alarm costs time and nothing else.
+    """
+
+    def grab(self) -> bool:
+        return super().grab() if self._rest is None else self._rest.grab()
+
+    def seek(self, start_s: Fraction) -> int | None:
+        if self._rest is None:
+            return super().seek(start_s)
+        self._rest.landing = self.landing
+        return self._rest.seek(start_s)
+
+    def at_complaint(self) -> bool:
+        if not self.video.decodable:
+            return super().at_complaint()
+        # It may be about a picture that cv2 has not handed out yet, since it decodes ahead.
+        _, message = self._complaints.take()[0]
+        return self._take_over(self.grabbed - 1, message)
+
+    def at_unconverted(self, index: int, into: Image | None) -> Frame | None:
+        found = self.video.decodable and self._take_over(self.grabbed - 1, "its scaler failed")
+        return self.retrieve(index, into) if found else super().at_unconverted(index, into)
+
+    def at_end(self) -> bool:
+        if not self.video.decodable:
+            return super().at_end()
+        if heard := self._complaints.take():
+            return self._take_over(self.grabbed, heard[0][1])
+        last_pts = None if self._jumped or not self.grabbed else self.pts
+        reason = self.check().reason
+        return bool(reason) and self._take_over(self.grabbed, reason, last_pts)
+
+    def _take_over(self, whole: int, reason: str, last_pts: int | None = None) -> bool:
+        """Let PyAV go on after cv2's ``whole`` frames, the last at ``last_pts``. False: the end."""
+        self._capture.release()
+        rest = AvSource(self.video, size=(self.info.width, self.info.height) if whole else None)
+        rest.counts, rest.notes = self.counts, self.notes
+        found = self.hand_over(rest, whole, last_pts)
+        after = f"opencv stopped after {counted(whole, 'frame')} ({reason})"
+        stopped = self.video.not_for_opencv or after
+        if found:
+            self.decoder = f"opencv ({counted(whole, 'frame')}) then av" if whole else "av"
+        self.note_handing_over(stopped, found)
+        return found

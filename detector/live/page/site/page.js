@@ -1,13 +1,13 @@
-// The page of a run. Texts come from outside (names, errors, classes): they become text nodes, never markup.
+// The page of a run. Texts from outside (names, errors, classes) become text nodes, never markup.
 "use strict";
 
 const WIDTHS = [320, 640, 960, 1280, 1920];
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 const KEPT = 600; // samples of the curves
-const SILENT_MS = 3000; // without figures: the run, or the way to it, is gone
+const SILENT_MS = 3000; // without figures: the run or the connection has ended
 const STILL_MS = 2000; // a live camera without a new picture
 const STAGES = ["read", "preprocess", "infer", "head", "nms", "annotate", "write"];
-const place = (name) => STAGES.includes(name) ? STAGES.indexOf(name) : STAGES.indexOf("nms") + 0.5; // others stand behind nms
+const place = (name) => STAGES.includes(name) ? STAGES.indexOf(name) : STAGES.indexOf("nms") + 0.5; // others come after nms
 const SVG = "http://www.w3.org/2000/svg";
 const STATES = {
   live: ["good", "live"], connecting: ["wait", "connecting"], stalled: ["bad", "stalled"],
@@ -18,10 +18,10 @@ const $ = (id) => document.getElementById(id);
 const tiles = new Map();
 const history = { times: [], age: new Map(), processed: new Map(), dropped: new Map() };
 let figures = null; // the last ones
-let before = null; // and those before them
-let heardAt = 0; // performance.now() of the last word
+let before = null; // the previous ones
+let heardAt = 0; // performance.now() of the last message
 let over = false; // the run has ended
-let finished = false; // it said so itself
+let finished = false; // the server announced the end
 let big = null; // name of the enlarged camera
 
 function make(tag, attributes = {}, ...children) {
@@ -79,7 +79,7 @@ function toast(text) {
   toast.timer = setTimeout(() => { $("toast").hidden = true; }, 5000);
 }
 
-// A document of the API; null where there is none now, for who asks again later.
+// Fetch a document of the API; null if there is none now, so the caller retries later.
 const read = (path) => fetch(path).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
 
 // ---------------------------------------------------------------- one camera
@@ -155,7 +155,7 @@ class Tile {
     this.speak();
   }
 
-  // What stands over the picture: why it does not move.
+  // Return the text over the picture: why it does not move.
   speak() {
     const one = this.one, lines = [];
     const still = this.pictureAt && performance.now() - this.pictureAt;
@@ -177,7 +177,7 @@ class Tile {
 
   patience() { return known(this.one.processed_fps) && this.one.processed_fps > 0 ? 2000 / this.one.processed_fps : 0; }
 
-  // The newest picture alone is drawn: one that comes while another is being decoded takes its place.
+  // Draw only the newest picture: one that arrives while another is decoded replaces it.
   async picture(data) {
     this.pending = data;
     if (this.busy) return;
@@ -208,7 +208,7 @@ class Tile {
     setTimeout(() => { this.change.disabled = false; }, 1000);
   }
 
-  // What the run answered. Throws an Error with what it refused.
+  // Return the run's response. Throws an Error if it refuses.
   async post(word, body) {
     const type = { "Content-Type": "application/json" };
     const answer = await fetch(`/api/streams/${encodeURIComponent(this.name)}/${word}`, { method: "POST", headers: type, body })
@@ -218,7 +218,7 @@ class Tile {
     return said;
   }
 
-  // Draws lines and zones over the moving picture; the run counts at them from its next frame on.
+  // Draw lines and zones over the live picture; the run counts at them from its next frame on.
   draw() {
     const [width, height] = this.one.size.split("x").map(Number), panel = make("div", { class: "drawing" });
     const shapes = this.one.zones.map(({ kind, name, points, sides }) => ({
@@ -241,14 +241,14 @@ function enlarge(name) {
   watch();
 }
 
-// ---------------------------------------------------------------- pictures: one answer for all cameras of one width
+// ---------------------------------------------------------------- pictures: one response for all cameras of one width
 
 const observer = new IntersectionObserver((entries) => {
   for (const entry of entries) entry.target.tile.seen = entry.isIntersecting;
   watch();
 }, { rootMargin: "100px" });
 
-const groups = new Map(); // what is asked for -> AbortController
+const groups = new Map(); // request -> AbortController
 
 function wishes() {
   const wanted = new Map();
@@ -284,14 +284,14 @@ async function follow(url) {
     const answer = await fetch(url, { signal: control.signal });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     await parts(answer.body.getReader());
-  } catch { /* asked again below, where it is still wanted */ }
+  } catch { /* requested again below, if still needed */ }
   if (groups.get(url) === control) {
     groups.delete(url);
     setTimeout(watch, 1000);
   }
 }
 
-// Reads multipart: a head up to an empty line, then as many bytes as it says.
+// Read multipart: a head up to an empty line, then as many bytes as it states.
 async function parts(reader) {
   const text = new TextDecoder();
   let held = new Uint8Array(0), head = null;
@@ -387,7 +387,7 @@ function cameras(streams) {
   if (changed) watch();
 }
 
-// A camera that was stopped by hand has no figures; its tile stays, so that it can be started again.
+// A camera that a user stopped has no figures; its tile stays, so that it can be started again.
 function stopped(name) {
   return { name, kind: "camera", url: "", state: "ended", since_s: 0, received: 0, processed: 0, dropped: {}, reconnects: 0, stalls: 0, age_ms: {},
     camera_fps: null, processed_fps: null, size: null, frozen: false, error: null, next_try_s: null, expected: null, zones: [], controllable: true };
@@ -395,7 +395,7 @@ function stopped(name) {
 
 // ---------------------------------------------------------------- lines and zones
 
-const past = { days: [], sums: new Map() }; // of each camera's lines and zones, on the last days
+const past = { days: [], sums: new Map() }; // each camera's lines and zones on the last days
 
 const sums = (one) => `${count(one.in)} / ${count(one.out)}`;
 const added = (all) => all.reduce((sum, one) => ({ in: sum.in + one.in, out: sum.out + one.out }), { in: 0, out: 0 });
@@ -412,7 +412,7 @@ function counts(tile) {
     const [, now, hours, today, days, before] = tile.zones.children[i].children;
     say(now, `${one.sides[0]} ${count(one.today.in)}, ${one.sides[1]} ${count(one.today.out)}${known(one.inside) ? `, ${count(one.inside)} inside` : ""}`);
     hours.toggleAttribute("hidden", tile.one.kind === "file");
-    today.hidden = tile.one.kind === "file"; // which has its own time
+    today.hidden = tile.one.kind === "file"; // a file has its own time
     fill(hours, one.hours, (hour) => `${hour}:00 to ${hour + 1}:00`);
     say(today, `today by the hour (the machine's time), ${one.sides.join(" and ")}`);
     const old = past.sums.get(`${tile.name}\n${one.name}`);
@@ -426,7 +426,7 @@ function counts(tile) {
 
 function bars() { return draw("svg", { class: "bars", preserveAspectRatio: "none", role: "img" }); }
 
-// One bar for each pair: what came in stands on what went out.
+// Draw one bar per pair: in stacked on out.
 function fill(svg, pairs, name) {
   const text = pairs.map(sums).join();
   if (svg.text === text) return;
@@ -500,7 +500,7 @@ function put(map, name, value) {
 
 async function recall() {
   const past = await read("/api/history");
-  if (!past) return; // the curves begin now
+  if (!past) return; // the curves start now
   history.times = past.times_s;
   history.age = new Map(Object.entries(past.age_ms));
   history.processed = new Map(Object.entries(past.processed_fps));
@@ -609,7 +609,7 @@ async function recordings() {
       ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Boxes as subtitles: save them next to the video" }, "Boxes")] : [])))));
 }
 
-// The newest pictures of events. One that is shown already is not asked for again.
+// Show the newest pictures of events; do not request one again that is already shown.
 async function snapshots() {
   const found = (await read("/api/recordings?kind=snapshots&limit=8"))?.recordings, box = $("snapshots").querySelector(".shots");
   if (!found) return;
@@ -620,7 +620,7 @@ async function snapshots() {
     make("span", {}, `${new Date(one.start_utc).toLocaleTimeString([], CLOCK)} ${one.camera}`))));
 }
 
-// ---------------------------------------------------------------- the way to the run
+// ---------------------------------------------------------------- the connection to the run
 
 function gone(text) {
   over = true;

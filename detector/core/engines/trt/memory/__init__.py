@@ -1,5 +1,5 @@
-"""Device memory behind one interface, so that TensorRT runs with any installed CUDA package. All
-use the GPU's primary context, the one of torch and of the CUDA runtime."""
+"""Device memory with one interface, so that TensorRT runs with any installed CUDA package. All use
+the GPU's primary context, like torch and the CUDA runtime."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from detector.core.errors import EngineError, UsageError
 
 
 class Stream(Protocol):
-    """A non-default stream: its work is done in order, but in no order with other streams."""
+    """A non-default stream: its work is done in order, independently of other streams."""
 
     handle: int
 
     def free(self) -> None: ...
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     def record(self, stream: Any) -> None:
-        """Puts the event behind all work that the stream has now."""
+        """Place the event after all work that the stream has now."""
 
     def wait(self) -> None:
-        """Return when the stream has reached the event, no later; the CPU sleeps meanwhile."""
+        """Wait until the stream has reached the event, and no longer; the CPU sleeps meanwhile."""
 
     def ms_since(self, earlier: Any) -> float:
-        """Milliseconds on the device between two events that have happened."""
+        """Return milliseconds on the device between two events that have happened."""
 
     def free(self) -> None: ...
 
@@ -52,7 +52,7 @@ class Buffer(Protocol):
 
 
 class DeviceMemory(Protocol):
-    """One GPU's memory, by one package. ``active()`` must be entered in each thread."""
+    """One GPU's memory, through one package. ``active()`` must be entered in each thread."""
 
     name: str
 
@@ -62,14 +62,14 @@ class DeviceMemory(Protocol):
 
     def stream(self) -> Stream: ...
 
-    def event(self) -> Event: ...
+    def event(self) -> DeviceEvent: ...
 
     def close(self) -> None: ...
 
 
 @contextmanager
 def ending_with(undo: Callable[[], object]) -> Iterator[None]:
-    """Calls ``undo`` at the end. If that fails after an error inside, raises the first one."""
+    """Call ``undo`` at the end. If that fails after an error inside, raise the first error."""
     try:
         yield
     except BaseException:
@@ -88,8 +88,8 @@ INSTALL = {
 
 
 def choose_provider(asked: str) -> str:
-    """``auto``: torch if loaded here with CUDA, else pycuda, else cuda-python, else torch. Raises
-    UsageError and EngineError."""
+    """Choose the package. ``auto``: torch if loaded here with CUDA, else pycuda, else cuda-python,
+    else torch. Raises UsageError and EngineError."""
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: give auto, {', '.join(PROVIDERS)}")
@@ -108,10 +108,10 @@ def choose_provider(asked: str) -> str:
 
 
 def open_memory(name: str, device: int) -> DeviceMemory:
-    """Open a provider that ``choose_provider`` chose, on a GPU; raises whatever that raises."""
-    make: Callable[[int], DeviceMemory] = importlib.import_module(
-        f"{__package__}.{PROVIDERS[name]}"
-    ).Memory
+    """Open a package from ``choose_provider`` on a GPU; raises whatever the package raises."""
+    file = PROVIDERS[name]
+    module = importlib.import_module(f"{__package__}.{file}")
+    make: Callable[[int], DeviceMemory] = getattr(module, f"{file.title().replace('_', '')}Memory")
     return make(device)
 
 
@@ -125,7 +125,7 @@ def _installed(name: str) -> bool:
     library = importlib.import_module(f"{__package__}.{PROVIDERS[name]}").LIBRARY
     try:
         return find_spec(library) is not None
-    except ModuleNotFoundError:  # of cuda.bindings, where there is no cuda
+    except ModuleNotFoundError:  # cuda.bindings without cuda
         return False
 
 

@@ -63,7 +63,7 @@ class CudaStream:
 
         self._runtime = runtime
         self.own = runtime("cudaStreamCreateWithFlags", runtime.names.cudaStreamNonBlocking)
-        # What TensorRT calls a stream: ``getPtr()`` is the address of the handle, not the handle.
+        # TensorRT's idea of a stream: ``getPtr()`` is the address of the handle, not the handle.
         self.handle = int(get_cuda_native_handle(self.own))
 
     def free(self) -> None:
@@ -109,7 +109,7 @@ class CudaBuffer:
         self._runtime("cudaFree", self.address)
 
 
-class Memory:
+class CudaPythonMemory:
     name = "cuda-python"
 
     def __init__(self, device: int) -> None:
@@ -117,7 +117,7 @@ class Memory:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Makes the device current in this thread, and the earlier one again afterwards."""
+        """Make the device current in this thread, and the earlier one again afterwards."""
         before = self._runtime("cudaGetDevice")
         self._runtime("cudaSetDevice", self._device)
         with ending_with(partial(self._restore, before)):
@@ -137,4 +137,4 @@ class Memory:
         return CudaEvent(self._runtime)
 
     def close(self) -> None:
-        """Does nothing: the primary context belongs to the process."""
+        """Do nothing: the primary context belongs to the process."""

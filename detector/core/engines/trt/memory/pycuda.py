@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from detector.core.engines.trt.memory import ending_with
 
 LIBRARY = "pycuda"
-NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, no order with the default stream; pycuda passes it on
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no order with the default stream; pycuda passes it on
 
 
 class PycudaStream:
@@ -58,11 +58,11 @@ class PycudaBuffer:
         self._device.free()
 
 
-class Memory:
+class PycudaMemory:
     name = "pycuda"
 
     def __init__(self, device: int) -> None:
-        from pycuda import driver  # imports libcuda at once, so not before somebody asks for it
+        from pycuda import driver  # loads libcuda, so import it only when needed
 
         driver.init()
         self._driver = driver

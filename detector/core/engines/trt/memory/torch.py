@@ -1,4 +1,4 @@
-"""Device memory as torch tensors: of torch, only its caching allocator and its streams are used."""
+"""Device memory as torch tensors, using only torch's caching allocator and streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TorchEvent:
 
 
 class TorchBuffer:
-    """Two tensors of bytes; ``host`` is a numpy view of the page-locked one and keeps it."""
+    """Two tensors of bytes; ``host`` is a numpy view of the page-locked one and keeps it alive."""
 
     def __init__(self, torch: Any, device: Any, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._torch = torch
@@ -61,7 +61,7 @@ class TorchBuffer:
         self._device = self._pinned = None
 
 
-class Memory:
+class TorchMemory:
     name = "torch"
 
     def __init__(self, device: int) -> None:
@@ -85,4 +85,4 @@ class Memory:
         return TorchEvent(self._torch)
 
     def close(self) -> None:
-        """Does nothing: the tensors went with their buffers, and the context belongs to torch."""
+        """Do nothing: the buffers own the tensors, and the context belongs to torch."""

@@ -1,0 +1,48 @@
+"""What a spec is by its form alone, before any source is asked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from detector.core.sources._contents import natural_key
+
+STANDARD_INPUT = "-"
+_LIVE = re.compile(r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
+
+
+def is_live(spec: str) -> bool:
+    """Return whether it is a webcam (number or device) or a network address. ``./0`` is a file."""
+    return _LIVE.fullmatch(spec) is not None
+
+
+def is_web(text: str) -> bool:
+    return text[:8].lower().startswith(("http://", "https://"))
+
+
+class NamedPictures(str):
+    """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
+
+    paths: tuple[str, ...]
+
+    def __new__(cls, paths: Sequence[str]) -> NamedPictures:
+        folders = {os.path.dirname(path) for path in paths}
+        if len(folders) == 1:
+            common = folders.pop() or os.curdir
+        else:
+            common = os.path.commonpath([os.path.abspath(folder) for folder in folders])
+        spec = super().__new__(cls, common)
+        spec.paths = tuple(sorted(paths, key=natural_key))
+        return spec
+
+
+class Gathered(str):
+    """A folder's or pattern's spec once all its files are accounted for; ``note``: omissions."""
+
+    note: str
+
+    def __new__(cls, spec: str, note: str) -> Gathered:
+        made = super().__new__(cls, spec)
+        made.note = note
+        return made
