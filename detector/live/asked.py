@@ -75,10 +75,6 @@ class LiveAsked:
             lists={spec: stamp(spec) for spec in specs if is_camera_list(spec)},
         )
 
-    @property
-    def records(self) -> bool:
-        return keeps_video(self.record)
-
 
 def stamp(path: str) -> Stamp:
     """Return a value that changes with a file's content; None if the file does not exist."""

@@ -14,6 +14,7 @@ CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
 EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
+RUN_ENDED = "the run ended"  # the ``reason`` of events of a planned end
 LAST_S = 253402214400.0  # the last day of the year 9999
 
 
@@ -49,7 +50,7 @@ class Event:
     # zone now. For "crosses": today's crossings of the line in this direction.
     count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
-    reason: str | None = None  # why a camera is down, without secrets
+    reason: str | None = None  # why a camera is down, without secrets; RUN_ENDED
     track: int | None = None  # id of the object, with --track
     zone: str | None = None  # name of the line or zone
     direction: str | None = None  # "in" or "out", for "crosses"

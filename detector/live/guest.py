@@ -32,6 +32,11 @@ class Cameras:
             refuse_camera_options(specs, config, given)
         return found
 
+    def check(self, specs: Sequence[str], config: Config) -> None:
+        from detector.live.run import check_live
+
+        check_live(specs, config)
+
     @contextmanager
     def around(self, config: Config, say: Callable[[str], None]) -> Iterator[LivePage]:
         """Serve a page of the run while the block lasts, if --serve is given."""

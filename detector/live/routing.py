@@ -17,7 +17,7 @@ from typing import Protocol
 
 from detector.core.run.detect import Watcher
 from detector.core.types import Detections, Frame, Image
-from detector.live.base import Event
+from detector.live.base import RUN_ENDED, Event
 from detector.live.events.rules import EventRules
 from detector.live.figures import LiveStatus
 from detector.live.selection import keep
@@ -96,10 +96,10 @@ class Router:
             with self._lock:  # new outputs of the camera count from 0
                 _count(self._closed, name, output)
 
-    def close(self) -> None:
+    def close(self, why: str = RUN_ENDED) -> None:
         """Close all outputs concurrently, because each may have a last second to write."""
         threads = [
-            threading.Thread(target=self.close_camera, args=(name, "the run ended"), daemon=True)
+            threading.Thread(target=self.close_camera, args=(name, why), daemon=True)
             for name in list(self._outputs)
         ]
         for thread in threads:

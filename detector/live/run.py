@@ -28,6 +28,7 @@ from detector.core.errors import DetectVideoError, OutputError, SourceError, Usa
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.writing import write_whole
+from detector.core.run.canvas import open_network
 from detector.core.run.detect import RunResult, Watcher, closing_session
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
@@ -41,6 +42,7 @@ from detector.core.run.limits import (
 from detector.core.run.loading import PhaseTimer
 from detector.core.run.plan import Asked, RunPlan
 from detector.core.run.records import Written, write_records
+from detector.core.run.selection import class_ids
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
 from detector.core.sources._forms import is_web
 from detector.core.stages.annotate import annotate, pixelate
@@ -48,6 +50,7 @@ from detector.core.timeline import Timeline
 from detector.core.types import SourceInfo
 from detector.live import day as days
 from detector.live.asked import LiveAsked
+from detector.live.base import RUN_ENDED
 from detector.live.camera_lines import CameraLines
 from detector.live.camera_outputs import CameraEvents, CameraOutputs, MadeFolder
 from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
@@ -58,9 +61,9 @@ from detector.live.figures import LiveStatus
 from detector.live.hub import Controls
 from detector.live.roster import PATIENCE_S, Roster
 from detector.live.routing import Router
-from detector.live.sources import LiveSource
+from detector.live.sources import INFO, LiveSource
 from detector.live.sources.base import Camera, Feed, FeedFacts
-from detector.live.sources.cameras import make_cameras
+from detector.live.sources.cameras import collect, make_cameras, raise_all
 from detector.live.sources.readers import make_feed
 from detector.live.zone_counts import ZoneCounts
 
@@ -74,6 +77,7 @@ MONITOR_S = 0.25
 SLOW_TURN = 4  # turns of the monitor between checks of memory and cameras.yaml
 # File descriptors: a feed's connection, rows, and a recording with its side-car.
 FILES_OF_A_CAMERA = 5
+RUN_FAILED = "the run failed"
 
 
 class LiveTable(Protocol):
@@ -149,6 +153,28 @@ def detect_live(
         finally:
             if made is not None:
                 made.take_back(cameras_made)
+
+
+def check_live(specs: Sequence[str], config: Config) -> None:
+    """Raise all that a run refuses in cameras, options, lines and zones, and open no camera."""
+    errors: list[DetectVideoError] = []
+    with collect(errors):
+        cameras = make_cameras(specs, config.live.repeat)
+        asked, network = Asked.of(config), open_network(config)
+        for stage in asked.wanted:
+            with collect(errors):
+                stage.kind(stage.settings, INFO, network.names, config.selection.conf)
+        counting = [one.settings for one in asked.wanted if "counts" in one.kind.brings]
+        zones = [name for one in counting for each in cameras for name in one.zones_of(each.name)]
+        for camera in cameras:
+            with collect(errors):
+                class_ids(f"camera {camera.name}: classes", camera.classes, network.names)
+            with collect(errors):
+                EventFilters(network.names, lambda name: zones).take([camera])
+        asked.with_network(network)
+    with collect(errors):
+        LiveAsked.of(specs, Asked.of(config))
+    raise_all(errors)
 
 
 class _LiveRun:
@@ -340,7 +366,7 @@ class _LiveRun:
             late = self._collector.stop(PATIENCE_S)
             self._notes += [f"{name}: the connection did not close in time" for name in late]
             self._status.sample()
-            self._close_outputs()
+            self._close_outputs(RUN_ENDED if day.run.error is None else RUN_FAILED)
             if isinstance(day.run.error, SourceError) and not was_live():
                 self._events.take_back()  # a wrong address must leave no folder
             self._plan.loaded.close([day.run])
@@ -424,7 +450,7 @@ class _LiveRun:
         self._closed = True
         self._stop_monitor()
         self._collector.stop(PATIENCE_S)
-        self._close_outputs()
+        self._close_outputs(RUN_FAILED)
 
     def _stop_monitor(self) -> None:
         self.roster.end()
@@ -432,8 +458,8 @@ class _LiveRun:
         if self._monitor.ident is not None:
             self._monitor.join(2 * PATIENCE_S)
 
-    def _close_outputs(self) -> None:
-        self._router.close()
+    def _close_outputs(self, why: str) -> None:
+        self._router.close(why)
         if not self._outputs_closed:
             self._outputs_closed = True
             self._notes += filter(None, [*self._events.close(), self._filters.line()])

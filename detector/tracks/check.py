@@ -77,7 +77,10 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
     another video, or does not match the counts."""
     events = counts.replace(".counts.csv", ".events.csv")
     if events == counts or not os.path.exists(events):
-        raise UsageError(f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times")
+        raise UsageError(
+            f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times; for a "
+            "camera, count a recording, and check that"
+        )
     found = []
     for row in _rows(events, TEXTS, NUMBERS):
         if Path(row["source"]).name != Path(video).name:
@@ -85,7 +88,7 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
         if row["event"] == "crosses":
             found.append({**row, "place": f"{row['zone']} {row['side'] or row['direction']}"})
     if not found:
-        raise UsageError(f"{counts}: nothing crossed a line, so there is nothing to check")
+        raise UsageError(f"{counts}: nothing crossed a line; do the lines lie across the way?")
     counted = sum((Counter(row) for row in _rows(counts, (), SIDES)), Counter[str]())
     if counted != Counter(one["direction"] for one in found):
         raise UsageError(f"{counts}: has other sums than {events}; count again")

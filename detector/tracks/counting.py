@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.tracker import CLOCK_S, LOST_S
-from detector.tracks.zones_file import BOTTOM, Shape, ZoneSet
+from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
 MOST_OF_ZONE = 0.25  # limits the margin by a zone's width, so that small ones have an inside
@@ -548,9 +548,8 @@ def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, in
 
 
 def _side(shape: Shape, direction: str) -> str:
-    """Return the name of a direction, if the file gives one."""
-    name = shape.sides[direction == OUT]
-    return name if direction and name != direction else ""
+    """Return the name of a direction, if the file names this one or the other."""
+    return shape.sides[direction == OUT] if direction and shape.sides != SIDES else ""
 
 
 def _points(boxes: NDArray[np.floating], places: ZoneSet) -> tuple[Floats, Floats]:

@@ -28,6 +28,7 @@ from detector.core.run.inputs import is_camera
 from detector.core.run.outputs import MOST_NAMES, stem_of
 from detector.core.run.reading import SourceReading
 from detector.core.sources._forms import is_live
+from detector.core.sources._network.addresses import last_part_of
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
@@ -73,6 +74,8 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
     frame = _first_frame(spec, config)
     stem = frame.arrival.camera if frame.arrival else stem_of(spec)
     name = Address(spec).shown if live else Path(spec).name
+    if live and os.path.lexists(f"{stem}-zones{ENDINGS[0]}"):
+        stem = f"{stem}-{last_part_of(Address(spec))}"
     paths = choose_paths(f"{stem}-zones", ENDINGS, output)
     picture = frame.image
     height, width = picture.shape[:2]

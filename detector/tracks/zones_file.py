@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -52,7 +53,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class ZoneSet:
     """Lines and zones with their options. ``size``: width and height that the points refer to;
-    (1, 1): shares; None: pixels. ``start``: the ``strptime`` format of clips' names."""
+    (1, 1): shares; None: pixels. ``start``: a clip's start, or the ``strptime`` format of names."""
 
     shapes: tuple[Shape, ...] = ()
     size: tuple[float, float] | None = None
@@ -63,20 +64,18 @@ class ZoneSet:
 
     def start_of(self, source: str) -> float | None:
         """Return the Unix time of a clip's start; None if unknown. Raises UsageError."""
+        if "%" not in self.start:
+            return _unix_time(datetime.fromisoformat(self.start))
         name = Path(source).name
         try:
-            began = datetime.strptime(name, self.start)
+            return _unix_time(datetime.strptime(name, self.start))
         except ValueError as error:
             if self.start == OWN_NAMES:
                 return None
             raise UsageError(
-                f"{name}: the name does not fit start: {self.start}; add a start for it to clips:"
+                f"{name}: the name does not fit start: {self.start}; add to clips: when it begins: "
+                f'"{name}": {{start: "2026-11-27 07:00"}}'
             ) from error
-        if not 1970 <= began.year < 9999:
-            return None
-        # Local time without an offset is ambiguous when daylight saving time ends.
-        is_twice = not began.tzinfo and began.timestamp() != began.replace(fold=1).timestamp()
-        return None if is_twice else began.timestamp()
 
     def share(self, point: Point) -> Point:
         """Convert a point to shares of ``size``."""
@@ -174,7 +173,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Zo
     if not _is_number(margin) or not 0 <= margin <= 1:
         raise UsageError(f"{where}: margin: {quote(margin)} is not a fraction of a box, 0 to 1")
     every_s = _seconds(f"{where}: every", section.get("every", INTERVAL_S))
-    start = str(section.get("start", OWN_NAMES))
+    start = _start(where, section.get("start", OWN_NAMES))
     size = _size(where, section.get("size"))
     classes = _classes(where, section.get("classes"))
     shapes = [
@@ -266,6 +265,25 @@ def _seconds(where: str, value: Any) -> float:
     if not 1 <= seconds <= 86400:
         raise UsageError(f"{where}: {quote(value)} is not a time of 1 s to a day: 30, 5m or 1h")
     return seconds
+
+
+def _start(where: str, value: Any) -> str:
+    text = str(value)
+    with suppress(ValueError):
+        if "%" in text or _unix_time(datetime.fromisoformat(text)) is not None:
+            return text
+    raise UsageError(
+        f"{where}: start: {quote(text)} is neither a moment (2026-11-27 07:00; as the clocks "
+        "change, 2026-10-25 02:30+02:00) nor a pattern of names (door-%Y%m%d-%H%M%S.mp4)"
+    )
+
+
+def _unix_time(began: datetime) -> float | None:
+    """Return None for a local time that is ambiguous, when daylight saving time ends."""
+    if not 1970 <= began.year < 9999:
+        return None
+    is_twice = not began.tzinfo and began.timestamp() != began.replace(fold=1).timestamp()
+    return None if is_twice else began.timestamp()
 
 
 def _size(where: str, value: Any) -> tuple[float, float] | None:

@@ -79,6 +79,7 @@ ERRORS = [
     ({"conf": float("nan")}, ["selection.conf", "a number"]),
     ({"batch": 0}, ["runtime.batch", "at least 1"]),
     ({"batch": 1.5}, ["runtime.batch", "a whole number"]),
+    ({"keep_gb": "200GB"}, ["record.keep_gb", "in GB"]),
     ({"frames": True}, ["input.frames", "a whole number"]),
     ({"sync": "maybe"}, ["loop.sync", "true or false"]),
     ({"save": ["vidoe"]}, ["output.save", "did you mean video?"]),

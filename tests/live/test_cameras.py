@@ -182,11 +182,15 @@ def test_names_of_bare_addresses() -> None:
     assert [(camera.name, camera.kind) for camera in cameras] == [
         ("cam0", WEBCAM),
         ("cam3", WEBCAM),
-        ("10-0-0-5", NETWORK),
-        ("10-0-0-5-2", NETWORK),
+        ("10-0-0-5-a", NETWORK),
+        ("10-0-0-5-b", NETWORK),
         ("cam", NETWORK),
         ("in", FILE),
     ]
+    keyed = [f"rtmp://h/live/S3cretKey{n}" for n in range(2)]
+    specs = ["rtsp://h/Channels/101?token=S3cret", "rtsp://u:S3cret@h/user=me&password=S3cret_x"]
+    names = [one.name for one in make_cameras([*keyed, *specs])]
+    assert names == ["h-2", "h-3", "h-101", "h-4"], "no key"
 
 
 def test_lists_and_addresses_together(tmp_path: Path) -> None:

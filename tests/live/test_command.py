@@ -201,3 +201,19 @@ def test_age_from_python_agrees_with_the_clock_in_the_picture():
             if len(differences) >= 20 and (min(differences) < 0.1 or len(differences) == 1000):
                 break
     assert 0 <= min(differences) < 0.1, "encoding and the way through the loopback"
+
+
+def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
+    wrong = [
+        "{name: a b, url: 'rtsp://u:${NOT_SET}@127.0.0.1:1/1', rate: fast}",  # three
+        "{name: c, uri: 'rtsp://127.0.0.1:1/2'}",
+        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",
+    ]
+    for entries, errors in ((wrong, 4), (["0"], 0), (wrong[-1:], 1)):
+        (tmp_path / "cameras.yaml").write_text(f"cameras: [{', '.join(entries)}]")
+        done = detect_video("cameras.yaml", "--check", cwd=tmp_path)
+        assert done.returncode == (2 if errors else 0)
+        said = [line for line in done.stderr.splitlines() if line.startswith("detect-video: ")]
+        assert len(said) == errors, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["cameras.yaml"]
+    assert detect_video("absent.yaml", "--check", cwd=tmp_path).returncode == 3

@@ -101,6 +101,12 @@ def test_crossings_of_something_else_are_refused(
     assert_refused(counted, 6, "-o", "in-check.html")
 
 
+def test_counts_of_a_camera_lead_to_a_recording(counted: Path) -> None:
+    said = detect_video(*CHECK[:2], "zone-counts-2026-11-27.csv", "in.mp4", cwd=counted)
+    assert_one_line_error(said, 2)
+    assert "recording" in said.stderr
+
+
 def test_a_video_that_ends_before_a_crossing_is_refused(counted: Path) -> None:
     whole = (counted / "in.mp4").read_bytes()
     write_video(counted / "in.mp4", 60)

@@ -77,6 +77,8 @@ def test_direction_and_place() -> None:
     assert 2.0 < events[0].time_s < 2.2, "when it has clearly passed the line"
     assert names(walk(straight(400, 200), LINE)[1]) == ["door crosses out"]
     assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
+    for sides, side in ((("in", "away"), "in"), (("in", "out"), "")):  # if either has a name
+        assert walk(straight(200, 400), replace(LINE, sides=sides))[1][0].side == side
 
 
 def test_one_sure_sight_before_the_line_is_enough() -> None:

@@ -68,7 +68,7 @@ def test_low_scores_reach_only_the_tracker() -> None:
     ends = [one(frame(i), found(0.9, 0.15 if 5 <= i < 10 else 0.8)) for i in range(15)]
     assert [len(end) for end in ends] == [2] * 5 + [1] * 5 + [2] * 5
     assert ids(ends[4]) == ids(ends[14]) == [1, 2]
-    assert one.close() == ["tracks: 2"]
+    assert one.close() == ["in.mp4: 2 tracks"]
 
 
 def test_the_head_hands_them_over() -> None:
@@ -220,7 +220,7 @@ def test_every_output_has_the_same_ids(outputs: dict[str, Path]) -> None:
 def test_the_session_knows_the_stage(outputs: dict[str, Path]) -> None:
     run = json.loads((outputs["folder"] / "run/session.json").read_text())
     assert "track" in json.dumps(run)
-    assert any(note.startswith("tracks: ") for note in json.loads(json.dumps(run))["notes"])
+    assert any(note.endswith(" tracks") for note in json.loads(json.dumps(run))["notes"])
 
 
 @pytest.mark.slow

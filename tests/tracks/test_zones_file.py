@@ -181,6 +181,17 @@ def test_a_name_says_when_a_clip_begins(tmp_path: Path) -> None:
         theirs.start_of("other.mp4")
 
 
+def test_a_date_and_time_says_when_a_clip_begins(tmp_path: Path, local_time) -> None:
+    local_time("Europe/Berlin")
+    asked = f'{LINE}clips: {{"road.mp4": {{start: "AT"}}}}'
+    for at in ("2026-11-27 07:00", "2026-11-27T06:00:00Z", "2026-11-27 08:00+02:00"):
+        clip = read_zones(write(tmp_path, asked.replace("AT", at))).of_clip("x/road.mp4")
+        assert clip.start_of("x/road.mp4") == 1795759200
+    for wrong in ("07:00", "road.mp4", "0001-01-01", "2026-10-25 02:30"):  # which is twice
+        with pytest.raises(UsageError, match=r"road\.mp4: start"):
+            read_zones(write(tmp_path, asked.replace("AT", wrong)))
+
+
 OURS = """\
 # of the gate
 every: 5   # seconds

@@ -191,6 +191,9 @@ CLICKS = """(() => {
   const side = document.querySelector('[aria-label="what in is called"]');
   side.value = 'entering: "now"';
   side.dispatchEvent(new Event('change'));
+  const name = document.querySelector('[aria-label="name of the line"]');
+  name.value = 'gate';
+  name.dispatchEvent(new Event('input'));
   document.getElementById('save').click();
 })()"""
 
@@ -213,7 +216,7 @@ def test_the_page_saves_the_file_that_the_terminal_names(tmp_path: Path) -> None
     finally:
         browser.close()
     (line,) = read_zones(str(saved)).default.shapes
-    assert line.sides == ('entering: "now"', "out")
+    assert (line.name, line.sides) == ("gate", ('entering: "now"', "out"))
     assert [round(x) for x, _ in line.points] == pytest.approx([96, 864], abs=2)
 
 
@@ -222,13 +225,15 @@ def test_the_page_saves_the_file_that_the_terminal_names(tmp_path: Path) -> None
 def test_a_camera_gives_the_still(tmp_path: Path) -> None:
     need_rtsp()
     with rtsp({"door": Path(STREET)}, login="me:opensesame") as server:
-        done = detect_video("zones", server.url("door", "me:opensesame"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+        for _ in range(2):
+            done = detect_video("zones", server.url("door", "me:opensesame"), cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+    assert (tmp_path / "127-0-0-1-door-zones.yaml").exists()
     still = cv2.imread(str(tmp_path / "127-0-0-1-zones.png"))
     assert still is not None
     assert still.shape == (540, 960, 3)
     written = [path.read_bytes() for path in tmp_path.iterdir()]
-    assert len(written) == 3
+    assert len(written) == 6
     assert not any(b"opensesame" in one for one in (*written, done.stdout.encode()))
     (tmp_path / "cameras.yaml").write_text("cameras: {door: 0}")
     assert detect_video("zones", "cameras.yaml", cwd=tmp_path).returncode == 2

@@ -87,11 +87,13 @@ def _help_of(error: click.ClickException) -> str:
 
 
 def complain(error: DetectVideoError) -> None:
-    """Print the message as one line, even if it contains line breaks."""
+    """Print the message and its notes, each as one line, even if it contains line breaks."""
     from detector.core.run.limits import folder_is_gone
 
     gone = "; the current folder was deleted: go to another one with cd" if folder_is_gone() else ""
-    _say(" ".join(str(error).split()) + gone)
+    others = [note for note in getattr(error, "__notes__", ()) if not note.startswith(LOGGED)]
+    for text in (str(error), *others):
+        _say(" ".join(text.split()) + gone)
 
 
 def _say(text: str) -> None:

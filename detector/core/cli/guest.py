@@ -27,6 +27,9 @@ class Guest(Protocol):
         """Return whether this wing runs these sources itself. ``given``: options on the command
         line. Raises UsageError for sources that cannot be combined, and for unused options."""
 
+    def check(self, specs: Sequence[str], config: Config) -> None:
+        """Raise everything that is wrong with sources that it runs, without opening one."""
+
     def around(
         self, config: Config, say: Callable[[str], None]
     ) -> AbstractContextManager[Surroundings]: ...

@@ -17,7 +17,7 @@ from detector.core.cli.help import Files
 from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
 from detector.core.cli.streams import check_standard_output, take_standard_output
-from detector.core.errors import EXIT_DAMAGED
+from detector.core.errors import EXIT_DAMAGED, UsageError
 
 if TYPE_CHECKING:
     from detector.core.cli.guest import Guest, Surroundings
@@ -44,10 +44,15 @@ VERBOSE = click.Option(
     is_flag=True,
     help="Print tables instead of the short summary: percentiles, threads, phases, notes.",
 )
+CHECK = click.Option(
+    ["--check"],
+    is_flag=True,
+    help="Report all errors in lists of cameras, options and --zones, and open no camera.",
+)
 
 
 @subcommand(
-    options=[*config_options(), VERBOSE],
+    options=[*config_options(), VERBOSE, CHECK],
     config_file=True,
     json="the summary",
     quiet="Print only errors, and what is wrong with a damaged source.",
@@ -60,12 +65,14 @@ def command(
     as_json: bool,
     quiet: bool,
     verbose: bool,
+    check: bool,
     **flags: Any,
 ) -> int:
     """Write an annotated copy of SOURCE and its detections."""
     from detector.core import wings
     from detector.core.config.levels import resolve_config
     from detector.core.run.inputs import gather_sources
+    from detector.core.sources import check as check_source
 
     config = resolve_config(config_file, flags)
     owners = {"--output -": config.output.output == "-", "--events -": config.events.events == "-"}
@@ -75,6 +82,12 @@ def command(
         on_line = {name for name, value in flags.items() if value is not None}
         guest: Guest | None = wings.guest() if _concerns_wings(specs, config, on_line) else None
         taken = guest is not None and guest.takes(specs, config, on_line)
+        if check:
+            if guest is None or not taken:
+                check_source(specs[0])
+                raise UsageError("--check is for cameras, not for files; remove it")
+            guest.check(specs, config)
+            return 0
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
         quiet = True  # a reader of events gets nothing else

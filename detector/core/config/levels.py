@@ -176,6 +176,7 @@ _KINDS = {
     bool: "true or false",
     tuple: "a list of words",
 }
+_UNITS = {"GB": "GB", "DAYS": "days", "MIN": "minutes", "S": "seconds"}  # by metavar
 
 
 def _check(origin: str, name: str, value: Any) -> Any:
@@ -202,7 +203,9 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     try:
         value = _convert(kind, value)
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}") from None
+        unit = _UNITS.get(leaf.metadata["metavar"])
+        hint = f"; write it in {unit}, without the unit" if unit and kind is float else ""
+        raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}{hint}") from None
     if value == leaf.default:
         return value
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")

@@ -27,6 +27,7 @@ SOURCES_SHOWN = 6
 CLASSES_SHOWN = 4
 ZONES_SHOWN = 8
 NOTES_SHOWN = 4
+NOT_CROSSED = "nothing crossed it; does it lie across the way of the objects?"
 BAR, LEAST_BAR = 26, 10  # characters
 FULL, EMPTY = "█░", "#."  # where the terminal has the letters, and where not
 BESIDE = "   "
@@ -106,8 +107,9 @@ def zone_lines(summary: Summary) -> Iterator[str]:
             if any(sums.values())
         ]
         there = [count for count in zone.most.values() if count]
+        none = NOT_CROSSED if zone.kind == "line" and source.detections.by_class else "nothing"
         most = f"; at most {there[0]} at once" if len(there) == 1 else ""
-        yield f"{where}{zone.name}: {'; '.join(told) or 'nothing'}{most}"
+        yield f"{where}{zone.name}: {'; '.join(told) or none}{most}"
     if len(shown) > ZONES_SHOWN:
         yield f"and {len(shown) - ZONES_SHOWN} more lines and zones; see summary.json"
 

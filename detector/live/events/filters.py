@@ -1,8 +1,8 @@
 """Filters of events for the webhook, MQTT, snapshots and clips: ``events:`` in cameras.yaml.
 
-Without a filter each of them gets all events; for a camera with lines or zones (--zones), only the
-events of those and of the camera itself. Events that are held back are counted; the camera's files
-have them all.
+Without a filter each of them gets all events but those of the run's planned end; for a camera with
+lines or zones (--zones), only the events of those and of the camera itself. Events that are held
+back are counted; the camera's files have them all.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # events that have a duration
 PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # the object is in the picture
 # Receiver -> the kinds of events that it gets by default.
 KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
+AWAY = "away from lines and zones"  # what is held back though nobody set a filter
 MINUTE_S = 60.0
 PASSED, FILTERED, LIMITED = "passed", "filter", "per_minute"
 _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|24:00)")
@@ -48,6 +49,7 @@ class EventFilter:
     stay: float = option(0.0, "Least seconds, of kinds in TIMED.", at_least=0.0, at_most=86400.0)
     hours: tuple[str, ...] | None = option(None, "Times of the local day: 22:00-06:00.")
     per_minute: int | None = option(None, "Most events of a camera in any minute.", at_least=1)
+    run_end: bool = option(False, "Whether events of the run's own planned end count.")
 
     def matches(self, event: Event) -> bool:
         if event.event not in (self.kinds or ()) or not self._is_time(event.time_s):
@@ -82,6 +84,7 @@ class EventFilters:
     ) -> None:
         self._names, self._zones_of, self._clock = names, zones_of, clock
         self._filters: dict[tuple[str, str], EventFilter] = {}  # receiver, camera
+        self._own: set[str] = set()  # receivers with a filter of the user's
         # Events that passed in the last minute, with their times.
         self._recent: dict[tuple[str, str], deque[tuple[float, Event]]] = defaultdict(deque)
         self.counts: Counter[tuple[str, str]] = Counter()  # receiver, result
@@ -90,6 +93,7 @@ class EventFilters:
         """Use the filters of these cameras. Raises UsageError for unknown names."""
         zones = [zone for camera in cameras for zone in self._zones_of(camera.name)]
         known = tuple(dict.fromkeys(zones))
+        self._own |= {receiver for camera in cameras for receiver in camera.events}
         self._filters |= {
             (receiver, camera.name): self._complete(receiver, camera, known)
             for camera in cameras
@@ -120,6 +124,8 @@ class EventFilters:
         """Return whether the receiver gets this event, and count the result."""
         key = receiver, event.camera
         wanted, result = self._filters[key], PASSED
+        if event.reason == base.RUN_ENDED and not wanted.run_end:
+            return False
         if not wanted.matches(event):
             result = FILTERED
         elif event.event not in OF_CAMERAS and not self._has_room(key, wanted, event):
@@ -149,7 +155,7 @@ class EventFilters:
     def line(self) -> str:
         """Return a line that counts the events held back; empty if there are none."""
         held = [
-            f"{count} of {receiver} by {result}"
+            f"{count} from {receiver} ({result if receiver in self._own else AWAY})"
             for (receiver, result), count in sorted(self.counts.items())
             if result != PASSED
         ]

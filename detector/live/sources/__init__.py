@@ -5,6 +5,7 @@ A feed never raises: an error becomes a state, and the feed retries.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from detector.live.sources.base import Terms
     from detector.live.sources.collect import Collector
 
-# Assumed for buffers until the first camera's size is known.
-WIDTH, HEIGHT = 1920, 1080
+# Its size is assumed for buffers until the first camera's size is known.
+INFO = SourceInfo("", "live", 1920, 1080, Fraction(0), Fraction(1, 90_000))
 
 
 class LiveSource(Source):
@@ -30,7 +31,7 @@ class LiveSource(Source):
 
     def __init__(self, collector: Collector, path: str) -> None:
         self.collector = collector
-        self.info = SourceInfo(path, "live", WIDTH, HEIGHT, Fraction(0), Fraction(1, 90_000))
+        self.info = replace(INFO, path=path)
         self.counts = ReadCounts()
         self.notes = []
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
-from detector.core.errors import SourceError, UsageError
+from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import Address, host_of, keep_secret
@@ -20,7 +22,7 @@ from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.run.tiling import Tiling
 from detector.core.sources._forms import STANDARD_INPUT, is_web
-from detector.core.sources._network.addresses import opening_of, scheme_of
+from detector.core.sources._network.addresses import last_part_of, opening_of, scheme_of
 from detector.core.sources._network.options import HANDED_ON, PERSONAL
 from detector.live.events.filters import read_filters
 from detector.live.sources.base import FILE, NAME, NETWORK, WEBCAM, Camera
@@ -57,10 +59,11 @@ def is_camera_list(spec: str) -> bool:
     return isinstance(content, dict) and "cameras" in content
 
 
-def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]:
+def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]:
     """Return the cameras of a command line. ``loop``: play files. Raises UsageError,
     SourceError."""
     cameras: list[Camera] = []
+    hosts = Counter(filter(None, (host_of(Address(spec)) for spec in specs)))
     for spec in specs:
         if is_camera_list(spec):
             for camera in read_cameras(spec, loop):
@@ -73,6 +76,8 @@ def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]
                 raise UsageError(f"{address}: {_no_camera(spec)}")
             check_address(kind, address)
             taken = {camera.name.lower() for camera in cameras}
+            if hosts[host := host_of(address)] > 1:
+                taken.add(unique_name(host, (), "cam").lower())
             cameras.append(Camera(_make_name(kind, address, taken), kind, address))
     return tuple(cameras)
 
@@ -112,7 +117,8 @@ def check_address(kind: str, address: Address) -> None:
 
 
 def _make_name(kind: str, address: Address, taken: set[str]) -> str:
-    """Derive a name: cam0 for webcam 0, the host of an address, the stem of a file."""
+    """Derive a name: cam0 for webcam 0, the stem of a file, the host of an address; with the last
+    part of its path if the host is taken."""
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
         wish = f"cam{digits[0] if digits else ''}"
@@ -120,6 +126,8 @@ def _make_name(kind: str, address: Address, taken: set[str]) -> str:
         wish = Path(urlsplit(address.whole).path).stem
     elif kind == NETWORK:
         wish = host_of(address)
+        if unique_name(wish, (), "cam").lower() in taken:
+            wish = f"{wish}-{last_part_of(address)}"
     else:
         wish = Path(address.whole).stem
     return unique_name(wish, taken, "cam")
@@ -139,7 +147,8 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
 def read_cameras(
     path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
 ) -> tuple[Camera, ...]:
-    """Read a ``cameras.yaml``. Raises UsageError with the key's path, and SourceError."""
+    """Read a ``cameras.yaml``. Raises UsageError with the key's path, and SourceError, for all
+    cameras at once."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
@@ -151,12 +160,36 @@ def read_cameras(
     if len(entries) > MOST_CAMERAS:
         raise UsageError(f"{path}: cameras: {len(entries)}, more than {MOST_CAMERAS}")
     cameras: list[Camera] = []
+    errors: list[DetectVideoError] = []
     for where, entry in entries:
-        camera = _Reader(where, entry, environment, loop).camera(cameras)
-        camera = replace(camera, events={**events, **camera.events})
-        _refuse_twice(where, camera.name, cameras)
-        cameras.append(camera)
+        with collect(errors):
+            camera = _Reader(where, entry, environment, loop).camera(cameras)
+            camera = replace(camera, events={**events, **camera.events})
+            _refuse_twice(where, camera.name, cameras)
+            cameras.append(camera)
+        login = {key: entry[key] for key in ("user", "password") if key in entry}
+        for key in entry if errors else ():  # what else is wrong with it, field by field
+            with collect(errors):
+                fields = {"url": "rtsp://camera", **login, key: entry[key]}
+                _Reader(where, fields, environment, loop).camera(())
+    raise_all(errors)
     return tuple(cameras)
+
+
+@contextmanager
+def collect(errors: list[DetectVideoError]) -> Iterator[None]:
+    try:
+        yield
+    except DetectVideoError as error:
+        errors.append(error)
+
+
+def raise_all(errors: Sequence[DetectVideoError]) -> None:
+    """Raise the first error, with the others as its notes, each of which is printed in a line."""
+    for text in [*dict.fromkeys(map(str, errors))][1:]:
+        errors[0].add_note(text)
+    if errors:
+        raise errors[0]
 
 
 def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -101,7 +101,9 @@ function drawLines({ width, height, board, panel, shapes = [], changed = () => {
   }
   function row(shape) {
     const field = (key, label, more) => {
-      const made = make("input", { "aria-label": label, change: () => { shape[key] = made.value.trim() || (key === "name" ? shape.name : ""); draw(); }, ...more });
+      const before = key === "name" ? shape.name : "";
+      const take = () => { shape[key] = made.value.trim() || before; changed(text()); };
+      const made = make("input", { "aria-label": label, input: take, change: () => { take(); draw(); }, ...more });
       made.value = shape[key] || "";
       return made;
     };

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.errors import UsageError
+from detector.core.errors.text import counted
 from detector.core.stages.between.base import Spared, Stage
 
 if TYPE_CHECKING:
@@ -104,6 +106,7 @@ class TrackStage(Stage):
         self, settings: TrackSettings, info: SourceInfo, names: Sequence[str], conf: float
     ) -> None:
         self._kind, self._conf, self._names = settings.kind, conf, tuple(names)
+        self._shown = "" if info.kind == "live" else f"{Path(info.path).name}: "
         # Pictures of a folder have no times: one step each.
         self._ordered = info.kind == "pictures"
         self._by_camera: dict[str, _SourceTracking] = {}
@@ -166,4 +169,4 @@ class TrackStage(Stage):
 
     def close(self) -> Sequence[str]:
         begun = sum(place.tracker.begun for place in self._by_camera.values())
-        return [f"tracks: {begun}"]
+        return [f"{self._shown}{counted(begun, 'track')}"]

@@ -152,6 +152,8 @@ def test_of_many_zones_eight_have_a_line():
     lines = brief(sources=[source("a.mp4", zones=zones), source("b.mp4", zones=[])]).splitlines()
     assert "a.mp4: z0: nothing; at most 4 at once" in lines
     assert "a.mp4: z7: person entered 7; at most 4 at once" in lines
+    line = {**zone(0), "kind": "line", "most": {}}
+    assert "z0: nothing crossed it" in brief(sources=[source("a.mp4", zones=[line])])
     assert not any("z8" in line for line in lines)
     assert any("3 more lines and zones" in line for line in lines)
 

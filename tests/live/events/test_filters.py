@@ -15,9 +15,9 @@ import pytest
 from detector.core.config.cameras import EventsConfig
 from detector.core.errors import UsageError
 from detector.core.types import Detections
-from detector.live.base import Event
+from detector.live.base import RUN_ENDED, Event
 from detector.live.camera_outputs import CameraEvents, _CameraRecording
-from detector.live.events.filters import CLIPS, SNAPSHOTS, WEBHOOK, EventFilters
+from detector.live.events.filters import AWAY, CLIPS, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.routing import Router
 from detector.live.sources.base import WEBCAM
 from detector.live.sources.cameras import read_cameras
@@ -78,7 +78,15 @@ def test_other_defaults(tmp_path: Path) -> None:
     unzoned, zoned = filters(tmp_path, "", ()), filters(tmp_path, "")
     assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses seen")
     assert passed(zoned, CLIPS) == "crosses"
-    assert zoned.line() == "events held back: 1 of clips by filter"
+    assert zoned.line() == f"events held back: 1 from clips ({AWAY})", "nobody set a filter"
+
+
+def test_a_planned_end_is_no_alarm(tmp_path: Path) -> None:
+    ended, failed = (replace(DOWN, reason=why) for why in (RUN_ENDED, "the run failed"))
+    for given, passes in (("kinds: camera_down", False), ("run_end: true", True)):
+        made = filters(tmp_path, f"webhook: {{{given}}}")
+        assert [made.passes(WEBHOOK, one) for one in (ended, failed)] == [passes, True]
+        assert made.line() == ""
 
 
 def test_hours_of_a_filter_follow_local_time(tmp_path: Path, local_time) -> None:
@@ -175,7 +183,7 @@ def test_a_busy_road(tmp_path: Path) -> None:
     assert posted == told
     assert [(one["event"], one["zone"]) for one in told] == [("crosses", "road")] * CARS
     assert len({one["track"] for one in told}) == CARS
-    others = f"{2 * (CARS + PASSERS)} of mqtt by filter, {CARS + PASSERS} of snapshots by filter"
+    others = f"{2 * (CARS + PASSERS)} from mqtt ({AWAY}), {CARS + PASSERS} from snapshots ({AWAY})"
     assert made.line().startswith(f"events held back: {others}")
 
 

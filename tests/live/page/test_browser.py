@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
 from detector.core.config.cameras import PageConfig
-from detector.live.base import APPEARS, Event
+from detector.live.base import APPEARS, Event, ZoneFigures
 from detector.live.page.binding import TOKEN
 from detector.live.page.sampler import EVERY_S
+from detector.tracks.zones_file import Shape
 from tests.lab.report.browser import started
 from tests.live.page.conftest import Served
 from tests.live.page.rehearsal import Pictures, Rehearsal
@@ -97,6 +99,26 @@ def test_pictures_move_and_a_death_shows_within_three_seconds(browser, width):
         one.close()
     wait_for(lambda: text(browser, "#health") == "the run has ended")
     assert "the run has ended" in text(browser, "#camera-door")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_counts_come_first_and_only_drops_are_red(browser, width):
+    one = Served(Rehearsal("door"))
+    gate = Shape("gate", ((0.5, 0.0), (0.5, 1.0)), True)
+    one.run.set("door", zones=(ZoneFigures(gate, {"person": (2, 1)}, None, ((2, 1),)),))
+    edge = "getComputedStyle(document.querySelector('#bottleneck')).borderLeftColor"
+    places = "['.zones', '.board', '#numbers', '#lower'].map(document.querySelector, document)"
+    try:
+        browser.visit(one.server.address, width)
+        wait_for(lambda: "in 2, out 1" in text(browser, ".zones"))
+        tops = browser.run(f"{places}.map((one) => one.getBoundingClientRect().top)")
+        assert tops == sorted(tops)
+        assert browser.run("document.scrollingElement.scrollWidth") <= width
+        assert browser.run(edge) != "rgb(207, 34, 46)"
+        one.run.run = replace(one.run.run, capacity=0.6)
+        wait_for(lambda: browser.run(edge) == "rgb(207, 34, 46)")
+    finally:
+        one.close()
 
 
 def test_a_hidden_page_costs_nothing(browser):

@@ -39,6 +39,8 @@ def test_every_option_is_one():
         context = click.Context(command)
         command.parse_args(context, line.split())
         assert context.params["serve"]
+    checks = re.findall(r"^Exec(StartPre|Reload)=/opt\S+ (.*)$", UNIT, re.M)
+    assert checks == [(when, f"{start.split()[0]} --check") for when in ("StartPre", "Reload")]
 
 
 def test_the_unit(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from detector.core.errors import SourceError
+from detector.core.errors.secrets import HIDDEN, Address
 from detector.core.sources._addresses import STORES
 
 # Never use fflags=nobuffer: it discards what was read meanwhile, which is the first key frame.
@@ -88,3 +89,9 @@ def check_host(spec: str) -> None:
         raise SourceError(f"the address is not valid: {error}; check host and port") from error
     if not parts.hostname and parts.scheme != "udp":
         raise SourceError("the address has no host; write it like rtsp://HOST/PATH")
+
+
+def last_part_of(address: Address) -> str:
+    """Return the last part of the path, to tell cameras of one host apart; empty for a secret."""
+    last = urlsplit(address.shown).path.rpartition("/")[2]
+    return "" if HIDDEN in last else re.sub(r"[^A-Za-z0-9_]+", "-", last)

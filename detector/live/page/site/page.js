@@ -347,6 +347,8 @@ function show(now) {
   $("n-age").hidden = $("n-capacity").hidden = $("events").hidden = file;
   $("bottleneck").hidden = !now.bottleneck;
   say($("bottleneck"), now.bottleneck);
+  $("bottleneck").classList.toggle("bad", known(now.capacity) && now.capacity < live.length); // frames are dropped
+  document.querySelector("main").classList.toggle("counting", now.streams.some((one) => one.zones?.length));
   cameras([...now.streams, ...now.stopped.map(stopped)]);
   stages(now.busy);
   remember(now);
@@ -656,4 +658,4 @@ const files = () => { recordings(); snapshots(); };
 files();
 setInterval(() => { if (!document.hidden) files(); }, 10000);
 earlier();
-setInterval(() => { if (!document.hidden && figures?.streams.some((one) => one.zones.length)) earlier(); }, 60000);
+setInterval(() => { if (!document.hidden && figures?.streams.some((one) => one.zones?.length)) earlier(); }, 60000);
