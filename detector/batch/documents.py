@@ -217,8 +217,7 @@ class BatchReport:
     ``ledger``: of all items. ``between_s``: seconds of workers on an item outside its run (placing
     results, messages). ``stragglers``: the last items, or parts of items, that ran while other
     workers were idle. ``forecasts``: the effect of more workers; ``limit``: where scaling stops, in
-    words. ``cpu_share``: share of the workers' cores that the items used. ``found``: class ->
-    detections; ``filled`` and ``empty``: items with and without any.
+    words. ``cpu_share``: share of the workers' cores that the items used.
     """
 
     ledger: Ledger
@@ -231,9 +230,19 @@ class BatchReport:
     forecasts: list[Forecast]
     limit: str
     core_hours: Amount
-    found: dict[str, Count] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What all runs of the job found. ``classes``: name -> detections. ``filled``: number of items
+    with any; ``empty``, ``damaged``: names of those without, and of those whose source lost a part.
+    ``unknown``: items done by an older version, which kept no counts."""
+
+    classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0
-    empty: Count = 0
+    empty: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    unknown: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +263,7 @@ class BatchResult:
     settings: JobSettings | None = None
     progress: BatchProgress | None = None
     report: BatchReport | None = None
+    found: Found = field(default_factory=Found)
     notes: list[str] = field(default_factory=list)
 
 

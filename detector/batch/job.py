@@ -29,7 +29,7 @@ from detector.batch.item import NOT_SPLIT, Piece, Task
 from detector.batch.layout import named
 from detector.batch.listing import WHOLE, Listing, Shard
 from detector.batch.long_items import AUTO, LongItems, Split, do_whole
-from detector.batch.manifest import Manifest
+from detector.batch.manifest import Manifest, add_up
 from detector.batch.places import Outputs
 from detector.batch.plan import Plan
 from detector.batch.pool import Event, Failed, Finished, Gone, Pool
@@ -227,10 +227,6 @@ class Job:
                 chain_of=self._long.chain_of,
             )
         )
-        tally = self.tally
-        report = replace(
-            report, found=tally.found, filled=tally.done - tally.empty, empty=tally.empty
-        )
         if self.tally.done:
             self.manifest.write_report(report)
         return self._result(report)
@@ -326,7 +322,6 @@ class Job:
         self._take_back_parts(task)  # where they did not fit
         self._note_not_split(record)
         slow = _slow(record)
-        self.tally.count_found(record)
         self.tally.finish(slow, record.ledger, record.exit.code != EXIT_DONE)
         if self._dry is not None:
             self._stragglers.append(slow)
@@ -358,7 +353,6 @@ class Job:
             )
             return
         rest = self._long.finish_joined(task, wall_s)
-        self.tally.count_found(record)
         self.tally.finish_joined(_slow(record), record.exit.code != EXIT_DONE, rest)
         self.manifest.finish(record, task.tries)
 
@@ -484,6 +478,7 @@ class Job:
             exit=self._ends or exit_of(tally.done + tally.skipped, failures, self._damaged()),
             settings=self.settings,
             report=report,
+            found=add_up(self.manifest.found()),
             notes=[*self.settings.notes, *self.notes],
         )
 

@@ -15,7 +15,16 @@ from detector.batch.documents import (
 from detector.batch.job import Request, exit_of
 from detector.batch.layout import is_running
 from detector.batch.listing import list_sources
-from detector.batch.manifest import DONE, FAILED, Manifest, Row, known_names, manifests
+from detector.batch.manifest import (
+    DONE,
+    FAILED,
+    FoundInItem,
+    Manifest,
+    Row,
+    add_up,
+    known_names,
+    manifests,
+)
 from detector.batch.places import open_home, open_outputs
 from detector.batch.plan import make_plan
 from detector.batch.settings import as_plain, ask, read_settings
@@ -35,6 +44,7 @@ def look(place: str) -> BatchResult:
     failures: dict[str, Failure] = {}
     progress: list[BatchProgress] = []
     reports: list[BatchReport] = []
+    found: dict[str, FoundInItem] = {}
     frames, damaged, seconds, refused = 0, 0, 0.0, 0
     for path in paths:
         with Manifest.reading(path) as manifest:
@@ -46,7 +56,8 @@ def look(place: str) -> BatchResult:
             for failure in manifest.failures():
                 refused += failure.name is None
                 failures[failure.name or failure.source] = failure
-            progress += [found] if (found := manifest.read_progress()) is not None else []
+            progress += [known] if (known := manifest.read_progress()) is not None else []
+            found |= manifest.found()
             reports += [report] if (report := manifest.read_report()) is not None else []
     standing = [one for key, one in failures.items() if states.get(key, FAILED) == FAILED]
     done = sum(state == DONE for state in states.values())
@@ -67,6 +78,7 @@ def look(place: str) -> BatchResult:
         settings=settings,
         progress=latest,
         report=reports[0] if len(reports) == 1 else None,
+        found=add_up(found),
     )
 
 

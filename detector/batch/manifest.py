@@ -7,17 +7,26 @@ nothing. One process writes it. Each shard has a database of its own: no two mac
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from detector.batch.documents import BatchProgress, BatchReport, Failure, ItemRecord, JobSettings
+from detector.batch.documents import (
+    BatchProgress,
+    BatchReport,
+    Failure,
+    Found,
+    ItemRecord,
+    JobSettings,
+)
 from detector.batch.layout import named
 from detector.batch.listing import Item, Shard
 from detector.core.errors import OutputError, UsageError
@@ -27,6 +36,7 @@ from detector.core.sinks._partial import explain
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
+FOUND = "found/"  # begins the names of the facts that hold the classes of an item
 BUSY_S = 60.0  # how long a reader or the writer waits for the other
 BLOCK = 1000  # rows of a statement's batch
 
@@ -82,6 +92,11 @@ class Row(NamedTuple):
     path: str
     key: str
     state: str
+
+
+class FoundInItem(NamedTuple):
+    damaged: bool
+    classes: dict[str, int] | None  # name -> detections; None if an older version did the item
 
 
 class Counts(NamedTuple):
@@ -234,6 +249,7 @@ class Manifest:
                     record.name,
                 ),
             )
+        self._write_fact(f"{FOUND}{record.name}", json.dumps(record.classes))
 
     def set_aside(self, name: str, error: str, exit_code: int, tries: int) -> None:
         with self._errors():
@@ -274,6 +290,18 @@ class Manifest:
                 for row in failed
             ),
         ]
+
+    def found(self) -> dict[str, FoundInItem]:
+        """Return what was found in each item that is done, by its name."""
+        with self._errors():
+            rows = self._connection.execute(
+                "SELECT items.name, damaged, value FROM items LEFT JOIN facts "
+                f"ON facts.name = '{FOUND}' || items.name WHERE state = '{DONE}'"
+            ).fetchall()
+        return {
+            name: FoundInItem(bool(damaged), None if classes is None else json.loads(classes))
+            for name, damaged, classes in rows
+        }
 
     def write_settings(self, settings: JobSettings) -> None:
         """Store the settings of all workers, so that the manifest alone explains its items."""
@@ -332,6 +360,21 @@ def known_names(place: str) -> dict[str, str]:
         with Manifest.reading(path) as manifest:
             names.update(manifest.names())
     return names
+
+
+def add_up(found: Mapping[str, FoundInItem]) -> Found:
+    known = {name: item.classes for name, item in found.items() if item.classes is not None}
+    classes: Counter[str] = Counter()
+    for counts in known.values():
+        classes.update(counts)
+    empty = sorted(name for name, counts in known.items() if not counts)
+    return Found(
+        classes=classes,
+        filled=len(known) - len(empty),
+        empty=empty,
+        damaged=sorted(name for name, item in found.items() if item.damaged),
+        unknown=len(found) - len(known),
+    )
 
 
 @cache

@@ -15,6 +15,7 @@ from detector.batch.documents import (
     BatchReport,
     BatchResult,
     DryRun,
+    Found,
     JobSettings,
 )
 from detector.core.errors.text import counted
@@ -95,11 +96,9 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
         console.print(Text(_settings(result.settings)))
     if result.running and result.progress is not None:
         console.print(Text(line(result.progress)))
-    if result.failures:
-        console.print(draw_table(console, _failures(result)))
-        if (more := len(result.failures) - MOST_FAILURES) > 0:
-            console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
-        console.print(Text("All other items were unaffected. --resume tries these again."))
+    _print_failures(console, result)
+    if items.done or items.skipped:
+        _print_found(console, result.found)
     if result.report is not None:
         print_report(console, result.report)
     if not result.running and result.frames:
@@ -127,6 +126,19 @@ def _settings(settings: JobSettings) -> str:
     )
 
 
+def _print_failures(console: SafeConsole, result: BatchResult) -> None:
+    if result.failures:
+        console.print(draw_table(console, _failures(result)))
+        if (more := len(result.failures) - MOST_FAILURES) > 0:
+            console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
+        console.print(Text("All other items were unaffected. --resume tries these again."))
+    if damaged := result.found.damaged:
+        table = Table("damaged", DAMAGED, damaged[:MOST_FAILURES])
+        console.print(draw_table(console, table))
+        if (more := len(damaged) - MOST_FAILURES) > 0:
+            console.print(Text(f"... and {more} more: see --status --json"))
+
+
 def _failures(result: BatchResult) -> Table:
     columns = (
         Column("failed", value=lambda one: one.name or one.source),
@@ -136,12 +148,20 @@ def _failures(result: BatchResult) -> Table:
     return Table("failures", columns, result.failures[:MOST_FAILURES])
 
 
-def print_report(console: SafeConsole, report: BatchReport) -> None:
-    found = sorted(report.found.items(), key=lambda one: -one[1])
-    parts = [f"{objects:,} {name}" for name, objects in found[:MOST_CLASSES]]
-    more = [f"{len(found) - MOST_CLASSES} more classes"] if len(found) > MOST_CLASSES else []
+DAMAGED = (Column("damaged", "done, but a part is lost", value=lambda name: name),)
+
+
+def _print_found(console: SafeConsole, found: Found) -> None:
+    ordered = sorted(found.classes.items(), key=lambda one: -one[1])
+    parts = [f"{objects:,} {name}" for name, objects in ordered[:MOST_CLASSES]]
+    more = [f"{len(ordered) - MOST_CLASSES} more classes"] if len(ordered) > MOST_CLASSES else []
     console.print(Text(f"found: {', '.join([*parts, *more]) or 'nothing'}"))
-    console.print(Text(f"{counted(report.filled, 'file')} with objects, {report.empty} empty"))
+    older = f", {found.unknown} of an older version, not counted" if found.unknown else ""
+    files = f"{counted(found.filled, 'file')} with objects, {len(found.empty)} empty"
+    console.print(Text(files + older))
+
+
+def print_report(console: SafeConsole, report: BatchReport) -> None:
     if report.slowest:
         console.print(draw_table(console, Table("files", SLOWEST, report.slowest)))
     console.print(Text(f"More workers: {report.limit}."))

@@ -3,6 +3,7 @@ processes."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,17 +12,19 @@ from dataclasses import replace
 
 import pytest
 
-from detector.batch.documents import ItemCounts
+from detector.batch.documents import Found, ItemCounts
 from detector.batch.job import Request, Watch
 from detector.batch.layout import locked
 from detector.batch.listing import Shard
 from detector.batch.looking import dry_run, look
-from detector.batch.manifest import Manifest
+from detector.batch.manifest import FoundInItem, Manifest, add_up
 from detector.batch.places import LocalOutputs
 from detector.batch.settings import read_settings
 from detector.batch.start import default_workers, prune_batch, run_batch
+from detector.batch.terminal import print_result
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, UsageError
+from detector.core.terminal.console import SafeConsole
 from tests.batch.pools import FACTS, FakePool, lost, make_sources, place_results, refused
 
 
@@ -195,7 +198,20 @@ def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
     result, _ = job(answers)
     assert result.items == ItemCounts(done=4, damaged=1)
     assert result.exit.code == 7
-    assert job(resume=True)[0].exit.code == 7
+    resumed = job(resume=True)[0]
+    assert resumed.exit.code == 7
+    for one in (result, resumed, look(str(tmp_path / "out"))):
+        assert one.found == Found(classes={"person": 4}, filled=4, damaged=["bb.mp4"])
+        out = io.StringIO()
+        print_result(SafeConsole(file=out, width=80), one)
+        assert {"bb.mp4"} < {*out.getvalue().split()}
+        assert "found: 4 person\n4 files with objects, 0 empty" in out.getvalue()
+
+
+def test_items_without_objects_are_named():
+    items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
+    sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
+    assert add_up({name: FoundInItem(*item) for name, item in items.items()}) == sums
 
 
 def test_results_placed_before_a_worker_died_are_kept(job):

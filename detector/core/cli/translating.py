@@ -111,6 +111,9 @@ class _Line:
 
     def _add_theirs(self, option: str, value: str) -> None:
         answer = HABITS.get(option)
+        if option == "--data" and self._command == "eval":
+            self._sources.append(value)
+            return
         if answer is None or option == "--data":  # a dataset, which only eval has
             self.left_out.append(option.lstrip("-"))
             return

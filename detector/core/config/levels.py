@@ -216,9 +216,17 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:
             near = difflib.get_close_matches(str(item), choices, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else _habit(leaf.name, item)
             raise UsageError(f"{where}: {item!r} is not one of {', '.join(choices)}{hint}")
     return value
+
+
+def _habit(name: str, value: str) -> str:
+    """Return what other programs' users mean: ``; use --precision fp16`` for half."""
+    from detector.core.config.elsewhere import HABITS  # imported only if needed
+
+    ours = HABITS.get(f"--{value}", "")
+    return f"; use {ours}" if ours.startswith(f"--{name} ") else ""
 
 
 def _type_of(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:

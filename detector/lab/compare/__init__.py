@@ -70,16 +70,22 @@ def compare_command(
     if engines is None and precisions is None and not plan.models:
         plan = _with_usual(plan)
     document, variants = compare(plan, watch)
-    return replace(document, video=video), _exit_code(variants)
+    document = replace(document, video=video, budget=config.calibration.budget)
+    return document, _exit_code(variants)
 
 
 def _with_usual(plan: Plan) -> Plan:
     try:
-        usual = choose_as_a_run(plan.config, Reading.of(plan.config).picture_size([plan.source]))
+        choice = choose_as_a_run(plan.config, Reading.of(plan.config).picture_size([plan.source]))
     except DetectVideoError:
         return plan
-    taken = usual.runtime.engine, usual.runtime.precision
-    return replace(plan, usual=taken, config=replace(plan.config, calibration=usual.calibration))
+    usual = choice.config
+    return replace(
+        plan,
+        usual=(usual.runtime.engine, usual.runtime.precision),
+        why_usual=choice.reason,
+        config=replace(plan.config, calibration=usual.calibration),
+    )
 
 
 def record_comparison(document: Comparison, config: Config) -> Comparison:

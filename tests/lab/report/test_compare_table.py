@@ -7,8 +7,12 @@ from dataclasses import replace
 
 from rich.console import Console
 
+import detector.lab.compare
 from detector.core.analysis.agreement import Agreement
+from detector.core.config.schema import Config
+from detector.core.run.choose import Choice
 from detector.lab.analysis.compare import Variant, compare_variants
+from detector.lab.compare import compare_command
 from detector.lab.session.comparison import (
     About,
     ComparedLabels,
@@ -18,6 +22,7 @@ from detector.lab.session.comparison import (
 )
 from detector.lab.session.evaluation import ClassAccuracy, MeanAccuracy
 from detector.lab.terminal.compare import print_comparison
+from tests.conftest import CHECKOUT
 
 SHARES = {
     "int8": {"layers": 0.9, "macs": 0.96, "bytes": 0.8},
@@ -97,14 +102,41 @@ def test_table_notes_noise_and_low_agreement():
     assert "a fp32, b fp32" in text
     busy = replace(variant("b", "fp32", 11, 12, 10), frames_digest="other")
     told = [line for line in printed(variant("a", "fp32", 10, 11, 12), busy).splitlines() if line]
-    assert [line.split(":")[0] for line in told[-2:]] == [
-        "noise 1.0% (assumed, not measured); 3 rounds",
-        "no winner",
-    ]
+    assert [line.split(":")[0] for line in told[-2:]] == ["3 rounds", "no winner"]
+    alike = [variant(name, "fp32", 10, 10, 10) for name in "ab"]
+    assert "\nnoise 1.0% (assumed, not measured); 3 rounds" in printed(*alike)
     six = (10, 11, 12, 10, 11, 12)
     doubled = [2 * rate for rate in six]
     text = printed(variant("a", "fp32", *six), variant("b", "int8", *doubled, share=0.8))
-    assert "agreement 0.80 is below" in " ".join(text.split())
+    assert "agreement 0.800 is below the --budget of 0.95" in " ".join(text.split())
+
+
+def test_the_budget_is_the_users_and_the_usual_row_says_why(monkeypatch):
+    def choose(config, picture):
+        calibration = replace(config.calibration, budget=0.99)  # that of the packaged int8
+        return Choice(replace(config, calibration=calibration), "measured 1.6x as fast")
+
+    def compare(plan, watch):
+        about = replace(ABOUT, usual="ort fp32", why_usual=plan.why_usual)
+        assert plan.config.calibration.budget == 0.99
+        rows = [variant("ort", "fp32", 10, 11, 12)]
+        return replace(compare_variants(rows, about), budget=0.99), rows
+
+    monkeypatch.setattr(detector.lab.compare, "choose_as_a_run", choose)
+    monkeypatch.setattr(detector.lab.compare, "compare", compare)
+    document, _ = compare_command(
+        str(CHECKOUT / "videos/street.mp4"),
+        Config(),
+        None,
+        None,
+        "1",
+        rounds=3,
+        watch=lambda *_: None,
+    )
+    assert document.budget == 0.95
+    out = io.StringIO()
+    print_comparison(Console(file=out, width=100), document)
+    assert "a plain run uses: ort fp32 (measured 1.6x as fast)" in out.getvalue()
 
 
 def test_eighty_columns_break_no_word():
